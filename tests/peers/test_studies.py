@@ -9,7 +9,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import ConfigError, DataError, SottovoceError
-from sottovoce.models.saved import agreed_model
+from sottovoce.models.adapters import agreed_model
 from sottovoce.objectives.nets.module_files import digest_of
 from sottovoce.peers.member_data import read_records
 

@@ -156,7 +156,7 @@ def _run_until_done(peer: Peer) -> Outcome:
 
 def _save_model(peer: Peer, row: np.ndarray, agreement: Path) -> Path:
     """Write the member's model next to its ledger, for `sottovoce predict`."""
-    from sottovoce.models.saved import agreed_model
+    from sottovoce.models.adapters import agreed_model
 
     agreed_run = peer.agreed_run
     spent = agreed_run.spent(peer.node, peer.core.releases)

@@ -9,73 +9,77 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.data.base import Shards, signed_labels
+from sottovoce.data.base import AgentRecords, Shards, is_tensor, signed_labels
 from sottovoce.data.images import ImageReading
-from sottovoce.data.ingest import Target, UserData
+from sottovoce.data.ingest import IndexedDataset, Target, UserData
 from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
-from sottovoce.models.saved import Fitted, LinearModel, split_item
+from sottovoce.models.saved import Fitted, LinearModel, split_item, stack_items
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.runners import Result
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from sottovoce.objectives.nets.inputs import Layout
+    from sottovoce.objectives.nets.objective import NetObjective
+
 Loss = str | Callable[..., Any] | None  # of one record: a name, a torch loss, a function
-LINEAR = {"logistic": "logistic", "squared": "squared", "huber": "huber"}
+Label = str | Sequence[str] | None
+LINEAR = ("logistic", "squared", "huber")
 SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
 TEST = "the test records are public"
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options of the caller about model and labels.
-
-    Examples
-    --------
-    >>> ModelOptions(classes=["no", "yes"]).clip_norm
-    1.0
-    """
+    """Options of the caller about model and labels."""
 
     loss: Loss = None
     clip_norm: float = 1.0
     initial: Any = "keep"
-    classes: Sequence[Any] | None = None
+    classes: Sequence[object] | None = None
     accept: tuple[str, ...] = ()
-    label: Any = None
-    label_bounds: Any = None
+    label: Label = None
+    label_bounds: Sequence[float] | None = None
     physical_batch: int | None = 4096
     device: str = "cpu"
 
+    @property
+    def label_scale(self) -> Scale | None:
+        """The map of a regression target by its public bounds."""
+        if self.label_bounds is None:
+            return None
+        if not isinstance(self.label_bounds, Sequence) or len(self.label_bounds) != 2:
+            raise DataError(f"the bounds of the label must be a pair (low, high), got {self.label_bounds!r}.")
+        return Scale.from_bounds(self.label_bounds[0], self.label_bounds[1], "the label")
 
+
+@dataclass
 class ModelAdapter:
-    """A model and the agents' records, in the form plans take, and the way back.
+    """A model and the agents' records, in the form plans take, and the way back."""
 
-    Examples
-    --------
-    >>> from sottovoce.data.ingest import ingest
-    >>> private = ingest(([[0.5], [-0.5]], [1, 0]))
-    >>> adapter = adapt_model("logistic", private, None, [np.array([0]), np.array([1])], ModelOptions())
-    >>> adapter.model(np.array([2.0, 1.0])).scores([[3.0]]).tolist()
-    [7.0]
-    """
-
-    layout: Any = None
-
-    def __init__(self, objective: Any, data: Any, target: Target) -> None:
-        self.objective, self.data, self.target = objective, data, target
-        self.evaluate: Any = None
+    objective: Any
+    data: Any
+    target: Target
+    evaluate: Callable[[np.ndarray], dict[str, float]] | None = None
+    layout: Layout | None = None
 
     def start(self, plan: Plan) -> np.ndarray | None:
-        """None: the plan's own start."""
+        """Return the row a run starts from, None for the plan's own start."""
         return None
 
-    def model(self, row: np.ndarray) -> Any:
+    def model(self, row: np.ndarray) -> nn.Module | LinearModel:
         """Return the model of a row of parameters."""
-        raise AssertionError("each kind of model has its own")
+        raise NotImplementedError
 
     def in_units(self, result: Result) -> Result:
         """Return the result with errors of regression in the unit of the labels."""
@@ -86,13 +90,16 @@ class ModelAdapter:
         def rescaled(metrics: Mapping[str, Any]) -> dict[str, Any]:
             return {k: v * scale.width if k == "rmse" else v for k, v in metrics.items()}
 
-        return replace(
-            result, metrics=rescaled(result.metrics), history=[rescaled(h) for h in result.history]
-        )
+        history = [rescaled(entry) for entry in result.history]
+        return replace(result, metrics=rescaled(result.metrics), history=history)
 
 
 def adapt_model(
-    module: Any, private: UserData, public: UserData | None, parts: list[np.ndarray], options: ModelOptions
+    module: object,
+    private: UserData,
+    public: UserData | None,
+    parts: list[np.ndarray],
+    options: ModelOptions,
 ) -> ModelAdapter:
     """Return the model and its records as plans take them.
 
@@ -102,15 +109,6 @@ def adapt_model(
     private, public : private records, and public ones for metrics.
     parts : the records of each node.
     options : of the caller.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from sottovoce.data.ingest import ingest
-    >>> private = ingest((np.eye(2), [1, 0]))
-    >>> adapter = adapt_model(torch.nn.Linear(2, 2), private, None, [np.array([0, 1])], ModelOptions())
-    >>> adapter.target.task, adapter.data.sizes.tolist()
-    ('classification', [2])
     """
     linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
     return (_adapt_linear if linear else _adapt_network)(module, private, public, parts, options)
@@ -124,40 +122,92 @@ def fitted_model(
     delta: float,
     *,
     columns: Columns | ImageReading | None = None,
-    label: str | Sequence[str] | None = None,
+    label: Label = None,
     builder: Mapping[str, Any] | None = None,
 ) -> Fitted:
     """Return the model that a run has fitted, with its guarantee and how its inputs are read."""
-    row, rows = result.outputs["coef"], result.outputs.get("rows")
-    if rows is not None and len(rows) and bool((rows == rows[0]).all()) and rows[0].shape == row.shape:
-        row = rows[0]  # the mean of equal rows rounds
+    row, rows = result.outputs.get("coef"), result.outputs.get("rows")
+    if rows is not None and len(rows) and bool((rows == rows[0]).all()):
+        if row is None or rows[0].shape == row.shape:
+            row = rows[0]  # the mean of equal rows rounds
+    assert row is not None
+    model = adapter.model(row)
+    result = replace(result, outputs={**result.outputs, "model": row})
     return Fitted(
-        model=adapter.model(row),
-        privacy=privacy,
-        plan=plan,
-        result=replace(result, outputs={**result.outputs, "model": row}),
-        target=adapter.target,
-        delta=delta,
-        columns=columns,
-        layout=adapter.layout,
-        label=label,
-        builder=builder,
+        model, privacy, plan, result, adapter.target, delta, columns, adapter.layout, label, builder
     )
+
+
+def agreed_model(agreement: Any, plan: Plan, row: np.ndarray, privacy: Guarantee, **about: object) -> Fitted:
+    """Return what a member has learned in a peers' run, as a fitted model that can be saved and used.
+
+    Parameters
+    ----------
+    agreement, plan : the agreement (`sottovoce.peers.agreement`) and the plan that ran.
+    row : the parameters this member ended with.
+    privacy : what this member has revealed.
+    about : provenance of the result.
+    """
+    model, data, delta = agreement.model, agreement.data, agreement.budget.delta
+    if model.kind == "mean":
+        raise InvalidInput("the agreement is about a mean, which predicts nothing; model.npz holds it.")
+    columns, target, builder = data.columns, _agreed_target(agreement), None
+    adapter: ModelAdapter
+    if model.kind == "net":
+        agreed_net: Any = vars(plan)["objective"]
+        adapter = NetworkAdapter(agreed_net.objective, None, target)
+        named = (
+            {"module": model.module, "sha256": model.module_sha256} if model.module else {"zoo": model.net}
+        )
+        builder = {**named, "options": dict(model.options)}
+        if columns is not None and data.intercept:
+            columns = replace(columns, ones=True)
+    else:
+        objective = Softmax(model.classes) if model.classes else GLM(model.kind)
+        names = () if columns is None else columns.names
+        adapter = LinearAdapter(objective, None, target, names=names, intercept=data.intercept)
+    config = agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"})
+    names = [member.name for member in agreement.members]
+    result = Result(
+        name=agreement.algorithm.name,
+        config={**config, "members": names, "run": agreement.run.hex()},
+        outputs={"rows": row[None]},
+        guarantees=[privacy.to_dict(delta)],
+        provenance=about,
+    )
+    label = data.target or None
+    return fitted_model(adapter, plan, result, privacy, delta, columns=columns, label=label, builder=builder)
+
+
+def _agreed_target(agreement: Any) -> Target:
+    model, data = agreement.model, agreement.data
+    classes = Classes(data.classes) if data.classes else None
+    if model.kind == "squared" or model.loss in ("squared_error", "absolute_error"):
+        bounds = data.bounds.get(data.target)
+        scale = None if bounds is None else Scale.from_bounds(bounds[0], bounds[1], data.target)
+        return Target("regression", None, scale)
+    if model.kind == "logistic" and model.classes is None:
+        return Target("labels", classes or Classes((0, 1)))
+    return Target("labels" if model.loss == "binary_cross_entropy" else "classification", classes)
 
 
 # ---- networks ----------------------------------------
 
 
-class _Network(ModelAdapter):
-    def model(self, row: np.ndarray) -> Any:
+class NetworkAdapter(ModelAdapter):
+    """A network, and its records as tensors."""
+
+    def model(self, row: np.ndarray) -> nn.Module:
+        """Return the caller's network with the parameters of ``row``."""
         net = self.objective.module(row)
         return net if self.layout is None else net.module
 
     def start(self, plan: Plan) -> np.ndarray | None:
-        mine = getattr(plan, "objective", None)
-        if mine is self.objective:
+        """Return the weights of the module where the plan was made for another objective."""
+        objective = plan.objective if isinstance(plan, GradientPlan) else None
+        if objective is self.objective:
             return None
-        width = getattr(mine, "n_params", None)
+        width = None if objective is None else objective.n_params
         if width != self.objective.n_params:
             raise InvalidInput(
                 f"the plan is for a model of {width} parameters, the module has {self.objective.n_params}; "
@@ -167,7 +217,11 @@ class _Network(ModelAdapter):
 
 
 def _adapt_network(
-    module: Any, private: UserData, public: UserData | None, parts: list[np.ndarray], options: ModelOptions
+    module: object,
+    private: UserData,
+    public: UserData | None,
+    parts: list[np.ndarray],
+    options: ModelOptions,
 ) -> ModelAdapter:
     try:
         import torch
@@ -184,60 +238,68 @@ def _adapt_network(
             f"module must be a torch module, a GLM or one of {', '.join(LINEAR)}, got "
             f"{type(module).__name__}."
         )
-    first, raw = (
-        (private.inputs, private.targets)
-        if private.dataset is None
-        else _first_item(private.dataset, options.label)
-    )
-    if private.dataset is not None and options.classes is None and "class names" in options.accept:
-        raise InvalidInput("a Dataset is not read through for its classes; declare them with classes=[...].")
-    several = isinstance(first, (Mapping, tuple))
-    layout = Layout.of(first) if several else None
-    pack: Any = layout.pack if layout is not None else (lambda inputs: as_tensor(inputs, "data"))
+    first, raw = private.inputs, private.targets
+    if private.dataset is not None:
+        first, raw = _first_item(private.dataset, options.label)
+        if options.classes is None and "class names" in options.accept:
+            raise InvalidInput(
+                "a Dataset is not read through for its classes; declare them with classes=[...]."
+            )
+    layout = Layout.of(first) if isinstance(first, (Mapping, tuple)) else None
     net = module if layout is None else Unpacking(module, layout)
+
+    def pack(inputs: Any) -> Tensor:
+        return as_tensor(inputs, "data") if layout is None else layout.pack(inputs)
+
     example = pack(first)
-    trial = NetObjective(net, "cross_entropy", clip_norm=options.clip_norm, device=options.device)
-    width = output_shape(trial, example)
-    target, chosen = _target(raw, options, width)
+    common: dict[str, Any] = {"clip_norm": options.clip_norm, "device": options.device}
+    width = output_shape(NetObjective(net, "cross_entropy", **common), example)
+    target, loss = _target(raw, options, width)
     objective = NetObjective(
-        net,
-        chosen,
-        clip_norm=options.clip_norm,
-        physical_batch=options.physical_batch,
-        device=options.device,
-        initial=options.initial,
+        net, loss, physical_batch=options.physical_batch, initial=options.initial, **common
     )
-    known = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
+    classes = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
+
+    def encoded(labels: ArrayLike | Tensor) -> np.ndarray:
+        """Return targets; numbers in float32, the type of most networks, whole numbers as they are."""
+        numbers = target.encode(_plain_labels(labels))
+        return numbers.astype(np.float32) if numbers.dtype.kind == "f" else numbers
+
+    def read(i: int) -> tuple[Tensor, Tensor]:
+        """Return one record of a Dataset."""
+        inputs, label = split_item(private.dataset[i], options.label)  # type: ignore[index]
+        one = stack_items([inputs])
+        x = one[0] if layout is None else layout.pack(one)[0]
+        y = torch.as_tensor(encoded(np.asarray([label])))[0]
+        if classes is not None and not 0 <= int(y) < classes:
+            raise DataError(f"record {i} has label {int(y)}, but the classes are 0 to {classes - 1}.")
+        return x, y
+
     test = None
     if public is not None:
-        inputs, labels = (
-            (public.inputs, public.targets)
-            if public.dataset is None
-            else _all_items(public.dataset, options.label)
-        )
-        test = (pack(inputs), target.encode(_plain_labels(labels)))
+        inputs, labels = public.inputs, public.targets
+        if public.dataset is not None:
+            items = [split_item(public.dataset[i], options.label) for i in range(len(public.dataset))]
+            inputs = stack_items([x for x, _ in items])
+            labels = np.array([np.asarray(y) for _, y in items])
+        test = (pack(inputs), encoded(labels))
+    data: AgentRecords
     if private.dataset is None:
-        encoded = target.encode(_plain_labels(private.targets))
-        ready: Any = AgentData(example, _typed(encoded), parts, test=_typed_test(test), classes=known)
+        data = AgentData(example, encoded(private.targets), parts, test=test, classes=classes)
     else:
-        read = _reader(private.dataset, options.label, layout, target, known)
-        ready = LazyData(read, parts, test=_typed_test(test))
-    _require_fit(objective, ready)
-    adapter = _Network(objective, ready, target)
-    adapter.layout = layout
-    return adapter
+        data = LazyData(read, parts, test=test)
+    _check_one_record(objective, data)
+    return NetworkAdapter(objective, data, target, layout=layout)
 
 
-def _require_fit(objective: Any, data: Any) -> None:
-    """Raise one sentence before anything is accounted or spent, if no record of this shape goes through."""
+def _check_one_record(objective: NetObjective, data: Any) -> None:
+    """Raise before anything is accounted or spent, if no record of this shape goes through."""
     x, y, _ = data.gather([np.arange(1)], [0])
     objective.paths.check_records(*objective.paths.typed(x[:, :1], y[:, :1]))
 
 
-def _first_item(dataset: Any, label: Any) -> tuple[Any, Any]:
-    """Inputs and target of the first record as a batch of one: its shapes and types say what is learned."""
-    import torch
-
+def _first_item(dataset: IndexedDataset, label: Label) -> tuple[Any, Any]:
+    """Return inputs and target of the first record as a batch of one: their shapes say what is learned."""
     try:
         inputs, target = split_item(dataset[0], label)
     except (KeyError, IndexError, TypeError) as error:
@@ -247,118 +309,59 @@ def _first_item(dataset: Any, label: Any) -> tuple[Any, Any]:
             "an item of the dataset must be a pair (inputs, target), or a mapping with the label named by "
             f"label=..., got {type(dataset[0]).__name__} with label={label!r}."
         )
-    one = _batched(inputs, lambda value: torch.as_tensor(value)[None])
-    return one, np.asarray([target]) if isinstance(target, str) else torch.as_tensor(target)[None]
-
-
-def _all_items(dataset: Any, label: Any) -> tuple[Any, Any]:
-    """A public dataset, loaded."""
-    import torch
-
-    items = [split_item(dataset[i], label) for i in range(len(dataset))]
-    one = items[0][0]
-    if isinstance(one, Mapping):
-        inputs: Any = {k: torch.stack([torch.as_tensor(x[k]) for x, _ in items]) for k in one}
-    elif isinstance(one, (tuple, list)):
-        inputs = tuple(torch.stack([torch.as_tensor(x[j]) for x, _ in items]) for j in range(len(one)))
-    else:
-        inputs = torch.stack([torch.as_tensor(x) for x, _ in items])
-    return inputs, np.array([np.asarray(y) for _, y in items])
-
-
-def _batched(inputs: Any, one: Callable[[Any], Any]) -> Any:
-    if isinstance(inputs, Mapping):
-        return {name: one(value) for name, value in inputs.items()}
-    return tuple(one(value) for value in inputs) if isinstance(inputs, (tuple, list)) else one(inputs)
-
-
-def _reader(dataset: Any, label: Any, layout: Any, target: Target, known: int | None) -> Any:
-    import torch
-
-    def read(i: int) -> tuple[Any, Any]:
-        inputs, raw = split_item(dataset[i], label)
-        one = _batched(inputs, lambda value: torch.as_tensor(value)[None])
-        x = one[0] if layout is None else layout.pack(one)[0]
-        y = torch.as_tensor(_typed(target.encode(_plain_labels(np.asarray([raw])))))[0]
-        if known is not None and not 0 <= int(y) < known:
-            raise DataError(f"record {i} has label {int(y)}, but the classes are 0 to {known - 1}.")
-        return x, y
-
-    return read
+    return stack_items([inputs]), np.asarray([target]) if isinstance(target, str) else stack_items([target])
 
 
 def _plain_labels(raw: Any) -> np.ndarray:
-    return raw.detach().cpu().numpy() if hasattr(raw, "detach") else np.asarray(raw)
+    return raw.detach().cpu().numpy() if is_tensor(raw) else np.asarray(raw)
 
 
-def _typed(targets: np.ndarray) -> np.ndarray:
-    """Numbers in float32, the type of most networks; whole numbers as they are."""
-    return targets.astype(np.float32) if targets.dtype.kind == "f" else targets
+def _target(raw: Any, options: ModelOptions, width: tuple[int, ...] | None) -> tuple[Target, Any]:
+    """Return what is learned, and the loss of one record, from types, shapes and options."""
+    from sottovoce.objectives.nets.losses import LOSSES, TASKS, custom_loss
 
-
-def _typed_test(test: Any) -> Any:
-    return None if test is None else (test[0], _typed(test[1]))
-
-
-def _target(raw: Any, options: ModelOptions, width: Any) -> tuple[Target, Any]:
-    """What is learned, and the loss of one record, from types, shapes and options."""
-    from sottovoce.objectives.nets.losses import LOSSES, TASKS
-
-    array, loss, label = _plain_labels(raw), options.loss, options.label
-    several = () if isinstance(label, str) or label is None else tuple(map(str, label))
-    scale = _label_scale(options)
+    array, loss, label, scale = _plain_labels(raw), options.loss, options.label, options.label_scale
+    names = () if isinstance(label, str) or label is None else tuple(map(str, label))
     one = width is None or math.prod(width) == 1
     if loss is None:
-        loss = _usual_loss(array, options, one, scale, width)
+        loss = "squared_error" if scale is not None else _usual_loss(array, options, width)
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}.")
         task: str = TASKS[LOSSES[loss]]
     else:
-        loss, task = _own_loss(loss)
+        loss, task = custom_loss(loss)
     if task == "regression":
-        return Target(task, None, scale, several), loss
+        return Target(task, None, scale, names), loss
     if scale is not None:
         raise InvalidInput(
             "bounds of the label are for regression; leave them out, or set loss='squared_error'."
         )
     classes = Classes.declared(array, options.classes, options.accept) if array.ndim == 1 else None
-    if task == "own" and classes is not None:
-        task = "classification" if not one else "labels"
-    if classes is not None and task == "labels" and len(classes.values) != 2:
-        raise InvalidInput(f"a yes-or-no label has two classes, got {len(classes.values)}.")
-    if (
-        classes is not None
-        and task == "classification"
-        and width is not None
-        and len(classes.values) != width[0]
-    ):
+    if classes is None:
+        return Target(task, None, None, names), loss
+    known = len(classes.values)
+    if task == "own":
+        task = "labels" if one else "classification"
+    if task == "labels" and known != 2:
+        raise InvalidInput(f"a yes-or-no label has two classes, got {known}.")
+    if task == "classification" and width is not None and known != width[0]:
         raise InvalidInput(
-            f"there are {len(classes.values)} classes, but the network gives {width[0]} scores; change its "
-            "last layer."
+            f"there are {known} classes, but the network gives {width[0]} scores; change its last layer."
         )
-    return Target(task, classes, None, several), loss
+    return Target(task, classes, None, names), loss
 
 
-def _label_scale(options: ModelOptions) -> Scale | None:
-    if options.label_bounds is None:
-        return None
-    if not isinstance(options.label_bounds, Sequence) or len(options.label_bounds) != 2:
-        raise DataError(f"the bounds of the label must be a pair (low, high), got {options.label_bounds!r}.")
-    return Scale.from_bounds(options.label_bounds[0], options.label_bounds[1], "the label")
-
-
-def _usual_loss(array: np.ndarray, options: ModelOptions, one: bool, scale: Any, width: Any) -> str:
-    if scale is not None:
-        return "squared_error"
-    names = array.dtype.kind in "OUSb" or options.classes is not None or "class names" in options.accept
+def _usual_loss(array: np.ndarray, options: ModelOptions, width: tuple[int, ...] | None) -> str:
+    """Return the name of the loss that fits labels and outputs."""
+    named = array.dtype.kind in "OUSb" or options.classes is not None or "class names" in options.accept
     if array.ndim == 2:
         return "squared_error" if array.dtype.kind == "f" else "binary_cross_entropy"
-    if array.dtype.kind == "f" and not names:
+    if array.dtype.kind == "f" and not named:
         return "squared_error"
-    if not one or width is None:
+    if width is None or math.prod(width) != 1:
         return "cross_entropy"
-    if names:
+    if named:
         return "binary_cross_entropy"
     raise InvalidInput(
         "the network gives one number and the labels are whole numbers; say loss='binary_cross_entropy' for "
@@ -366,53 +369,30 @@ def _usual_loss(array: np.ndarray, options: ModelOptions, one: bool, scale: Any,
     )
 
 
-def _own_loss(loss: Any) -> tuple[Any, str]:
-    """A loss of the caller's: torch losses are taken record by record."""
-    import torch
-
-    if not callable(loss):
-        raise InvalidInput(f"loss must be a name or a function of (outputs, targets), got {loss!r}.")
-    tasks = {"CrossEntropyLoss": "classification", "BCEWithLogitsLoss": "labels", "MSELoss": "regression",
-             "L1Loss": "regression", "SmoothL1Loss": "regression", "HuberLoss": "regression"}  # fmt: skip
-    task = tasks.get(type(loss).__name__, "own") if isinstance(loss, torch.nn.Module) else "own"
-    if hasattr(loss, "reduction") and isinstance(loss, torch.nn.Module):
-        from sottovoce.objectives.nets.losses import PerRecord
-
-        loss = PerRecord(loss)
-    return loss, task
-
-
 # ---- linear models ----------------------------------------
 
 
+@dataclass
 class LinearAdapter(ModelAdapter):
-    """A linear model, and its records as shards.
-
-    Examples
-    --------
-    >>> adapter = LinearAdapter(GLM("squared"), None, Target("regression"))
-    >>> adapter.model(np.array([2.0, 1.0])).intercept
-    1.0
-    """
+    """A linear model, and its records as shards."""
 
     names: tuple[str, ...] = ()
-    intercept = True
+    intercept: bool = True
 
     def model(self, row: np.ndarray) -> LinearModel:
-        classes = getattr(self.objective, "classes", None)
-        return LinearModel.of_row(
-            row, self.objective.loss, names=self.names, intercept=self.intercept, classes=classes
-        )
+        """Return the coefficients with the names of their features."""
+        classes = self.objective.classes if isinstance(self.objective, Softmax) else None
+        return LinearModel.of_row(row, self.objective.loss, self.names, self.intercept, classes)
 
 
-def _glm(module: Any, records: int) -> tuple[Any, bool]:
-    """The linear model that was named, and whether it has an intercept."""
+def _glm(module: Any, records: int) -> tuple[GLM | Softmax, bool]:
+    """Return the linear model that was named, and whether it has an intercept."""
     if isinstance(module, (GLM, Softmax)):
         return module, True
     if isinstance(module, str):
         if module not in LINEAR:
             raise InvalidInput(f"a linear model is one of {', '.join(LINEAR)}, got {module!r}.")
-        return GLM(LINEAR[module]), True  # type: ignore[arg-type]
+        return GLM(module), True  # type: ignore[arg-type]
     kind = type(module).__name__
     params = module.get_params()
     if kind == "LogisticRegression" and params.get("penalty", "l2") in ("l2", "deprecated", None):
@@ -422,12 +402,16 @@ def _glm(module: Any, records: int) -> tuple[Any, bool]:
         return GLM("squared", l2=params.get("alpha", 0.0) / records), params["fit_intercept"]
     raise InvalidInput(
         "of scikit-learn's estimators fit takes LogisticRegression (l2), Ridge and LinearRegression, got "
-        f"{kind}; sottovoce.estimators.sklearn_estimators has private ones for one holder."
+        f"{kind}; sottovoce.sklearn has private ones for one holder."
     )
 
 
 def _adapt_linear(
-    module: Any, private: UserData, public: UserData | None, parts: list[np.ndarray], options: ModelOptions
+    module: object,
+    private: UserData,
+    public: UserData | None,
+    parts: list[np.ndarray],
+    options: ModelOptions,
 ) -> ModelAdapter:
     if private.dataset is not None or isinstance(private.inputs, (Mapping, tuple)):
         raise DataError("a linear model takes a table or one array of features; a network takes the rest.")
@@ -443,11 +427,9 @@ def _adapt_linear(
         )
     target = linear_target(model, private.targets, options)
     model = replace(several_classes(model, target), dim=X.shape[1])
-    adapter = LinearAdapter(
-        model, Shards.from_parts(X, linear_labels(target, private.targets), parts), target
-    )
-    adapter.intercept = intercept
-    adapter.names = private.columns.names if private.columns is not None else ()
+    data = Shards.from_parts(X, linear_labels(target, private.targets), parts)
+    names = private.columns.names if private.columns is not None else ()
+    adapter = LinearAdapter(model, data, target, names=names, intercept=intercept)
     if public is not None:
         test = (_features(public.inputs, intercept), linear_labels(target, public.targets))
         adapter.evaluate = lambda rows: _linear_metrics(model, rows.mean(axis=0), *test)
@@ -455,43 +437,31 @@ def _adapt_linear(
 
 
 def _features(inputs: Any, intercept: bool) -> np.ndarray:
-    array = np.asarray(inputs.detach() if hasattr(inputs, "detach") else inputs, dtype=np.float64)
+    array = np.asarray(inputs.detach() if is_tensor(inputs) else inputs, dtype=np.float64)
     if array.ndim != 2:
         raise DataError(f"a linear model takes features (records, features), got shape {array.shape}.")
     return np.hstack([array, np.ones((len(array), 1))]) if intercept else array
 
 
-def several_classes(model: Any, target: Target) -> Any:
-    """Return the linear model that fits the target: logistic regression of several classes is a softmax.
-
-    Examples
-    --------
-    >>> several_classes(GLM(l2=0.1), Target("classification", Classes(("a", "b", "c"))))
-    Softmax(classes=3, l2=0.1, dim=None)
-    """
+def several_classes(model: GLM | Softmax, target: Target) -> GLM | Softmax:
+    """Return the linear model that fits the target: logistic regression of several classes is a softmax."""
     if target.task != "classification" or isinstance(model, Softmax):
         return model
     assert target.classes is not None
-    for key in ("l1", "box", "ball"):
-        if getattr(model, key):
+    for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
+        if value:
             raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")
     return Softmax(len(target.classes.values), l2=model.l2)
 
 
-def linear_target(model: Any, raw: Any, options: ModelOptions) -> Target:
-    """Return what a linear model learns: numbers, one of two classes, or one of several.
-
-    Examples
-    --------
-    >>> linear_target(GLM(), ["a", "c", "b"], ModelOptions(classes=["a", "b", "c"])).task
-    'classification'
-    """
+def linear_target(model: GLM | Softmax, raw: Any, options: ModelOptions) -> Target:
+    """Return what a linear model learns: numbers, one of two classes, or one of several."""
     if model.loss not in ("logistic", "softmax"):
-        return Target("regression", None, _label_scale(options))
+        return Target("regression", None, options.label_scale)
     if options.label_bounds is not None:
         raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")
     classes = Classes.declared(raw, options.classes, options.accept)
-    if model.loss == "softmax":
+    if isinstance(model, Softmax):
         classes = Classes(tuple(range(model.classes))) if classes is None else classes
         if len(classes.values) != model.classes:
             raise InvalidInput(f"the model has {model.classes} classes, the labels {len(classes.values)}.")
@@ -504,20 +474,14 @@ def linear_target(model: Any, raw: Any, options: ModelOptions) -> Target:
 
 
 def linear_labels(target: Target, raw: Any) -> np.ndarray:
-    """Return labels as a linear model takes them: -1 and 1, class numbers, or numbers.
-
-    Examples
-    --------
-    >>> linear_labels(Target("labels", Classes(("no", "yes"))), ["yes", "no"]).tolist()
-    [1.0, -1.0]
-    """
+    """Return labels as a linear model takes them: -1 and 1, class numbers, or numbers."""
     encoded = target.encode(_plain_labels(raw))
     if encoded.ndim != 1:
         raise DataError(f"a linear model predicts one number, got targets of shape {encoded.shape}.")
     return 2.0 * encoded - 1.0 if target.task == "labels" else encoded
 
 
-def _linear_metrics(model: Any, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+def _linear_metrics(model: GLM | Softmax, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     metrics = {"loss": float(model.losses(w, X, y).mean())}
     if model.loss in ("logistic", "softmax"):
         return metrics | {"accuracy": 100 * float((model.predict(w, X) == y).mean())}

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sottovoce.errors import InvalidInput
+
 PerSampleLoss = Callable[[Any, Tensor], Tensor]
 
 
@@ -60,13 +62,29 @@ TASKS: dict[Any, str] = {
 }
 
 
+_TORCH_TASKS = {
+    nn.CrossEntropyLoss: "classification",
+    nn.BCEWithLogitsLoss: "labels",
+    **dict.fromkeys((nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss), "regression"),
+}
+
+
+def custom_loss(loss: PerSampleLoss) -> tuple[PerSampleLoss, str]:
+    """Return a loss of the caller's as one number per record, and the task that it fits."""
+    if not callable(loss):
+        raise InvalidInput(f"loss must be a name or a function of (outputs, targets), got {loss!r}.")
+    if isinstance(loss, nn.Module) and "reduction" in vars(loss):
+        return PerRecord(loss), _TORCH_TASKS.get(type(loss), "own")
+    return loss, "own"
+
+
 class PerRecord(nn.Module):
     """A loss module of torch as one number per record, whose mean over a batch is the module's mean."""
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, loss: nn.Module) -> None:
         super().__init__()
         self.loss = copy.deepcopy(loss)
-        self.loss.reduction = "none"
+        vars(self.loss)["reduction"] = "none"
 
     def forward(self, outputs: Any, targets: Tensor) -> Tensor:
         outputs = logits(outputs)

@@ -13,9 +13,12 @@ import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 def digest_of(path: str | Path) -> str:
@@ -28,8 +31,8 @@ def build_module(
     folder: str | Path = ".",
     *,
     sha256: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Any:
+    options: Mapping[str, object] | None = None,
+) -> nn.Module:
     """Return the network that ``spec``, ``"file:function"``, builds.
 
     Parameters
@@ -74,33 +77,43 @@ def build_module(
     return built
 
 
-def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, Any]:
-    """Return the tensors of a safetensors file by name; a file of another digest or format is refused."""
+def needs_safetensors() -> None:
+    """Raise unless safetensors is installed."""
     if importlib.util.find_spec("safetensors") is None:
         raise MissingDependency("Weights are stored with safetensors; pip install 'sottovoce[deep]'.")
-    from safetensors import SafetensorError
-    from safetensors.torch import load
 
+
+def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name; a file of another digest or format is refused."""
     path = Path(path)
     content = _read(path)
     _same(content, sha256, path)
+    return parse_weights(content, path.name)
+
+
+def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
+    """Return the tensors in the bytes of a safetensors file."""
+    needs_safetensors()
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     try:
         return load(content)
     except (SafetensorError, ValueError):
         raise DataError(
-            f"{path.name} is not a safetensors file; safetensors.torch.save_file(module.state_dict(), file) "
+            f"{name} is not a safetensors file; safetensors.torch.save_file(module.state_dict(), file) "
             "writes one."
         ) from None
 
 
-def put_weights(module: Any, weights: Mapping[str, Any], where: str) -> Any:
+def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> nn.Module:
     """Put weights into a network, in place; names and shapes must be those of the network."""
     state = module.state_dict()
     own = {name: tuple(tensor.shape) for name, tensor in state.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
     # safetensors holds a tensor that two names share once
-    def place(tensor: Any) -> tuple[int, tuple[int, ...]]:
+    def place(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
         return tensor.data_ptr(), tuple(tensor.shape)
 
     shared = {place(tensor): name for name, tensor in state.items() if name in shapes and tensor.numel()}
