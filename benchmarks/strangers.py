@@ -67,17 +67,17 @@ from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.wire_format import NOTHING, UNSIGNED, Position
 from sottovoce.peers.identity import read_identity
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.connection import HEAD, client_context, read_message, shake, write_message
+from sottovoce.peers.connection import HEAD, client_context, read_message, tls_handshake, write_message
 from sottovoce.peers.transport import Hello
 file, key, flag, rate = *sys.argv[1:4], int(sys.argv[4])
 agreed, own = read_agreement(file), read_identity(key)
 host, port = agreed.members[0].address.rsplit(":", 1)
-frame = AgreedRun(agreed).wire.position(Position(0, -1, NOTHING, UNSIGNED, NOTHING, True), sender=1)
+frame = AgreedRun(agreed).codec.position(Position(0, -1, NOTHING, UNSIGNED, NOTHING, True), sender=1)
 
 async def meet():
     sock = socket.create_connection((host, int(port)))
     sock.setblocking(False)
-    tls = await shake(sock, client_context(own, agreed.members[0].certificate), server=False)
+    tls = await tls_handshake(sock, client_context(own, agreed.members[0].certificate), server=False)
     await write_message(tls, Hello(agreed.run, agreed.session, time.time(), "flood").to_bytes())
     await read_message(tls, 4096)
     tls.setblocking(True)

@@ -43,7 +43,7 @@ def read(messages, seed, largest=1 << 18, pausing=False):
     async def play():
         tls = MatrixPartition(stream, random.Random(seed))
         connection = Connection(
-            tls, largest=largest, taken=take, lost=lambda connection, error: ends.append(error)
+            tls, largest=largest, on_message=take, on_close=lambda connection, error: ends.append(error)
         )
         for _ in range(100_000):
             if not connection.open or (tls.at == len(stream) and len(taken) == len(messages)):

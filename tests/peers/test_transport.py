@@ -5,9 +5,9 @@ import datetime as dt
 import socket
 import ssl
 import tempfile
-import types
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,7 +54,7 @@ class Listening:
             lambda sender, raw: self.frames.append((sender, raw)),
             largest=WIRE.largest,
             revoked=[IDENTITIES["revoked"].fingerprint],
-            config=module.TransportConfig(tell=self.events.append),
+            config=module.TransportConfig(log=self.events.append),
         )
         await self.transport._listen("127.0.0.1:0")
         return self
@@ -243,7 +243,7 @@ def test_an_oversized_message_is_refused_unread():
 
     (_, _), frames, server = meet(scene)
     assert frames == []
-    assert server.transport.refused == 1
+    assert server.transport.refusals.total() == 1
     (event,) = [event for event in server.events if event["event"] == "refused"]
     assert "bytes came where at most" in event["why"]
 
@@ -262,7 +262,7 @@ def test_one_bad_frame_spoils_nothing_that_follows():
 
     seen = []
     server = meet(scene)[2]
-    assert server.transport.refused == 1
+    assert server.transport.refusals.total() == 1
     assert [raw for _, raw in seen] == [ROW_FRAME, ROW_FRAME + b"two"]
     assert {"event": "refused", "member": "friend", "why": "no frame"} in server.events
 
@@ -305,12 +305,12 @@ def test_what_did_not_leave_whole_comes_first_on_the_next_connection():
     members = [Member(**member_entry(IDENTITIES[name].certificate, "h:1")) for name in ("server", "friend")]
     sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
     contact = sender._known[1]
-    broken = types.SimpleNamespace(take_back=lambda: [b"half of it left", b"after it"])
-    contact.connections.append(broken)
+    broken = Mock(take_back=lambda: [b"half of it left", b"after it"])
+    contact.connections[broken] = None
     contact.queue.append(b"queued since")
-    sender._loser(1)(broken, ConnectionResetError("gone"))
+    sender._lost(1, broken, ConnectionResetError("gone"))
     assert list(contact.queue) == [b"half of it left", b"after it", b"queued since"]
-    assert contact.connections == []
+    assert contact.connections == {}
 
 
 def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):

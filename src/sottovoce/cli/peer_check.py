@@ -57,7 +57,7 @@ def check(
     """
     import asyncio
 
-    from sottovoce.peers.connector import parse_proxy
+    from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.preflight import check_files, check_neighbors
 

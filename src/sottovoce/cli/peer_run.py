@@ -80,7 +80,7 @@ def run(
     from sottovoce.cli.peer_log import Log
     from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.connector import parse_proxy
+    from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
     from sottovoce.peers.member_directory import find_member_directory

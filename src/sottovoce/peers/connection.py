@@ -1,45 +1,213 @@
-"""One connection between two members: TLS 1.3 over a socket that never blocks, messages of known length.
+"""Connections between members: opened directly, through an HTTP proxy or at a relay; TLS 1.3; messages.
 
 A message is its length (four bytes, little endian) and its content. The length is compared with the largest
-message of the run before room is made for the content, and a large one is read straight into its place.
+message of the run before memory is allocated for the content, and a large message is read into its own
+buffer. Every failure to connect is one sentence that says where to look.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import errno
+import hashlib
 import os
+import re
 import socket
 import ssl
 import struct
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import cast
+from functools import partial
+from typing import NamedTuple, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
-from sottovoce.errors import FrameError
+from sottovoce.errors import ConfigError, FrameError, PeerError
 from sottovoce.peers.identity import Identity
 
 HEAD = struct.Struct("<I")
-_STRETCH = (1 << 14) - HEAD.size  # what goes into one record of TLS beside the head
+GREETING = b"SVRELAY1"  # a relay reads it with a token of 32 bytes and the side, and answers MET
+MET = b"\x01"
+_SECONDS = 5.0
+_STRETCH = (1 << 14) - HEAD.size  # the part of a message that fits into one TLS record with its length
 _LARGE = 1 << 16  # bytes from which a message is not copied
 _TURN = 64  # messages of one connection before the others have their turn
-# A line that is dead without a word: asked after 20 s of silence, given up 15 s later.
+# A dead connection is probed after 20 s of silence and given up 15 s later.
 _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
+_REASONS = {
+    errno.ECONNREFUSED: "nobody listens at {}: its peer is not running, or a firewall refuses",
+    errno.EHOSTUNREACH: "there is no way to {} from this machine: look at its network",
+    errno.ENETUNREACH: "there is no way to {} from this machine: look at its network",
+    errno.ECONNRESET: "{} accepts and closes at once: its peer is stopping, or a firewall is in between",
+}
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def closed_on_error(sock: socket.socket) -> Iterator[None]:
+    """Close a socket if the block raises, also when it is canceled."""
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small messages at once, and let the system notice a dead connection."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# ---- calling ----------------------------------------------------------------------------------------------
+
+
+class Proxy(NamedTuple):
+    """A company's HTTP proxy, asked to CONNECT."""
+
+    address: str
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.address!r})"  # no password in a log
+
+
+def parse_proxy(text: str) -> Proxy:
+    """Return the proxy that ``http://user:password@host:port`` or ``host:port`` names."""
+    parts = urlsplit(text if "//" in text else f"http://{text}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/"):
+        raise ConfigError("A proxy is http://host:port, with user:password@ before the host if it asks.")
+    authorization = ""
+    if parts.username is not None:
+        both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = "Basic " + base64.b64encode(both.encode()).decode()
+    return Proxy(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", authorization)
+
+
+async def call(address: str, *, proxy: Proxy | None = None, seconds: float = _SECONDS) -> socket.socket:
+    """Return a connected socket that does not block, or raise `PeerError` with the reason."""
+    target = proxy.address if proxy is not None else address
+    try:
+        async with asyncio.timeout(seconds):
+            sock = await _connect(target)
+            if proxy is not None:
+                with closed_on_error(sock):
+                    await _through(sock, proxy, address)
+    except TimeoutError:
+        raise PeerError(
+            f"no answer at {target} within {seconds:g} s: a firewall drops the call, or the machine is off"
+        ) from None
+    except socket.gaierror:
+        raise PeerError(
+            f"the name in {target} is not known: look at DNS, or at the address in the agreement"
+        ) from None
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, f"{{}} cannot be called ({error.strerror or error})")
+        raise PeerError(reason.format(target)) from None
+    tune(sock)
+    return sock
+
+
+def relay_token(session: bytes, u: int, v: int) -> bytes:
+    """Return the token by which a relay joins two members; it reveals neither names nor the run."""
+    edge = struct.pack("<II", *sorted((u, v)))
+    return hashlib.sha256(b"sottovoce relay 1\n" + session + edge).digest()
+
+
+async def meet_at_relay(
+    relay: str, token: bytes, side: int, *, proxy: Proxy | None = None, seconds: float = 60.0
+) -> socket.socket:
+    """Return a connection to the member that comes to the relay with the same token and the other side."""
+    try:
+        sock = await call(relay, proxy=proxy)
+    except PeerError as error:
+        raise PeerError(f"the relay: {error}") from None
+    try:
+        with closed_on_error(sock):
+            async with asyncio.timeout(seconds):
+                await asyncio.get_running_loop().sock_sendall(sock, GREETING + token + bytes([side]))
+                if await _receive(sock) != MET:
+                    raise PeerError(f"what answers at {relay} is not a relay")
+    except TimeoutError:
+        raise PeerError(f"the relay {relay} answers, the other member has not come there yet") from None
+    except OSError:
+        raise PeerError(f"the relay {relay} closed the connection: the other member has not come") from None
+    return sock
+
+
+async def _connect(address: str) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    host, port = split_address(address)
+    failure = OSError(errno.EADDRNOTAVAIL, "no address")
+    for family, kind, number, _, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, number)
+        sock.setblocking(False)
+        try:
+            with closed_on_error(sock):
+                await loop.sock_connect(sock, place)
+            return sock
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _through(sock: socket.socket, proxy: Proxy, address: str) -> None:
+    """Ask an HTTP proxy for a connection to ``address``."""
+    lines = [f"CONNECT {address} HTTP/1.1", f"Host: {address}"]
+    if proxy.authorization:
+        lines.append(f"Proxy-Authorization: {proxy.authorization}")
+    await asyncio.get_running_loop().sock_sendall(sock, "\r\n".join([*lines, "", ""]).encode())
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n") and len(answer) <= 8192:
+        answer += await _receive(sock)  # byte by byte: what follows belongs to TLS
+    status_line = re.match(rb"HTTP/1\.[01] (\d{3})([^\r\n]*)", answer)
+    if status_line is None or len(answer) > 8192:
+        raise PeerError(f"the proxy {proxy.address} answers with something that is not HTTP")
+    if status_line[1] != b"200":
+        words = "".join(c if c.isprintable() else "?" for c in status_line[2].decode("latin-1").strip())[:60]
+        hint = "; it asks for user:password@ in --proxy" if status_line[1] == b"407" else ""
+        raise PeerError(
+            f"the proxy {proxy.address} refuses a line to {address}: {status_line[1].decode()} {words}{hint}"
+        )
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    """Return the next byte."""
+    if byte := await asyncio.get_running_loop().sock_recv(sock, 1):
+        return byte
+    raise ConnectionResetError(errno.ECONNRESET, "closed")
+
+
+# ---- TLS --------------------------------------------------------------------------------------------------
 
 
 def server_context(identity: Identity, roots: Iterable[str]) -> ssl.SSLContext:
-    """Return what a listening peer offers: TLS 1.3, its own certificate, and only these callers'."""
+    """Return the TLS 1.3 context of a listening peer, which accepts the certificates ``roots`` only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0  # every connection shows its certificate; none is taken up again
+    context.num_tickets = 0  # no resumption: every connection shows its certificate
     return _pinned(context, identity, roots)
 
 
 def client_context(identity: Identity, certificate: str) -> ssl.SSLContext:
-    """Return what a calling peer offers: TLS 1.3, its own certificate, and only this one at the other end.
+    """Return the TLS 1.3 context of a calling peer, which accepts one certificate at the other end.
 
-    The name of the other end is not said in the clear, as a host name would be: it is the certificate that is
-    compared, byte for byte.
+    No host name is sent in the clear: it is the certificate that is compared, byte for byte.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -59,69 +227,24 @@ def _pinned(context: ssl.SSLContext, identity: Identity, roots: Iterable[str]) -
 def _in_memory(content: bytes) -> Iterator[str]:
     """Give bytes a path that only this process can open: OpenSSL reads keys from files only."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        handle = os.memfd_create("sottovoce")
-        try:
-            os.write(handle, content)
-            yield f"/proc/self/fd/{handle}"
-        finally:
-            os.close(handle)
+        with os.fdopen(os.memfd_create("sottovoce"), "wb", buffering=0) as memory:
+            memory.write(content)
+            yield f"/proc/self/fd/{memory.fileno()}"
         return
-    with tempfile.TemporaryDirectory() as folder:  # for the owner only
-        path = os.path.join(folder, "key")
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        yield path
-
-
-async def ready(sock: socket.socket, *, reading: bool) -> None:
-    """Wait until a socket can be read or written."""
-    loop, handle = asyncio.get_running_loop(), sock.fileno()
-    if handle < 0:
-        raise ConnectionResetError("the connection was closed")
-    waiting: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not waiting.done():
-            waiting.set_result(None)
-
-    (loop.add_reader if reading else loop.add_writer)(handle, wake)
-    try:
-        await waiting
-    finally:
-        (loop.remove_reader if reading else loop.remove_writer)(handle)
+    with tempfile.NamedTemporaryFile() as file:  # for the owner only
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 async def tls_handshake(sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> ssl.SSLSocket:
     """Return the connection once both ends have shown their certificates; the socket is closed on failure."""
-    try:
+    with closed_on_error(sock):
         tls = context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
-    except BaseException:
-        sock.close()
-        raise
-    try:
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                await ready(tls, reading=True)
-            except ssl.SSLWantWriteError:
-                await ready(tls, reading=False)
-    except BaseException:
-        tls.close()
-        raise
+    with closed_on_error(tls):
+        await _when_ready(tls, tls.do_handshake)
     tune(tls)
     return tls
-
-
-def tune(sock: socket.socket) -> None:
-    """Let small messages go at once, and have the system notice a line that is dead without a word."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def read_message(tls: ssl.SSLSocket, largest: int) -> bytes:
@@ -132,41 +255,57 @@ async def read_message(tls: ssl.SSLSocket, largest: int) -> bytes:
     return await _read(tls, size)
 
 
-async def _read(tls: ssl.SSLSocket, size: int) -> bytes:
-    content = bytearray(size)
-    at = 0
-    while at < size:
-        try:
-            got = tls.recv_into(memoryview(content)[at:])
-        except ssl.SSLWantReadError:
-            await ready(tls, reading=True)
-            continue
-        if not got:
-            raise ConnectionResetError("the other end closed the connection")
-        at += got
-    return bytes(content)
-
-
 async def write_message(tls: ssl.SSLSocket, content: bytes) -> None:
     """Write one message before a `Connection` takes over."""
     rest = memoryview(HEAD.pack(len(content)) + content)
     while rest:
+        rest = rest[await _when_ready(tls, partial(tls.send, rest)) :]
+
+
+async def _read(tls: ssl.SSLSocket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        part = await _when_ready(tls, partial(tls.recv, size - len(content)))
+        if not part:
+            raise ConnectionResetError("the other end closed the connection")
+        content += part
+    return content
+
+
+async def _when_ready(tls: ssl.SSLSocket, operation: Callable[[], T]) -> T:
+    """Return the result of a TLS operation that may have to wait for the socket."""
+    loop = asyncio.get_running_loop()
+    while True:
         try:
-            rest = rest[tls.send(rest) :]
+            return operation()
+        except ssl.SSLWantReadError:
+            add, remove = loop.add_reader, loop.remove_reader
         except ssl.SSLWantWriteError:
-            await ready(tls, reading=False)
+            add, remove = loop.add_writer, loop.remove_writer
+        handle = tls.fileno()
+        if handle < 0:
+            raise ConnectionResetError("the connection was closed")
+        ready = asyncio.Event()
+        add(handle, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            remove(handle)
+
+
+# ---- messages ---------------------------------------------------------------------------------------------
 
 
 class Connection:
-    """Messages both ways over one connection, as they come.
+    """Messages both ways over one TLS connection.
 
     Parameters
     ----------
     tls : after the handshake; not blocking.
     largest : length of the largest message; a longer one ends the connection unread.
-    taken : called with (link, message) for every message.
-    lost : called once with (link, error or None) when the connection has ended.
-    drained : called when everything given to `send` has left after some of it had to wait.
+    on_message : called with (connection, message) for every message.
+    on_close : called once with (connection, error or None) when the connection has ended.
+    on_drained : called when everything given to `send` has left after some of it had to wait.
     """
 
     def __init__(
@@ -174,25 +313,32 @@ class Connection:
         tls: ssl.SSLSocket,
         *,
         largest: int,
-        taken: Callable[[Connection, bytes], None],
-        lost: Callable[[Connection, Exception | None], None],
-        drained: Callable[[], None] = lambda: None,
+        on_message: Callable[[Connection, bytes], None],
+        on_close: Callable[[Connection, Exception | None], None],
+        on_drained: Callable[[], None] = lambda: None,
     ) -> None:
-        self.tls, self.largest, self._taken, self._lost = tls, largest, taken, lost
-        self._drained = drained
+        self.tls, self.largest = tls, largest
+        self._on_message, self._on_close, self._on_drained = on_message, on_close, on_drained
         self.open = True
-        self._loop = asyncio.get_running_loop()
-        self._handle = tls.fileno()
+        self._loop, self._handle = asyncio.get_running_loop(), tls.fileno()
         self._out: deque[bytes] = deque()
-        self._rest: memoryview | None = None
-        self._more: memoryview | None = None
+        self._parts: list[memoryview] = []  # of the first message in `_out`, what has not left yet
         self._writing = self._leaving = self._paused = False
         # many small messages come in one read; a large one gets a buffer of its own
         self._chunk = memoryview(bytearray(1 << 14))
-        self._begin = self._end_at = self._filled = 0
+        self._begin = self._end = self._filled = 0
         self._large: memoryview | None = None
         self._loop.add_reader(self._handle, self._read)
-        self._loop.call_soon(self._read)  # what TLS has read already no selector will tell
+        self._loop.call_soon(self._read)  # the selector does not know what TLS has read already
+
+    def close(self, error: Exception | None = None) -> None:
+        """End the connection now."""
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self._handle)
+            self._loop.remove_writer(self._handle)
+            self.tls.close()
+            self._on_close(self, error)
 
     # ---- sending ---------------------------------------------------------------------------------
 
@@ -203,11 +349,10 @@ class Connection:
 
     def send(self, content: bytes) -> None:
         """Send one message after those before it."""
-        if not self.open or self._leaving:
-            return
-        self._out.append(content)
-        if not self._writing:
-            self._write()
+        if self.open and not self._leaving:
+            self._out.append(content)
+            if not self._writing:
+                self._write()
 
     def leave(self) -> None:
         """Send nothing more after what is queued; the other end reads it all and closes."""
@@ -224,15 +369,12 @@ class Connection:
     def _write(self) -> None:
         try:
             while self._out:
-                if self._rest is None:  # the head goes with a first stretch; of the rest no copy is made
+                if not self._parts:  # the length goes with a first part; the rest is not copied
                     whole = memoryview(self._out[0])
-                    self._rest = memoryview(HEAD.pack(len(whole)) + whole[:_STRETCH])
-                    self._more = whole[_STRETCH:]
-                self._rest = self._rest[self.tls.send(self._rest) :]
-                if not self._rest:
-                    self._rest, self._more = self._more, None
-                if not self._rest:
-                    self._rest = None
+                    self._parts = [memoryview(HEAD.pack(len(whole)) + whole[:_STRETCH]), whole[_STRETCH:]]
+                self._parts[0] = self._parts[0][self.tls.send(self._parts[0]) :]
+                self._parts = [part for part in self._parts if part]
+                if not self._parts:
                     self._out.popleft()
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             if not self._writing:
@@ -240,12 +382,12 @@ class Connection:
                 self._loop.add_writer(self._handle, self._write)
             return
         except (OSError, ValueError) as error:
-            self._end(error)
+            self.close(error)
             return
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._handle)
-            self._drained()
+            self._on_drained()
         if self._leaving and not self._out:
             self._shut()
 
@@ -256,7 +398,7 @@ class Connection:
     # ---- receiving -------------------------------------------------------------------------------
 
     def pause(self, seconds: float) -> None:
-        """Read nothing for a while: who sends too much waits in its own queue."""
+        """Read nothing for a while, so that a member that sends too much waits in its own queue."""
         if self.open and not self._paused:
             self._paused = True
             self._loop.remove_reader(self._handle)
@@ -276,25 +418,24 @@ class Connection:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except (OSError, ValueError, FrameError) as error:
-            self._end(error)
+            self.close(error)
             return
         self._loop.call_soon(self._read)  # others first; TLS may hold more than the selector knows of
 
     def _read_one(self) -> bool:
         """Hand on the next message; return whether there may be another."""
-        content = self._next()
-        while content is None:
-            room = self._chunk[self._end_at :] if self._large is None else self._large[self._filled :]
-            got = self.tls.recv_into(room)
-            if not got:
-                self._end(None)
+        while (content := self._next()) is None:
+            size = self.tls.recv_into(
+                self._chunk[self._end :] if self._large is None else self._large[self._filled :]
+            )
+            if not size:
+                self.close()
                 return False
             if self._large is None:
-                self._end_at += got
+                self._end += size
             else:
-                self._filled += got
-            content = self._next()
-        self._taken(self, cast(bytes, content))  # a view that cannot be written reads like bytes
+                self._filled += size
+        self._on_message(self, cast(bytes, content))  # a read-only view is used like bytes
         return True
 
     def _next(self) -> bytes | memoryview | None:
@@ -302,38 +443,23 @@ class Connection:
         if self._large is not None:
             if self._filled < len(self._large):
                 return None
-            # a row of megabytes is handed on as it was read: this buffer is written by nobody any more
+            # a row of megabytes is handed on without a copy: nothing writes to this buffer any more
             whole, self._large = self._large.toreadonly(), None
             return whole if len(whole) >= _LARGE else bytes(whole)
         begin = self._begin + HEAD.size
-        if begin <= self._end_at:
+        if begin <= self._end:
             (size,) = HEAD.unpack_from(self._chunk, self._begin)
             if not 0 < size <= self.largest:
                 raise FrameError(f"A message of {size} bytes came where at most {self.largest} are agreed.")
-            if begin + size <= self._end_at:
+            if begin + size <= self._end:
                 self._begin = begin + size
                 return bytes(self._chunk[begin : self._begin])
-            if 2 * size > len(self._chunk):  # the rest of it is read straight into its place
-                self._large, self._filled = memoryview(bytearray(size)), self._end_at - begin
-                self._large[: self._filled] = self._chunk[begin : self._end_at]
-                self._begin = self._end_at = 0
+            if 2 * size > len(self._chunk):  # the rest of it is read into its own buffer
+                self._large, self._filled = memoryview(bytearray(size)), self._end - begin
+                self._large[: self._filled] = self._chunk[begin : self._end]
+                self._begin = self._end = 0
                 return None
-        rest = bytes(self._chunk[self._begin : self._end_at])
-        self._begin, self._end_at = 0, len(rest)
+        rest = bytes(self._chunk[self._begin : self._end])
+        self._begin, self._end = 0, len(rest)
         self._chunk[: len(rest)] = rest
         return None
-
-    # ---- ends ------------------------------------------------------------------------------------
-
-    def close(self, error: Exception | None = None) -> None:
-        """End the connection now."""
-        self._end(error)
-
-    def _end(self, error: Exception | None) -> None:
-        if not self.open:
-            return
-        self.open = False
-        self._loop.remove_reader(self._handle)
-        self._loop.remove_writer(self._handle)
-        self.tls.close()
-        self._lost(self, error)

@@ -16,59 +16,54 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.errors import PeerError, TryLater
-from sottovoce.peers.connection import tls_handshake
+from sottovoce.peers.connection import split_address, tls_handshake
 
 PATIENCE = 5.0  # seconds to show a certificate
 PER_ADDRESS = 32  # connections of one address that have shown none yet
 ALL = 2048  # of all addresses together
-_AT_ONCE = 64  # accepted before those inside have their turn
+_AT_ONCE = 64  # accepted before established connections have their turn
 _BACKLOG = 1024
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def raise_limit(wanted: int = 65_536) -> int:
     """Raise the number of descriptors this process may hold, as far as the system lets it; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        try:
+    if soft == resource.RLIM_INFINITY:
+        return most
+    if soft < most:
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             return most
-        except (OSError, ValueError):
-            return soft
-    return soft if soft != resource.RLIM_INFINITY else most
+    return soft
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
+@dataclass(eq=False, slots=True)
 class PendingConnection:
     """A connection that has not shown a certificate yet."""
 
-    __slots__ = ("host", "sock", "task", "timer")
-
-    def __init__(self, sock: socket.socket, host: str) -> None:
-        self.sock, self.host = sock, host
-        self.timer: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
+    sock: socket.socket
+    host: str
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
 
 
 class Listener:
-    """A listening socket that lets in whoever shows a listed certificate in time.
+    """A listening socket that lets in connections that show a listed certificate in time.
 
     Parameters
     ----------
-    address : ``host:port``; port 0 takes a free one, which `port` then tells.
-    enter : called with a socket that has something to say and its host; ends when it is inside or gone.
-        With a ``context`` it gets the TLS connection after the handshake.
-    context : TLS for who enters; None for a relay, which never sees inside.
-    patience, per_address, most : seconds, and numbers of connections, before one is let go.
-    defer : whether those who say nothing wait in the kernel first, for about as many seconds, where it can.
+    address : ``host:port``; port 0 takes a free one, which `port` then holds.
+    enter : called with a socket from which the first bytes have come, and its host; returns when the
+        connection is accepted or closed. With a ``context`` it gets the TLS connection after the handshake.
+    context : TLS for incoming connections; None for a relay, which has no keys.
+    patience, per_address, most : seconds, and numbers of pending connections, before one is closed.
+    defer : whether silent connections wait in the kernel first, for about as many seconds, if it can.
     """
 
     def __init__(
@@ -82,13 +77,12 @@ class Listener:
         most: int = ALL,
         defer: bool = True,
     ) -> None:
-        self.defer = defer
-        self.address, self.enter, self.context = address, enter, context
+        self.address, self.enter, self.context, self.defer = address, enter, context, defer
         self.patience, self.per_address, self.most = patience, per_address, most
         self.counts: Counter[str] = Counter()
         self.port = 0
         self._sockets: list[socket.socket] = []
-        self._guests: dict[PendingConnection, None] = {}  # in the order of coming
+        self._pending: dict[PendingConnection, None] = {}  # in the order of arrival
         self._from: dict[str, dict[PendingConnection, None]] = {}
 
     async def open(self) -> None:
@@ -115,7 +109,7 @@ class Listener:
             loop.add_reader(sock.fileno(), self._accept, sock)
 
     def _defer(self, sock: socket.socket) -> None:
-        """Leave those who say nothing to the kernel for a while: whoever speaks TLS speaks first."""
+        """Leave silent connections to the kernel for a while: a TLS client sends first."""
         if self.defer and hasattr(socket, "TCP_DEFER_ACCEPT"):
             with contextlib.suppress(OSError):
                 # without cookies a kernel whose queue is full of silent ones would drop a member's call
@@ -123,19 +117,19 @@ class Listener:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, max(1, int(self.patience)))
 
     def close(self) -> None:
-        """Stop listening and let go whoever waits."""
+        """Stop listening and close all pending connections."""
         for sock in self._sockets:
             if sock.fileno() >= 0:
                 asyncio.get_running_loop().remove_reader(sock.fileno())
                 sock.close()
         self._sockets = []
-        for guest in list(self._guests):
-            self._dismiss(guest)
+        for pending in list(self._pending):
+            self._dismiss(pending)
 
     @property
     def waiting(self) -> int:
         """How many have connected and not shown a certificate yet."""
-        return len(self._guests)
+        return len(self._pending)
 
     # ---- before the certificate ------------------------------------------------------------------
 
@@ -146,73 +140,74 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM) and self._guests:
-                    self._let_go(next(iter(self._guests)))
+                if error.errno in _EXHAUSTED and self._pending:
+                    self._let_go(next(iter(self._pending)))
                     continue
-                loop = asyncio.get_running_loop()  # nothing to give up here: look again in a moment
+                loop = asyncio.get_running_loop()  # there is nothing to close: try again in a moment
                 loop.remove_reader(listener.fileno())
                 loop.call_later(0.1, self._listen_again, listener)
                 return
-            self._meet(sock, str(place[0]))
+            self._add(sock, str(place[0]))
 
     def _listen_again(self, listener: socket.socket) -> None:
         if listener in self._sockets:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
-    def _meet(self, sock: socket.socket, host: str) -> None:
+    def _add(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(False)
         self.counts["accepted"] += 1
-        same = self._from.setdefault(host, {})
+        same = self._from.get(host, {})
         if len(same) >= self.per_address:
             self._let_go(next(iter(same)))
-        elif len(self._guests) >= self.most:
-            self._let_go(next(iter(self._guests)))
-        guest = PendingConnection(sock, host)
-        self._guests[guest] = None
-        self._from.setdefault(host, {})[guest] = None
+        elif len(self._pending) >= self.most:
+            self._let_go(next(iter(self._pending)))
+        pending = PendingConnection(sock, host)
+        self._pending[pending] = None
+        self._from.setdefault(host, {})[pending] = None
         loop = asyncio.get_running_loop()
-        guest.timer = loop.call_later(self.patience, self._let_go, guest)
-        loop.add_reader(sock.fileno(), self._speaks, guest)
+        pending.timer = loop.call_later(self.patience, self._let_go, pending)
+        loop.add_reader(sock.fileno(), self._begin, pending)
 
-    def _let_go(self, guest: PendingConnection) -> None:
-        self.counts["let go"] += 1
-        self._dismiss(guest)
-
-    def _dismiss(self, guest: PendingConnection) -> None:
-        if guest.task is not None:
-            guest.task.cancel()
-        if guest.sock.fileno() >= 0:  # else it belongs to TLS, which closes it
-            asyncio.get_running_loop().remove_reader(guest.sock.fileno())
-            guest.sock.close()
-        self._forget(guest)
-
-    def _forget(self, guest: PendingConnection) -> None:
-        if guest.timer is not None:
-            guest.timer.cancel()
-        self._guests.pop(guest, None)
-        same = self._from.get(guest.host, {})
-        same.pop(guest, None)
-        if not same:
-            self._from.pop(guest.host, None)
-
-    def _speaks(self, guest: PendingConnection) -> None:
+    def _begin(self, pending: PendingConnection) -> None:
+        """Start to authenticate a connection whose first bytes have come."""
         loop = asyncio.get_running_loop()
-        loop.remove_reader(guest.sock.fileno())
-        guest.task = loop.create_task(self._let_in(guest))
+        loop.remove_reader(pending.sock.fileno())
+        pending.task = loop.create_task(self._let_in(pending))
 
-    async def _let_in(self, guest: PendingConnection) -> None:
+    async def _let_in(self, pending: PendingConnection) -> None:
         try:
-            if self.context is None:
-                await self.enter(guest.sock, guest.host)
-            else:
-                await self.enter(await tls_handshake(guest.sock, self.context, server=True), guest.host)
+            sock = pending.sock
+            if self.context is not None:
+                sock = await tls_handshake(sock, self.context, server=True)
+            await self.enter(sock, pending.host)
         except asyncio.CancelledError:
-            guest.sock.close()
+            pending.sock.close()
         except (OSError, PeerError):
             self.counts["without a listed certificate" if self.context else "turned away"] += 1
-            guest.sock.close()
+            pending.sock.close()
         finally:
-            self._forget(guest)
+            self._forget(pending)
+
+    def _let_go(self, pending: PendingConnection) -> None:
+        self.counts["let go"] += 1
+        self._dismiss(pending)
+
+    def _dismiss(self, pending: PendingConnection) -> None:
+        if pending.task is not None:
+            pending.task.cancel()
+        if pending.sock.fileno() >= 0:  # else it belongs to TLS, which closes it
+            asyncio.get_running_loop().remove_reader(pending.sock.fileno())
+            pending.sock.close()
+        self._forget(pending)
+
+    def _forget(self, pending: PendingConnection) -> None:
+        if pending.timer is not None:
+            pending.timer.cancel()
+        self._pending.pop(pending, None)
+        same = self._from.get(pending.host, {})
+        same.pop(pending, None)
+        if not same:
+            self._from.pop(pending.host, None)
 
 
 def _cannot(address: str, error: OSError) -> PeerError:

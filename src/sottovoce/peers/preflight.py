@@ -20,8 +20,7 @@ from sottovoce import __version__
 from sottovoce.errors import SottovoceError, TryLater
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, read_agreement
-from sottovoce.peers.connection import client_context, read_message, server_context, write_message
-from sottovoce.peers.connector import Proxy
+from sottovoce.peers.connection import Proxy, client_context, read_message, server_context, write_message
 from sottovoce.peers.identity import Identity, expiry, read_identity
 from sottovoce.peers.listener import Listener
 from sottovoce.peers.member_data import read_records

@@ -34,7 +34,7 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement
-from sottovoce.peers.connector import Proxy
+from sottovoce.peers.connection import Proxy
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.identity import CertificateSigner, Identity
 from sottovoce.peers.member_data import Records

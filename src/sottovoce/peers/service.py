@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sottovoce.errors import ConfigError
 from sottovoce.peers.agreement import Agreement
-from sottovoce.peers.listener import split_address
+from sottovoce.peers.connection import split_address
 from sottovoce.peers.member_directory import MemberDirectory
 
 _UNIT = """[Unit]

@@ -1,14 +1,14 @@
 """Frames over mutual TLS 1.3: only neighbors can connect, and the certificate is the sender.
 
-A server trusts exactly the certificates of its neighbors, a caller exactly the certificate of the one it
-calls; a stranger fails in the handshake, before any application byte. The certificate is then compared with
-the agreement once more, and a frame is handed on under that member's number, whatever the frame says.
-There is no insecure mode to switch on.
+A server trusts exactly the certificates of its neighbors, a caller exactly the certificate of the member it
+calls; others fail in the handshake, before any application byte. The certificate is then compared with the
+agreement once more, and a frame is handed on under that member's number, whatever the frame says. There is no
+insecure mode.
 
-Between two neighbors one connection carries frames both ways. Whoever can call calls: both if both have an
-address, the one that has none otherwise, both at a relay if neither has. First each end says which agreement
-it holds, so that two that differ are named and not waited for. What a broken connection may have lost is
-asked for again by the one who misses it.
+Between two neighbors one connection carries frames both ways. If both have an address, both can call; if one
+has none, it calls; if neither has, both call a relay. Each end first sends which agreement it holds, so that
+a difference is reported at once. Frames that a broken connection may have lost are requested again by the
+peer that misses them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from sottovoce import __version__
 from sottovoce.errors import FrameError, IdentityError, PeerError
-from sottovoce.peers import connector
 from sottovoce.peers.agreement import Member
 from sottovoce.peers.connection import (
     Connection,
+    Proxy,
+    call,
     client_context,
+    closed_on_error,
+    meet_at_relay,
     read_message,
+    relay_token,
     server_context,
     tls_handshake,
     write_message,
@@ -40,21 +45,25 @@ from sottovoce.peers.listener import PATIENCE, Listener
 from sottovoce.peers.wire_format import HEAD, POSITION, ROW, VERSION, WITNESS, FrameCodec
 
 _QUEUE = 256
-_LINKS = 4  # connections of one member; the oldest goes, it is most likely a dead one
+_CONNECTIONS = 4  # of one member; the oldest is closed, it is most likely a dead one
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
 _HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
-_CONTROL, _BURST = 40.0, 120.0  # frames a second, and at once, of a member that ask, refuse or leave out
-# signed heads and what all members answer to them pass through every neighbor: many, each verified once
+_CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at once
+# signed heads and their receipts pass through every neighbor: many, each verified once
 _WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
-_FRAMES = 20_000  # frames a second of one connection before it is read no further for a while
-_AGAIN = 10.0  # seconds before the same reason for a refused frame is told again
-CLOCK = 60.0  # seconds that two clocks may differ without a word
+_FRAMES = 20_000  # frames a second of one connection before it is paused
+_AGAIN = 10.0  # seconds before the same reason for a refused frame is logged again
+CLOCK = 60.0  # seconds that two clocks may differ without a message
 HELLO = struct.Struct("<4sBB2x32s32sd24s")
 _MAGIC = b"SVOH"
+_OTHER = (
+    "answers with another certificate than the agreed one: its key was changed, or something else listens "
+    "there"
+)
 
 
 class Hello(NamedTuple):
-    """What each end says first, inside TLS: its agreement, its clock and its version; nothing secret."""
+    """The first message of each end, inside TLS: its agreement, its clock and its version; nothing secret."""
 
     run: bytes
     session: bytes
@@ -65,18 +74,18 @@ class Hello(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Return the bytes that are sent."""
-        word = self.package.encode("ascii", "replace")[:24]
-        return HELLO.pack(_MAGIC, self.version, self.only_check, self.run, self.session, self.time, word)
+        package = self.package.encode("ascii", "replace")[:24]
+        return HELLO.pack(_MAGIC, self.version, self.only_check, self.run, self.session, self.time, package)
 
     @classmethod
     def read(cls, raw: bytes) -> Hello:
-        """Return what the other end said; bytes that are nothing of the kind are refused."""
+        """Return the hello of the other end, or raise `FrameError`."""
         if len(raw) != HELLO.size or raw[:4] != _MAGIC:
             raise FrameError("it says something that no version of this program says")
         _, version, check, run, session, when, word = HELLO.unpack(raw)
         package = word.rstrip(b"\0").decode("ascii", "replace")
-        shown = "".join(c if c.isprintable() else "?" for c in package)
-        return cls(run, session, when, shown, version, bool(check))
+        printable = "".join(c if c.isprintable() else "?" for c in package)
+        return cls(run, session, when, printable, version, bool(check))
 
     def against(self, own: Hello) -> str:
         """Return why two ends cannot talk, or nothing."""
@@ -105,31 +114,28 @@ class Hello(NamedTuple):
 
 
 def apart_in_words(seconds: float) -> str:
-    """Return a difference between clocks as a person says it."""
+    """Return a difference between clocks for a person."""
     minutes = int(abs(seconds) // 60)
     days, hours = minutes // 1440, minutes // 60 % 24
     span = f"{days} d {hours} h" if days else f"{hours} h {minutes % 60} min"
-    return f"{span} {'ahead of' if seconds > 0 else 'behind'}".removesuffix(" of")
+    return f"{span} {'ahead' if seconds > 0 else 'behind'}"
 
 
 class TransportConfig(NamedTuple):
-    """What a transport must know of its run beside members and frames.
-
-    ``tell`` gets a small mapping per event: who is connected, and why somebody is not.
-    """
+    """The names of a run, the relay and proxy to use, and a log that gets a small mapping per event."""
 
     run: bytes = bytes(32)
     session: bytes = bytes(32)
     relay: str = ""
-    proxy: connector.Proxy | None = None
-    tell: Callable[[dict[str, Any]], None] = lambda event: None
+    proxy: Proxy | None = None
+    log: Callable[[dict[str, Any]], None] = lambda event: None
 
 
 class Transport(Protocol):
-    """What carries frames between a peer and its contacts; `Peer` knows nothing else of it.
+    """What carries frames between a peer and its contacts; `Peer` uses nothing else of it.
 
-    An implementation hands every frame that arrives to the ``deliver`` it was made with, under the number of
-    the member that is proved to have sent it, and may lose frames: they are asked for again.
+    An implementation hands every frame that arrives to the ``deliver`` it was constructed with, under the
+    number of the member that is proved to have sent it. It may lose frames: they are requested again.
     """
 
     async def start(self, address: str | None = None) -> None:
@@ -139,10 +145,10 @@ class Transport(Protocol):
         """Queue bytes for a contact."""
 
     def expired(self, *members: int) -> list[int]:
-        """Return which of ``members`` (by default all that matter here) may no longer be talked to."""
+        """Return which of ``members`` (by default all that matter here) have an expired certificate."""
 
     async def flush(self, seconds: float) -> None:
-        """Wait a little until what is queued has arrived; nothing is sent later."""
+        """Wait at most so long until what is queued has arrived; nothing is sent later."""
 
     async def stop(self) -> None:
         """End listening and sending."""
@@ -152,7 +158,7 @@ class Transport(Protocol):
 
 
 class RateLimit:
-    """So many a second, and so many at once."""
+    """A token bucket: so many a second, and so many at once."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self.rate, self.burst, self.left, self.at = rate, burst, burst, 0.0
@@ -167,25 +173,23 @@ class RateLimit:
 
 
 class NeighborState:
-    """What is known of one neighbor: its connections, what waits for it, why it is not there."""
+    """What is known of one neighbor: its connections, its queue, and why it is not connected."""
 
     def __init__(self) -> None:
         self.queue: deque[bytes] = deque(maxlen=_QUEUE)
-        self.connections: list[Connection] = []
+        self.connections: dict[Connection, RateLimit] = {}  # the newest, the last, is written to
         self.up, self.down = asyncio.Event(), asyncio.Event()
         self.down.set()
-        self.why = ""
+        self.why = self.package = ""
         self.heard = self.clock = 0.0
-        self.taken = 0
-        self.package = ""
+        self.frames = 0
         self.control = RateLimit(_CONTROL, _BURST)
         self.witnessed = RateLimit(_WITNESSED, _WITNESSED_BURST)
-        self.frames: dict[Connection, RateLimit] = {}
 
     @property
-    def connection(self) -> Connection | None:
-        """The connection that is written to: the newest."""
-        return self.connections[-1] if self.connections else None
+    def idle(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self.queue and all(connection.idle for connection in self.connections)
 
 
 class TlsTransport:
@@ -200,7 +204,6 @@ class TlsTransport:
     largest : length of the largest frame of the run; more is refused unread.
     revoked : fingerprints that are no longer accepted.
     clock : seconds since 1970; a connection does not outlive the certificate that opened it.
-    setting : the run's names, the way out, and who is told what happens.
     """
 
     def __init__(
@@ -227,7 +230,7 @@ class TlsTransport:
         self._known = {s: NeighborState() for s in self.contacts}
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._told: dict[tuple[int, str], float] = {}
+        self._logged: dict[tuple[int, str], float] = {}
         self.listener: Listener | None = None
 
     @property
@@ -235,22 +238,16 @@ class TlsTransport:
         """Where this peer listens; 0 if it does not."""
         return self.listener.port if self.listener is not None else 0
 
-    @property
-    def refused(self) -> int:
-        """How many frames and callers were refused."""
-        return sum(self.refusals.values())
-
     async def start(self, address: str | None = None) -> None:
-        """Listen at the agreed address (or ``address``), and call those who can be called."""
+        """Listen at the agreed address (or ``address``), and call the contacts that can be called."""
         if not self.contacts:
             raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
         if address is not None or self.members[self.node].reachable:
             await self._listen(address or self.members[self.node].address)
-        for s in self.contacts:
-            self._tasks.append(asyncio.create_task(self._keep(s)))
+        self._tasks += [asyncio.create_task(self._keep(s)) for s in self.contacts]
 
     def send(self, to: int, raw: bytes) -> None:
-        """Queue bytes for a contact; what does not fit or does not arrive is asked for again."""
+        """Queue bytes for a contact; what does not fit or does not arrive is requested again."""
         contact = self._known.get(to)
         if contact is None:
             return
@@ -268,19 +265,16 @@ class TlsTransport:
         return [s for s in members or self._until if now > self._until[s]]
 
     async def flush(self, seconds: float) -> None:
-        """Wait a little until all that is queued has been read at the other ends; nothing is sent later."""
+        """Wait at most so long until all that is queued was read at the other ends; nothing is sent later."""
         self._leaving = True
+        contacts = self._known.values()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(
-                    c.queue or any(not connection.idle for connection in c.connections)
-                    for c in self._known.values()
-                ):
+                while not all(contact.idle for contact in contacts):
                     await asyncio.sleep(0.005)
-                for contact in self._known.values():
-                    for connection in contact.connections:
-                        connection.leave()
-                while any(contact.connections for contact in self._known.values()):
+                for connection in [each for contact in contacts for each in contact.connections]:
+                    connection.leave()
+                while any(contact.connections for contact in contacts):
                     await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
@@ -291,9 +285,8 @@ class TlsTransport:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.listener is not None:
             self.listener.close()
-        for contact in self._known.values():
-            for connection in list(contact.connections):
-                connection.close()
+        for connection in [each for contact in self._known.values() for each in contact.connections]:
+            connection.close()
 
     def report(self) -> dict[str, Any]:
         """Return who is connected, who is not and why, and what was refused; nothing of it is about data."""
@@ -302,7 +295,7 @@ class TlsTransport:
             self.members[s].name: {
                 "connected": bool(c.connections),
                 "seconds_since_heard": round(now - c.heard, 1) if c.heard else None,
-                "frames": c.taken,
+                "frames": c.frames,
                 "queued": len(c.queue),
                 "clock_ahead": round(c.clock, 1),
                 "package": c.package,
@@ -312,24 +305,18 @@ class TlsTransport:
         }
         listener = {} if self.listener is None else {**self.listener.counts, "waiting": self.listener.waiting}
         refused = [{"from": who, "why": why, "count": n} for (who, why), n in sorted(self.refusals.items())]
-        return {
-            "neighbors": neighbors,
-            "refused": refused,
-            "listener": listener,
-            "listening": bool(self.listener),
-        }
+        listening = self.listener is not None
+        return {"neighbors": neighbors, "refused": refused, "listener": listener, "listening": listening}
 
-    # ---- meeting ---------------------------------------------------------------------------------
+    # ---- connecting ------------------------------------------------------------------------------
 
     async def _listen(self, address: str) -> None:
         roots = [self.members[s].certificate for s in self.contacts]
-        if not roots:
-            raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
         self.listener = Listener(address, self._enter, context=server_context(self.identity, roots))
         await self.listener.open()
 
     async def _enter(self, tls: ssl.SSLSocket, host: str) -> None:
-        """Take in a connection that has passed TLS: whose certificate, which agreement."""
+        """Accept a connection that has passed TLS if its certificate and its agreement are right."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
             self.refusals["a stranger", "the certificate is not a neighbor's"] += 1
@@ -344,13 +331,10 @@ class TlsTransport:
     async def _keep(self, to: int) -> None:
         """Call a contact whenever there is no connection with it, if it or the relay can be called."""
         own, other, contact = self.members[self.node], self.members[to], self._known[to]
-        if other.reachable:
-            # of two who could both call, the first in the list does, and the other if that does not help
-            headstart = _HEADSTART if own.reachable and to < self.node else 0.0
-        elif own.reachable or not self.config.relay:
-            return  # it calls us
-        else:
-            headstart = 0.0
+        if not other.reachable and (own.reachable or not self.config.relay):
+            return  # it calls this peer
+        # of two who could both call, the first in the list does, and the other if that does not help
+        headstart = _HEADSTART if other.reachable and own.reachable and to < self.node else 0.0
         context, pause = client_context(self.identity, other.certificate), _PAUSE
         while True:
             await contact.down.wait()
@@ -372,14 +356,14 @@ class TlsTransport:
 
     async def _call(self, to: int, context: ssl.SSLContext) -> None:
         other, config = self.members[to], self.config
-        server = False
+        # at a relay both have called: the first in the list is the TLS client
+        server = not other.reachable and to < self.node
         try:
             if other.reachable:
-                sock = await connector.call(other.address, proxy=config.proxy)
+                sock = await call(other.address, proxy=config.proxy)
             else:
-                server = to < self.node  # at a relay both have called: the first in the list is the client
-                token = connector.relay_token(config.session, self.node, to)
-                sock = await connector.meet_at_relay(config.relay, token, int(server), proxy=config.proxy)
+                token = relay_token(config.session, self.node, to)
+                sock = await meet_at_relay(config.relay, token, int(server), proxy=config.proxy)
         except PeerError as error:
             raise PeerError(f"cannot be reached: {error}") from None
         if server:
@@ -404,144 +388,117 @@ class TlsTransport:
             ) from None
 
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
-        """Say which agreement is held here, hear which is held there; if it is one, keep the connection."""
-        contact = self._known[to]
+        """Exchange hellos; if both ends hold one agreement, keep the connection."""
+        contact, name = self._known[to], self.members[to].name
         own = Hello(self.config.run, self.config.session, self.clock(), __version__)
-        try:
-            await write_message(tls, own.to_bytes())
-            theirs = Hello.read(await read_message(tls, HELLO.size))
-        except FrameError as error:
-            tls.close()
-            raise PeerError(f"answers, but {error}".rstrip(".")) from None
-        except BaseException:
-            tls.close()
-            raise
-        why = "" if theirs.only_check else theirs.against(own)
-        if why or theirs.only_check or self._leaving:
-            tls.close()
-            if why:
+        with closed_on_error(tls):
+            try:
+                await write_message(tls, own.to_bytes())
+                theirs = Hello.read(await read_message(tls, HELLO.size))
+            except FrameError as error:
+                raise PeerError(f"answers, but {error}".rstrip(".")) from None
+            if not theirs.only_check and (why := theirs.against(own)):
                 raise PeerError(why)
+        if theirs.only_check or self._leaving:
+            tls.close()
             return
         contact.package, contact.clock = theirs.package, theirs.clock_apart(own.time)
         connection = Connection(
             tls,
             largest=self.largest,
-            taken=self._taker(to),
-            lost=self._loser(to),
-            drained=lambda: self._pour(to),
+            on_message=partial(self._receive, to),
+            on_close=partial(self._lost, to),
+            on_drained=partial(self._pour, to),
         )
-        self._adopt(to, connection, calling)
-
-    def _adopt(self, to: int, connection: Connection, calling: bool) -> None:
-        contact = self._known[to]
-        contact.connections.append(connection)
-        contact.frames[connection] = RateLimit(_FRAMES, _FRAMES / 4)
-        if len(contact.connections) > _LINKS:
-            contact.connections[0].close()
+        contact.connections[connection] = RateLimit(_FRAMES, _FRAMES / 4)
+        if len(contact.connections) > _CONNECTIONS:
+            next(iter(contact.connections)).close()
         contact.up.set()
         contact.down.clear()
         contact.why = ""
-        event = {"event": "connected", "member": self.members[to].name, "called": calling}
-        self.config.tell(event)
+        self.config.log({"event": "connected", "member": name, "called": calling})
         if abs(contact.clock) > CLOCK:
-            words = apart_in_words(contact.clock)
-            self.config.tell({"event": "clock", "member": self.members[to].name, "apart": words})
+            self.config.log({"event": "clock", "member": name, "apart": apart_in_words(contact.clock)})
         self._pour(to)
 
     def _trouble(self, to: int, why: str) -> None:
-        """Say why a contact is not there, when the reason is new."""
+        """Log why a contact is not connected, when the reason is new."""
         contact = self._known[to]
         if contact.why != why and not contact.connections and not self._leaving:
             contact.why = why
-            self.config.tell({"event": "trouble", "member": self.members[to].name, "why": why})
+            self.config.log({"event": "trouble", "member": self.members[to].name, "why": why})
 
     # ---- frames ----------------------------------------------------------------------------------
 
     def _pour(self, to: int) -> None:
         contact = self._known[to]
-        connection = contact.connection
-        if connection is None or (contact.queue and self.expired(to, self.node)):
+        if not contact.connections or (contact.queue and self.expired(to, self.node)):
             return
+        connection = next(reversed(contact.connections))
         # one frame at a time is the connection's own; the others wait here, where newer ones replace them
         while contact.queue and connection.open and connection.idle:
             connection.send(contact.queue.popleft())
 
-    def _taker(self, sender: int) -> Callable[[Connection, bytes], None]:
-        name, contact = self.members[sender].name, self._known[sender]
-
-        def taken(connection: Connection, raw: bytes) -> None:
-            now = time.monotonic()
-            contact.heard = now
-            contact.taken += 1
-            if not contact.frames[connection].take(now):
-                connection.pause(0.05)
-            kind = FrameCodec.kind_of(raw)
-            allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
-            if kind != ROW and not allowed.take(now):
-                self.refusals[name, "too many control frames"] += 1
-                return
-            if self.expired(sender, self.node):
-                self.refusals[name, "the certificate has expired"] += 1
-                connection.close()
-                return
-            try:
-                self.deliver(sender, raw)
-            except FrameError as error:
-                self._refuse(sender, error)  # one bad frame spoils nothing that follows
-            except PeerError:
-                connection.close()  # this peer has stopped
-
-        return taken
+    def _receive(self, sender: int, connection: Connection, raw: bytes) -> None:
+        name, contact, now = self.members[sender].name, self._known[sender], time.monotonic()
+        contact.heard = now
+        contact.frames += 1
+        if not contact.connections[connection].take(now):
+            connection.pause(0.05)
+        kind = FrameCodec.kind_of(raw)
+        allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
+        if kind != ROW and not allowed.take(now):
+            self.refusals[name, "too many control frames"] += 1
+            return
+        if self.expired(sender, self.node):
+            self.refusals[name, "the certificate has expired"] += 1
+            connection.close()
+            return
+        try:
+            self.deliver(sender, raw)
+        except FrameError as error:
+            self._refuse(sender, error)  # the frames that follow are still taken
+        except PeerError:
+            connection.close()  # this peer has stopped
 
     def _refuse(self, sender: int, error: FrameError) -> None:
         name = self.members[sender].name
         self.refusals[name, "not a frame of this run"] += 1
-        why, now = str(error), time.monotonic()
-        key = (sender, type(error).__name__)
-        if now - self._told.get(key, -_AGAIN) >= _AGAIN:
-            self._told[key] = now
-            self.config.tell({"event": "refused", "member": name, "why": why})
+        key, now = (sender, type(error).__name__), time.monotonic()
+        if now - self._logged.get(key, -_AGAIN) >= _AGAIN:
+            self._logged[key] = now
+            self.config.log({"event": "refused", "member": name, "why": str(error)})
 
-    def _loser(self, to: int) -> Callable[[Connection, Exception | None], None]:
-        def lost(connection: Connection, error: Exception | None) -> None:
-            contact = self._known[to]
-            if connection not in contact.connections:
-                return
-            contact.connections.remove(connection)
-            contact.frames.pop(connection, None)
-            for raw in reversed(connection.take_back()):
-                contact.queue.appendleft(raw)
-            if isinstance(error, FrameError):
-                self._refuse(to, error)
-            if contact.connections:
-                self._pour(to)
-                return
-            contact.up.clear()
-            contact.down.set()
-            if not self._leaving:
-                why = "closed the connection" if error is None else f"the connection broke ({_plain(error)})"
-                contact.why = why
-                self.config.tell({"event": "lost", "member": self.members[to].name, "why": why})
-
-        return lost
-
-
-_OTHER = (
-    "answers with another certificate than the agreed one: its key was changed, or something else listens "
-    "there"
-)
+    def _lost(self, to: int, connection: Connection, error: Exception | None) -> None:
+        contact = self._known[to]
+        if connection not in contact.connections:
+            return
+        del contact.connections[connection]
+        contact.queue.extendleft(reversed(connection.take_back()))
+        if isinstance(error, FrameError):
+            self._refuse(to, error)
+        if contact.connections:
+            self._pour(to)
+            return
+        contact.up.clear()
+        contact.down.set()
+        if not self._leaving:
+            contact.why = "closed the connection"
+            if error is not None:
+                contact.why = f"the connection broke ({_plain(error)})"
+            self.config.log({"event": "lost", "member": self.members[to].name, "why": contact.why})
 
 
 def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:
-    """Return the digest of the certificate that made the connection, never of what a field says."""
-    shown = tls.getpeercert(binary_form=True)
-    if shown is None or tls.version() != "TLSv1.3":
+    """Return the digest of the certificate that made the connection, or nothing without TLS 1.3."""
+    certificate = tls.getpeercert(binary_form=True)
+    if certificate is None or tls.version() != "TLSv1.3":
         return b""
-    return hashlib.sha256(shown).digest()
+    return hashlib.sha256(certificate).digest()
 
 
 def _in_words(error: ssl.SSLError) -> str:
-    """Return what a failed handshake means for the one who looks for its cause."""
+    """Return what a failed handshake means for the person who looks for its cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if "not yet valid" in error.verify_message:
             return "shows a certificate that is not valid yet: compare the clocks of both machines"
@@ -564,4 +521,4 @@ def _in_words(error: ssl.SSLError) -> str:
 def _plain(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "TLS").replace("_", " ").lower()
-    return getattr(error, "strerror", None) or str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

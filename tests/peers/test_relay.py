@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.errors import ConfigError, PeerError
 from sottovoce.noise.samplers import SimulatedNoise
-from sottovoce.peers import connector
+from sottovoce.peers import connection
 from sottovoce.peers.agreement import OUTBOUND, member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.relay import Relay, edge_tokens
 from sottovoce.peers.wire_format import MAGIC
@@ -100,9 +100,9 @@ def test_a_relay_for_one_agreement_joins_nobody_else(consortium):
         await relay.start()
         place = f"127.0.0.1:{relay.port}"
         with pytest.raises(PeerError, match="closed the connection"):
-            await connector.meet_at_relay(place, bytes(32), 0)
-        token = connector.relay_token(group.agreement.session, 0, 1)
-        one, two = await asyncio.gather(*[connector.meet_at_relay(place, token, side) for side in (0, 1)])
+            await connection.meet_at_relay(place, bytes(32), 0)
+        token = connection.relay_token(group.agreement.session, 0, 1)
+        one, two = await asyncio.gather(*[connection.meet_at_relay(place, token, side) for side in (0, 1)])
         one.sendall(b"through")
         await asyncio.sleep(0.05)
         assert two.recv(100) == b"through"
@@ -117,7 +117,7 @@ def test_the_same_side_twice_is_not_joined_with_itself(consortium):
     async def scene():
         relay = Relay("127.0.0.1:0", patience=0.3)
         await relay.start()
-        meet = functools.partial(connector.meet_at_relay, f"127.0.0.1:{relay.port}", bytes(32))
+        meet = functools.partial(connection.meet_at_relay, f"127.0.0.1:{relay.port}", bytes(32))
         ends = await asyncio.gather(meet(0), meet(0), return_exceptions=True)
         await relay.stop()
         return ends, relay.counts["joined"]
@@ -178,11 +178,11 @@ def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_
     async def scene():
         proxy = HttpProxy("dTpwOnc=")
         await proxy.start()
-        way = connector.parse_proxy(f"http://u:p%3Aw@127.0.0.1:{proxy.port}")
+        way = connection.parse_proxy(f"http://u:p%3Aw@127.0.0.1:{proxy.port}")
         peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)], proxy=way)
         outcomes = await asyncio.gather(*[peer.run() for peer in peers])
         with pytest.raises(PeerError, match="407 Proxy Authentication Required; it asks for user:password"):
-            await connector.call("127.0.0.1:1", proxy=connector.parse_proxy(f"127.0.0.1:{proxy.port}"))
+            await connection.call("127.0.0.1:1", proxy=connection.parse_proxy(f"127.0.0.1:{proxy.port}"))
         await proxy.stop()
         return outcomes, proxy.lines
 
@@ -200,7 +200,7 @@ def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_
 )
 def test_why_nobody_answers_is_one_sentence(address, why):
     with pytest.raises(PeerError, match=why):
-        asyncio.run(connector.call(address))
+        asyncio.run(connection.call(address))
 
 
 def test_the_graph_binds_exchanges_and_walks(consortium):
