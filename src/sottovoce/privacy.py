@@ -24,7 +24,7 @@ _MODULES = {
     "published_loss": "accounting.published.formulas",
     "AccountablePlan": "accounting.query",
     "Release": "accounting.release",
-    "sampled_gaussian": "accounting.sampling",
+    "sampled_gaussian": "accounting.guarantee",
     "GaussianView": "leakage.view",
     "ProtectiveNoise": "noise.samplers",
     "SimulatedNoise": "noise.samplers",

@@ -156,12 +156,6 @@ def test_arguments():
         exact_loss(network, rounds=0)
 
 
-def test_group_guarantee_grows_with_the_group():
-    view = Tree(sv.graphs.star(6), root=0).view(1)
-    # two equal shares of one sum move it twice as far
-    assert view.group_leakage([2, 3]) == pytest.approx(4 * view.leakage()[2])
-
-
 # ---- learning ---------------------------------------------------------------------------------------
 
 
@@ -345,18 +339,6 @@ def test_refreshed_loss_lies_between_the_neighbor_and_local_values():
     assert h[1] == pytest.approx(1.0)
     assert (np.diff(h[1:7]) < 0).all()
     assert h.max() <= 1 + 1e-9
-
-
-def test_a_group_is_never_printed_as_the_worst_single_user():
-    exchange = sv.protocols.HypercubeExchange(64)
-    curve = sv.privacy.Curve.gaussian(math.sqrt(exchange.view(0).group_leakage([62, 63])))
-    group = sv.privacy.Guarantee(sv.privacy.Adversary("network", 0, users=(62, 63)), "user", "exact", curve)
-    worst = account(SingleAveraging(exchange, 1.0, 1.0), "network", observer=0)
-    assert group.mu < worst.mu
-    assert group.adversary != worst.adversary
-    assert "nodes 62 and 63" in group.statement(1e-5)
-    with pytest.raises(sv.errors.CannotCompose):
-        group + worst
 
 
 # ---- against rational arithmetic ---------------------------------------------------------------------------
@@ -570,22 +552,6 @@ def test_many_gradient_steps(seed, own_noise):
             for s in range(steps)
         ]
         np.testing.assert_allclose(view.block(u), expected, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_group_leakage_is_an_upper_bound(seed):
-    """The group bound is at least the loss of every change of signs, and exact for one user."""
-    protocol, observers = instance(gossip, seed + 50)
-    matrices = [rational(protocol.matrix(t)) for t in range(protocol.rounds)]
-    basis = orthogonal(seen_rows(matrices, observers[:1]), [unit(protocol.n, observers[0])])[1:]
-    view = protocol.view(observers[:1])
-    users = [u for u in range(protocol.n) if u != observers[0]][:3]
-    for signs in np.ndindex(*(2,) * len(users)):
-        change = dict(zip(users, (1 - 2 * s for s in signs), strict=True))
-        loss = sum(Fraction(sum(q[u] * d for u, d in change.items())) ** 2 / length for q, length in basis)
-        assert view.group_leakage(users) >= float(loss) - TOLERANCE
-    h, _ = rational_loss(matrices, observers[:1], True)
-    assert view.group_leakage(users[:1]) == pytest.approx(float(h[users[0]]), abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.release import (
-    MOVES,
-    MechanismKey,
-    Release,
-    Spending,
-    compose,
-    draws,
-    epsilon_of,
-)
+from sottovoce.accounting.release import MOVES, MechanismKey, Release, Spending, compose
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 from sottovoce.privacy import Curve
 
+USER_BUDGET = Budget(1.0, 1e-5, adjacency="user")
 
-def linear(counts, delta):
-    return sum(count / kind.ratio for kind, count in counts.items())
+
+class LinearSpending(Spending):
+    """Every release costs one over its noise to sensitivity; ``computed`` counts the computations."""
+
+    computed = 0
+
+    def cost(self, counts, delta):
+        self.computed += 1
+        return sum(count / kind.ratio for kind, count in counts.items())
 
 
 RELEASE = Release(sender=1, step=3, sensitivity=2.0, noise_std=8.0)
@@ -32,8 +32,6 @@ def test_canonical_bytes_read_back():
     )
     for release in (RELEASE, odd):
         assert Release.from_bytes(release.to_bytes()) == release
-        assert len(release.digest) == 64
-    assert RELEASE.digest != odd.digest
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_a_release_is_checked_at_birth(wrong):
 
 
 def test_what_passes_the_budget_is_refused_and_not_counted():
-    spending = Spending(Budget(1.0, 1e-5, adjacency="user"), cost=linear)
+    spending = LinearSpending(USER_BUDGET)
     spending.add(*[RELEASE] * 4)
     with pytest.raises(BudgetExceeded, match="nothing was sent"):
         spending.require(RELEASE)
@@ -66,7 +64,7 @@ def test_what_passes_the_budget_is_refused_and_not_counted():
 
 @pytest.mark.parametrize("several", [{"count": 3}, {"steps": 3}])
 def test_a_run_of_releases_is_charged_as_so_many(several):
-    spending = Spending(Budget(1.0, 1e-5, adjacency="user"), cost=linear)
+    spending = LinearSpending(USER_BUDGET)
     spending.add(Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, **several), RELEASE)
     with pytest.raises(BudgetExceeded):
         spending.require(RELEASE)
@@ -80,7 +78,7 @@ def test_a_joint_release_is_one_mechanism():
 def test_unlike_adjacencies_are_not_added():
     other = Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, adjacency="add-remove")
     with pytest.raises(CannotCompose):
-        Spending(Budget(1.0, 1e-5, adjacency="user"), cost=linear).require(other)
+        LinearSpending(USER_BUDGET).require(other)
     with pytest.raises(CannotCompose):
         compose([RELEASE, other])
 
@@ -94,36 +92,32 @@ def test_sampling_records_amplifies_nothing_at_user_level_nor_users_at_record_le
     assert compose([Release(**at, adjacency="add-remove", user_rate=0.01)]).epsilon(1e-5) == record
 
 
-def test_a_priced_plan_is_not_priced_again():
-    calls = []
-    spending = Spending(
-        Budget(1.0, 1e-5, adjacency="user"),
-        cost=lambda counts, delta: calls.append(1) or linear(counts, delta),
-    )
+def test_counts_that_fitted_are_not_computed_again():
+    spending = LinearSpending(USER_BUDGET)
     assert spending.fits(*[RELEASE] * 4)
     for _ in range(4):
         spending.require(RELEASE)
         spending.add(RELEASE)
-    assert len(calls) == 1
+    assert spending.computed == 1
     assert not spending.fits(RELEASE)
 
 
 def test_a_release_without_sensitivity_costs_nothing():
-    spending = Spending(Budget(0.1, 1e-5, adjacency="user"), cost=linear)
+    spending = LinearSpending(USER_BUDGET)
     spending.add(Release(sender=1, step=0, sensitivity=0.0, noise_std=8.0))
     assert spending.epsilon() == 0.0
 
 
-def test_sampled_releases_are_priced_under_their_own_adjacency():
+def test_sampled_releases_are_accounted_under_their_own_adjacency():
     both = {
         MechanismKey("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
         MechanismKey("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
     }
     expected = Curve.sampled_gaussian(0.05, 1.5, 40) + Curve.gaussian(0.2)
-    assert epsilon_of(both, 1e-5) == pytest.approx(expected.epsilon(1e-5), rel=1e-12)
+    assert compose(both).epsilon(1e-5) == pytest.approx(expected.epsilon(1e-5), rel=1e-12)
     # noise over sensitivity 1.5 with sensitivity twice the clip norm: clip multiplier 3
     replaced = Curve.sampled_gaussian(0.05, 3.0, 40, adjacency="replace-one").epsilon(1e-5)
-    assert epsilon_of({MechanismKey("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}, 1e-5) == replaced
+    assert compose({MechanismKey("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}).epsilon(1e-5) == replaced
     assert replaced != pytest.approx(Curve.sampled_gaussian(0.05, 3.0, 40).epsilon(1e-5), rel=0.1)
 
 
@@ -133,7 +127,6 @@ def test_releases_of_one_step_are_told_apart_by_their_stream():
     value = Release(0, 0, sensitivity=2.0, noise_std=4.0, mechanism="laplace", steps=3, stream=1, count=2)
     covered = [[r.covers(1, stream) for r in (choose, value)] for stream in range(4)]
     assert covered == [[True, False], [False, True], [False, True], [False, False]]
-    assert [(step, stream) for step, stream, _ in draws([value])][:3] == [(0, 1), (0, 2), (1, 1)]
     assert value.at(2).stream == 1
 
 
@@ -216,15 +209,15 @@ def test_a_composition_is_that_of_its_parts_each_seen_to_the_share():
     assert compose(parts).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16))
     assert compose(parts, share=0.25).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16) / 2)
     assert (compose(parts).method, compose(parts, method="rdp").method) == ("pld", "rdp")
-    assert epsilon_of({}, 1e-5) == 0.0
-    assert [(step, stream) for step, stream, _ in draws(parts[1:2])] == [(4, 0), (4, 1)]
+    assert compose({}).epsilon(1e-5) == 0.0
 
 
 def test_spending_with_and_without_a_budget():
-    def price(counts, delta):
-        return delta * sum(counts.values())
+    class CountSpending(Spending):
+        def cost(self, counts, delta):
+            return delta * sum(counts.values())
 
-    free = Spending(cost=price)
+    free = CountSpending()
     assert free.fits(RELEASE, Release(0, 0, 1.0, 1.0, "add-remove"))
     free.require(RELEASE)
     assert free.epsilon(0.5) == 0.0
@@ -233,7 +226,7 @@ def test_spending_with_and_without_a_budget():
     assert free.epsilon(0.5) == 1.5
     with pytest.raises(InvalidInput, match="needs a delta"):
         free.epsilon()
-    held = Spending(Budget(1.0, 0.25, adjacency="user"), cost=price)
+    held = CountSpending(Budget(1.0, 0.25, adjacency="user"))
     held.add(RELEASE)
     assert (held.epsilon(), held.epsilon(0.5)) == (0.25, 0.5)
     assert held.fits(*[RELEASE] * 3)  # to the last

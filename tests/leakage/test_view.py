@@ -303,20 +303,6 @@ def test_acceleration_changes_nothing_for_the_observer(network, rounds):
     np.testing.assert_allclose(fast.leakage(), plain.leakage(), atol=1e-6)
 
 
-def test_group_leakage_bounds_every_joint_change():
-    rng = np.random.default_rng(1)
-    view = Gossip(sv.graphs.grid(3, 4), 3).view(0)
-    group = [5, 7, 11]
-    P = view.basis @ view.basis.T
-    bound = view.group_leakage(group)
-    for _ in range(200):
-        change = rng.normal(size=(3, 5))
-        change /= np.linalg.norm(change, axis=1, keepdims=True)
-        reached = np.einsum("ij,id,jd->", P[np.ix_(group, group)], change, change)
-        assert reached <= bound + 1e-9
-    assert view.group_leakage([5]) == pytest.approx(view.leakage()[5])
-
-
 def test_a_naive_projector_from_powers_understates():
     """The reason for the recursion: explicit powers lose directions on a long path."""
     gossip = Gossip(sv.graphs.path(40), 39)

@@ -19,20 +19,19 @@ published     a formula as printed in a paper, for reproduction                 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.accounting import wording
-from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.loss_parts import SampledGaussian
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
 
-__all__ = ["Adjacency", "Adversary", "Guarantee", "Label", "View"]
+__all__ = ["Adjacency", "Adversary", "Guarantee", "Label", "View", "sampled_gaussian"]
 
-AdversaryKind = Literal["central", "local", "outsider", "network", "pairwise", "colluders"]
 Adjacency = Literal["user", "replace-one", "add-remove"]
 View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 Label = Literal["ldp", "exact", "conditional", "published"]
@@ -42,6 +41,7 @@ Label = Literal["ldp", "exact", "conditional", "published"]
 EMPTY_PLACE = (
     "how many records each member has is public, not protected: a removed record leaves an empty place"
 )
+POISSON = "Poisson sampling: every record enters every batch independently"
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,9 @@ class Adversary:
     kind : ``"local"`` (own noise is all that protects, whatever the others do), ``"outsider"`` (taps every
         link, holds no key), ``"network"`` (one node), ``"pairwise"`` (one node about one user),
         ``"colluders"`` (a set of nodes together) or ``"central"`` (only the released result).
-    observers : node numbers. None named means the worst node (network, pairwise) or, for colluders, any
-        ``count`` nodes.
+    observers : one or several node numbers. Without them it is the worst node (network, pairwise) or, for
+        colluders, any ``count`` nodes.
     user : the node the statement is about; None for the node that loses most.
-    users : a group of nodes whose data change together, in place of ``user``.
     count : how many nodes collude, where any so many may.
 
     Examples
@@ -67,75 +66,47 @@ class Adversary:
     anyone who sees every message
     >>> print(Adversary("colluders", count=2))
     any 2 nodes together
-    >>> print(Adversary("network", 0, users=(2, 3)))
-    node 0, about nodes 2 and 3 as a group
     """
 
-    kind: AdversaryKind
+    kind: View
     observers: tuple[int, ...] = ()
-    users: tuple[int, ...] = ()
-    count: int | None = None
+    user: int | None = None
+    count: int | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        kind: AdversaryKind,
-        observers: int | Iterable[int] = (),
-        user: int | None = None,
-        *,
-        users: Iterable[int] = (),
-        count: int | None = None,
-    ) -> None:
-        if kind not in get_args(AdversaryKind):
-            raise InvalidInput(f"an adversary is one of {', '.join(get_args(AdversaryKind))}, got {kind!r}.")
-        named: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
+    def __post_init__(self) -> None:
+        kind = self.kind
+        if kind not in get_args(View):
+            raise InvalidInput(f"an adversary is one of {', '.join(get_args(View))}, got {kind!r}.")
+        named = self.observers if isinstance(self.observers, Iterable) else (self.observers,)
         nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in named}))
-        about = tuple(sorted({_validate.count(u, "user", minimum=0) for u in users}))
-        if user is not None:
-            if about:
-                raise InvalidInput("an adversary looks at one user or at users, got both; leave one out.")
-            about = (_validate.count(user, "user", minimum=0),)
+        object.__setattr__(self, "observers", nodes)
+        if self.user is not None:
+            object.__setattr__(self, "user", _validate.count(self.user, "user", minimum=0))
+        if self.count is not None:
+            object.__setattr__(self, "count", _validate.count(self.count, "the number of colluders"))
         if kind in ("central", "local", "outsider") and nodes:
             raise InvalidInput(f"a {kind} adversary has no observers, got {nodes}.")
         if kind in ("network", "pairwise") and len(nodes) > 1:
             raise InvalidInput(f"a {kind} adversary is one node, got {nodes}; use colluders for a set.")
-        if count is not None and (kind != "colluders" or nodes):
+        if self.count is not None and (kind != "colluders" or nodes):
             raise InvalidInput("a count is for colluders that are not named; leave it out.")
-        if kind == "colluders" and not nodes and count is None:
+        if kind == "colluders" and not nodes and self.count is None:
             raise InvalidInput("colluders must name at least one node, got none.")
-        both = next((v for v in about if v in nodes), None)
-        if both is not None:
-            raise InvalidInput(f"node {both} cannot be both observer and user.")
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "observers", nodes)
-        object.__setattr__(self, "users", about)
-        object.__setattr__(
-            self, "count", None if count is None else _validate.count(count, "the number of colluders")
-        )
-
-    @property
-    def user(self) -> int | None:
-        """The one node looked at; None for the worst, and for a group."""
-        return self.users[0] if len(self.users) == 1 else None
+        if self.user in nodes:
+            raise InvalidInput(f"node {self.user} cannot be both observer and user.")
 
     def __str__(self) -> str:
-        return wording.adversary(self.kind, self.observers, self.users, self.count)
+        return wording.stored_adversary(self.to_dict(), noun="node")
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""
-        record: dict[str, Any] = {
-            "kind": self.kind,
-            "observers": list(self.observers),
-            "user": self.user,
-        }
-        if len(self.users) > 1:
-            record["users"] = list(self.users)
-        return record if self.count is None else record | {"count": self.count}
+        stored: dict[str, Any] = {"kind": self.kind, "observers": list(self.observers), "user": self.user}
+        return stored if self.count is None else stored | {"count": self.count}
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Adversary:
+    def from_dict(cls, stored: Mapping[str, Any]) -> Adversary:
         """Read what :meth:`to_dict` wrote."""
-        user, users = record["user"], tuple(record.get("users", ()))
-        return cls(record["kind"], tuple(record["observers"]), user, users=users, count=record.get("count"))
+        return cls(stored["kind"], tuple(stored["observers"]), stored["user"], count=stored.get("count"))
 
 
 @dataclass(frozen=True)
@@ -168,18 +139,17 @@ class Guarantee(NotebookDisplay):
     assumptions: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if not isinstance(self.adversary, Adversary):
+        for name, value, allowed in (
+            ("adjacency", self.adjacency, get_args(Adjacency)),
+            ("label", self.label, get_args(Label)),
+        ):
+            if value not in allowed:
+                raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+        if not (isinstance(self.adversary, Adversary) and isinstance(self.curve, Curve)):
             raise InvalidInput(
-                f'adversary must be an Adversary, got {self.adversary!r}; try Adversary("local").'
+                "a guarantee needs an Adversary and a Curve, Adversary('local') and Curve.gaussian(mu) for "
+                f"instance, got {self.adversary!r} and {self.curve!r}."
             )
-        if self.adjacency not in get_args(Adjacency):
-            raise InvalidInput(
-                f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {self.adjacency!r}."
-            )
-        if self.label not in get_args(Label):
-            raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {self.label!r}.")
-        if not isinstance(self.curve, Curve):
-            raise InvalidInput(f"curve must be a Curve, got {self.curve!r}; try Curve.gaussian(mu).")
         object.__setattr__(self, "assumptions", tuple(dict.fromkeys(map(str, self.assumptions))))
         needed = "add-remove" if self.adjacency == "add-remove" else "replace-one"
         for part, _ in (pair for one in self.curve.alternatives for pair in one.parts):
@@ -247,8 +217,8 @@ class Guarantee(NotebookDisplay):
 
     def against(self, adversary: Adversary) -> Guarantee:
         """Restate a local guarantee against a weaker adversary, who sees less than every message."""
-        same_users = not self.adversary.users or self.adversary.users == adversary.users
-        if self.adversary.kind != "local" or self.label != "ldp" or not same_users:
+        same_user = self.adversary.user in (None, adversary.user)
+        if self.adversary.kind != "local" or self.label != "ldp" or not same_user:
             raise CannotCompose(
                 f"only an ldp guarantee against every message can be restated against {adversary}, "
                 f'got "{self.label}" against {self.adversary}.'
@@ -278,10 +248,8 @@ class Guarantee(NotebookDisplay):
                     "only equal labels, or ldp with exact, compose."
                 )
             label, remark = "exact", ("upper bound: one part is known by local privacy only",)
-        return Guarantee(
-            self.adversary, self.adjacency, label, self.curve + other.curve,
-            (*self.assumptions, *other.assumptions, *remark),
-        )  # fmt: skip
+        assumptions = (*self.assumptions, *other.assumptions, *remark)
+        return Guarantee(self.adversary, self.adjacency, label, self.curve + other.curve, assumptions)
 
     def __mul__(self, count: int) -> Guarantee:
         return replace(self, curve=self.curve * count)
@@ -304,14 +272,14 @@ class Guarantee(NotebookDisplay):
         """
         return (
             f"epsilon = {self.epsilon(delta):.6g} at delta = {delta:g}, against {self.adversary}, "
-            f"when {wording.adjacency(self.adjacency, self.adversary.users)}. "
+            f"when {wording.adjacency(self.adjacency, self.adversary.user)}. "
             f"Label {self.label}: {wording.label(self.label)}. "
             f"Mechanism: {self.curve}. Assumes: {'; '.join(self.assumptions) or 'nothing further'}."
         )
 
     def to_dict(self, delta: float | None = None) -> dict[str, Any]:
-        """Return a JSON-ready record; with ``delta`` it also holds epsilon."""
-        record: dict[str, Any] = {
+        """Return a JSON-ready description; with ``delta`` it also holds epsilon."""
+        stored: dict[str, Any] = {
             "adversary": self.adversary.to_dict(),
             "adjacency": self.adjacency,
             "label": self.label,
@@ -320,22 +288,56 @@ class Guarantee(NotebookDisplay):
             "assumptions": list(self.assumptions),
         }
         if self.curve.is_gaussian:
-            record["mu"] = _finite(self.mu)
+            stored["mu"] = _finite(self.mu)
         if delta is not None:
-            record |= {"delta": delta, "epsilon": _finite(self.epsilon(delta))}
-        return record
+            stored |= {"delta": delta, "epsilon": _finite(self.epsilon(delta))}
+        return stored
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Guarantee:
+    def from_dict(cls, stored: Mapping[str, Any]) -> Guarantee:
         """Read what :meth:`to_dict` wrote; derived numbers in it are ignored, not trusted."""
         try:
-            adversary = Adversary.from_dict(record["adversary"])
-            curve = Curve.from_dict(record["curve"])
-            return cls(adversary, record["adjacency"], record["label"], curve, tuple(record["assumptions"]))
+            adversary = Adversary.from_dict(stored["adversary"])
+            curve = Curve.from_dict(stored["curve"])
+            return cls(adversary, stored["adjacency"], stored["label"], curve, tuple(stored["assumptions"]))
         except (KeyError, TypeError) as problem:
             raise InvalidInput(
                 f"this is not a stored guarantee: {problem!r} is missing or malformed."
             ) from None
+
+
+def sampled_gaussian(
+    sample_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    method: Method = "pld",
+    *,
+    adjacency: Literal["add-remove", "replace-one"] = "add-remove",
+    adversary: Adversary | None = None,
+) -> Guarantee:
+    """Return the guarantee of ``steps`` Poisson-sampled Gaussian steps, the accounting of DP-SGD.
+
+    Each step draws every record independently with probability ``sample_rate``, clips each contribution to
+    norm C, and adds Gaussian noise of standard deviation ``noise_multiplier * C`` to the sum (Abadi et al.,
+    "Deep learning with differential privacy", CCS 2016).
+
+    Parameters
+    ----------
+    method : ``"pld"`` (numerical, tight to about 1e-3) or ``"rdp"`` (Rényi, as most papers account).
+
+    Guarantees
+    ----------
+    Record level, against whoever sees every noisy sum (label ``ldp``), other records known. Holds for Poisson
+    sampling only: shuffled or fixed-size batches need another account. ``noise_multiplier=0`` gives infinity,
+    ``sample_rate=0`` or no steps give 0. Under replace-one the sum moves by twice the clip norm, which is
+    included.
+
+    >>> loss = sampled_gaussian(0.01, 1.0, 1000)
+    >>> round(loss.epsilon(1e-5), 2), round(sampled_gaussian(0.01, 1.0, 1000, "rdp").epsilon(1e-5), 2)
+    (1.83, 2.1)
+    """
+    curve = Curve.sampled_gaussian(sample_rate, noise_multiplier, steps, adjacency=adjacency, method=method)
+    return Guarantee(adversary or Adversary("local"), adjacency, "ldp", curve, (POISSON,))
 
 
 def _with_article(label: str) -> str:

@@ -7,24 +7,24 @@ everything an accountant needs about one noisy publication, or a run of equal on
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 
-__all__ = ["MOVES", "MechanismKey", "Release", "Spending", "compose", "draws", "epsilon_of"]
+__all__ = ["MOVES", "MechanismKey", "Release", "Spending", "compose"]
 
-Mechanism = Literal["gaussian", "laplace", "noisy-max"]
+MECHANISMS = ("gaussian", "laplace", "noisy-max")
 ADJACENCIES = ("user", "replace-one", "add-remove")
 MOVES = {"add-remove": 1.0, "replace-one": 2.0, "user": 2.0}  # how many clips one change moves a release
-PRELIMINARY = 1  # the stream of what is released before the first step, where streams 0 are the steps' own
+PRELIMINARY = 1  # the stream of a release before the first step; the steps themselves use stream 0
 
 
 @dataclass(frozen=True)
@@ -72,31 +72,25 @@ class Release:
     stream: int = 0
 
     def __post_init__(self) -> None:
-        _validate.count(self.sender, "the sender", minimum=0)
-        _validate.count(self.step, "the step", minimum=0)
-        _validate.count(self.steps, "the number of steps")
-        _validate.count(self.count, "the count")
-        _validate.count(self.stream, "the stream", minimum=0)
+        for name, least in (("sender", 0), ("step", 0), ("steps", 1), ("count", 1), ("stream", 0)):
+            _validate.count(getattr(self, name), name, minimum=least)
         for name in ("sensitivity", "noise_std"):
             object.__setattr__(self, name, _validate.non_negative(getattr(self, name), name))
         for name in ("sample_rate", "user_rate"):
             rate = _validate.probability(getattr(self, name), name, zero=False)
             object.__setattr__(self, name, rate)
-        if self.adjacency not in ADJACENCIES:
-            raise InvalidInput(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {self.adjacency!r}.")
-        if self.mechanism not in get_args(Mechanism):
-            raise InvalidInput(
-                f"mechanism must be one of {', '.join(get_args(Mechanism))}, got {self.mechanism!r}."
-            )
+        for name, allowed in (("adjacency", ADJACENCIES), ("mechanism", MECHANISMS)):
+            if getattr(self, name) not in allowed:
+                raise InvalidInput(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
+                )
         if self.mechanism != "gaussian" and (self.sample_rate < 1 or self.user_rate < 1 or self.joint):
             raise InvalidInput(f"sampling is accounted for Gaussian noise only, got {self.mechanism}.")
 
     @property
     def ratio(self) -> float:
         """Noise over sensitivity; infinite for cover noise. (A plan's noise multiplier is over the clip.)"""
-        if not self.sensitivity:
-            return float("inf")
-        return self.noise_std / self.sensitivity
+        return self.noise_std / self.sensitivity if self.sensitivity else math.inf
 
     @property
     def draws(self) -> int:
@@ -131,19 +125,6 @@ class Release:
             raise LedgerError("A release is not in its canonical form; the ledger was changed by hand.")
         return release
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical form, in hex."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
-
-
-def draws(releases: Iterable[Release]) -> Iterator[tuple[int, int, Release]]:
-    """Yield (step, stream, release) of every single draw of a run-length coded list, in order of the list."""
-    for release in releases:
-        for step in range(release.step, release.step + release.steps):
-            for stream in range(release.stream, release.stream + release.count):
-                yield step, stream, release
-
 
 class MechanismKey(NamedTuple):
     """Releases of one kind cost the same: mechanism, adjacency, noise over sensitivity, sampling."""
@@ -157,27 +138,25 @@ class MechanismKey(NamedTuple):
     @classmethod
     def from_release(cls, release: Release) -> MechanismKey:
         """Return the kind of a release."""
-        return cls(
-            release.mechanism, release.adjacency, release.ratio, release.sample_rate, release.user_rate
-        )
+        return cls(*(getattr(release, name) for name in cls._fields))
 
     def curve(self, count: int, share: float = 1.0, method: Method = "pld") -> Curve:
         """Return the loss of ``count`` such releases of which an observer learns the share h = ``share``.
 
         Sampling of records amplifies nothing at user level, and sampling of users nothing at record level.
         """
-        if share <= 0 or count == 0 or self.ratio == float("inf"):
+        if share <= 0 or count == 0 or self.ratio == math.inf:
             return Curve.none()
         noise = self.ratio / share**0.5
+        signal = 1 / noise if noise else math.inf
         if self.mechanism == "laplace":
-            return Curve.laplace(1 / noise if noise else float("inf"), count)
+            return Curve.laplace(signal, count)
         if self.mechanism == "noisy-max":
             # the two tails of the noise inside the absolute value shift by at most one sensitivity each
-            return Curve.pure(2 / noise if noise else float("inf"), count)
+            return Curve.pure(2 / noise if noise else math.inf, count)
         rate = self.user_rate if self.adjacency == "user" else self.sample_rate
         if rate == 1.0 or noise == 0:
-            plain = Curve.gaussian(1 / noise if noise else float("inf"), count)
-            return replace(plain, method=method)
+            return replace(Curve.gaussian(signal, count), method=method)
         if self.adjacency == "add-remove":
             return Curve.sampled_gaussian(rate, noise, count, method=method)
         # a record (or user) replaced moves the sum by twice the clip, and sampled curves count in clips
@@ -208,14 +187,6 @@ def compose(
     return Curve.total(kind.curve(count, share, method) for kind, count in counts.items())
 
 
-def epsilon_of(counts: Mapping[MechanismKey, int], delta: float) -> float:
-    """Return epsilon at ``delta`` of all ``counts`` together, under the local view (everything is seen)."""
-    return compose(counts).epsilon(delta) if counts else 0.0
-
-
-CostFunction = Callable[[Mapping[MechanismKey, int], float], float]
-
-
 class Spending:
     """Counts of releases against a budget; knows whether one more fits.
 
@@ -227,22 +198,25 @@ class Spending:
     A release that would pass the budget is refused by `require`, and nothing is counted then.
     """
 
-    def __init__(self, budget: Budget | None = None, *, cost: CostFunction = epsilon_of) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
         self.budget = budget
         self.counts: Counter[MechanismKey] = Counter()
-        self._cost = cost
         self._fitted: list[Counter[MechanismKey]] = []
 
+    def cost(self, counts: Mapping[MechanismKey, int], delta: float) -> float:
+        """Return epsilon at ``delta`` of all ``counts`` together under the local view."""
+        return compose(counts).epsilon(delta)
+
     def epsilon(self, delta: float | None = None) -> float:
-        """Return what has been spent."""
+        """Return the epsilon spent at ``delta``, by default that of the budget."""
         if delta is None:
             if self.budget is None:
                 raise InvalidInput("Without a budget the spend needs a delta; pass one, 1e-5 for instance.")
             delta = self.budget.delta
-        return self._cost(self.counts, delta) if self.counts else 0.0
+        return self.cost(self.counts, delta) if self.counts else 0.0
 
     def fits(self, *releases: Release) -> bool:
-        """Return whether ``releases`` can be charged on top of what was."""
+        """Return whether ``releases`` can be charged on top of the earlier ones."""
         if self.budget is None:
             return True
         total = self.counts + count_by_key(releases)
@@ -251,9 +225,9 @@ class Spending:
                 f"The budget is for adjacency {self.budget.adjacency!r}; a release under another cannot be "
                 "charged to it."
             )
-        if any(all(total[kind] <= fitted[kind] for kind in total) for fitted in self._fitted):
+        if any(total <= fitted for fitted in self._fitted):
             return True
-        if not self._cost(total, self.budget.delta) <= self.budget.epsilon:
+        if not self.cost(total, self.budget.delta) <= self.budget.epsilon:
             return False
         self._fitted.append(total)
         return True
@@ -268,5 +242,5 @@ class Spending:
             )
 
     def add(self, *releases: Release) -> None:
-        """Count ``releases`` without asking whether they fit."""
+        """Count ``releases``, whether they fit or not."""
         self.counts += count_by_key(releases)

@@ -14,21 +14,6 @@ from typing import Any
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
 
-__all__ = [
-    "UNCHARGED",
-    "adjacency",
-    "adversary",
-    "guess",
-    "label",
-    "learned",
-    "name_nodes",
-    "not_covered",
-    "stored_adversary",
-    "stored_users",
-    "uncharged",
-    "verdict",
-]
-
 # what may be read of private records without being charged, by the name under which a user accepts it
 UNCHARGED = {
     "standardize": "the mean and deviation of every feature of the private records",
@@ -37,6 +22,11 @@ UNCHARGED = {
     "tuning": "settings that were chosen on the private records",
 }
 
+_WITHOUT_OBSERVERS = {
+    "central": "anyone who sees the released output",
+    "local": "anyone who sees every message",
+    "outsider": "anyone who taps every link and holds no key",
+}
 _LABELS = {
     "ldp": "holds locally, whatever the others see or do",
     "exact": "computed from everything this adversary sees",
@@ -61,6 +51,11 @@ def label(name: str) -> str:
 def verdict(name: str) -> tuple[str, str]:
     """Return whether a label is a guarantee, and what it means, for a reader of reports."""
     return _VERDICTS.get(name, ("Unknown", "This label is not known to this version."))
+
+
+def uncharged(name: str) -> str:
+    """Return the remark that a statement carries about something read, not charged, and accepted by name."""
+    return f"not charged, accepted by name: {UNCHARGED[name]}"
 
 
 def guess(best: float) -> str:
@@ -121,15 +116,10 @@ def not_covered(
     return limits
 
 
-def uncharged(name: str) -> str:
-    """Return the remark that a statement carries about something read, not charged, and accepted by name."""
-    return f"not charged, accepted by name: {UNCHARGED[name]}"
-
-
 def adversary(
     kind: str,
     observers: Iterable[int] = (),
-    users: Iterable[int] = (),
+    user: int | None = None,
     count: int | None = None,
     *,
     names: Sequence[str] | None = None,
@@ -137,29 +127,22 @@ def adversary(
 ) -> str:
     """Return an adversary in words; ``names`` are the participants' own, by node number.
 
-    >>> adversary("pairwise", [1], [0])
+    >>> adversary("pairwise", [1], 0)
     'node 1, about node 0'
     >>> adversary("colluders", [0, 2], names=["Ada", "Bo", "Cy"])
     'Ada and Cy together'
     >>> adversary("outsider")
     'anyone who taps every link and holds no key'
     """
-    nodes, about = list(observers), list(users)
-    one = _called(nodes, names, noun) if nodes else f"any one {noun}"
-    text = {
-        "central": "anyone who sees the released output",
-        "local": "anyone who sees every message",
-        "outsider": "anyone who taps every link and holds no key",
-    }.get(kind, one)
-    if kind == "colluders":
-        if count is not None:
-            text = f"any {count} {noun}s together" if count > 1 else f"any one {noun}"
-        elif len(nodes) > 1:
-            text = f"{one} together"
-    if not about:
-        return text
-    group = " as a group" if len(about) > 1 else ""
-    return f"{text}, about {_called(about, names, noun)}{group}"
+    nodes = list(observers)
+    who = _named(nodes, names, noun) if nodes else f"any one {noun}"
+    if kind in _WITHOUT_OBSERVERS:
+        who = _WITHOUT_OBSERVERS[kind]
+    elif kind == "colluders" and count is not None:
+        who = f"any {count} {noun}s together" if count > 1 else f"any one {noun}"
+    elif kind == "colluders" and len(nodes) > 1:
+        who = f"{who} together"
+    return who if user is None else f"{who}, about {_named([user], names, noun)}"
 
 
 def stored_adversary(
@@ -168,45 +151,31 @@ def stored_adversary(
     """Return a stored adversary (`Adversary.to_dict`) in words."""
     if isinstance(stored, str):
         return stored
-    observers = stored.get("observers") or ()
-    users = stored_users(stored)
-    return adversary(str(stored.get("kind")), observers, users, stored.get("count"), names=names, noun=noun)
-
-
-def stored_users(stored: Mapping[str, Any] | str) -> list[int]:
-    """Return the users that a stored adversary looks at; none if it is about every user."""
-    if isinstance(stored, str):
-        return []
-    user = stored.get("user")
-    return list(stored.get("users") or ([] if user is None else [user]))
+    observers, user, count = stored.get("observers") or (), stored.get("user"), stored.get("count")
+    return adversary(str(stored.get("kind")), observers, user, count, names=names, noun=noun)
 
 
 def adjacency(
-    name: str, users: Iterable[int] = (), *, names: Sequence[str] | None = None, noun: str = "node"
+    name: str, user: int | None = None, *, names: Sequence[str] | None = None, noun: str = "node"
 ) -> str:
-    """Return what two neighboring data sets differ in; ``users`` are those the statement is about."""
-    about = list(users)
-    whose = _called(about, names, noun) if about else ""
+    """Return what two neighboring data sets differ in; ``user`` is whom the statement is about."""
+    whose = None if user is None else _named([user], names, noun)
     if name == "user":
-        if len(about) > 1:
-            return f"the whole data sets of {whose} are replaced together"
-        one = f"one {'user' if noun == 'node' else noun}"
+        one = "one user" if noun == "node" else f"one {noun}"
         return f"the whole data set of {whose or one} is replaced"
     change = {"replace-one": "replaced", "add-remove": "added or removed"}.get(name)
     if change is None:
         return name
-    if len(about) > 1:
-        return f"one record of each of {whose} is {change}, together"
     return f"one record of {whose} is {change}" if whose else f"one record is {change}"
 
 
-def _called(nodes: list[int], names: Sequence[str] | None, noun: str) -> str:
-    if names is not None:
-        called = [names[v] if 0 <= v < len(names) else f"{noun} {v}" for v in nodes]
-        return " and ".join([", ".join(called[:-1]), called[-1]] if len(called) > 1 else called)
-    if len(nodes) == 1:
-        return f"{noun} {nodes[0]}"
-    return f"{noun}s " + " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])
+def _named(nodes: Sequence[int], names: Sequence[str] | None, noun: str) -> str:
+    """Return nodes as a list in words: by their own names, else by the noun and their numbers."""
+    if names is None:
+        words, before = [str(v) for v in nodes], f"{noun} " if len(nodes) == 1 else f"{noun}s "
+    else:
+        words, before = [names[v] if 0 <= v < len(names) else f"{noun} {v}" for v in nodes], ""
+    return before + " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def name_nodes(text: str, network: Network | None) -> str:

@@ -464,9 +464,8 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Callable[[int], None] =
     network, multiplier = clinics.network, 0.5
     gossip = Gossip(network, rounds_for(network))
     formula = min(1.0, float(published_loss(network, rounds=gossip.rounds)[15, 0]))
-    printed = Guarantee(
-        Adversary("pairwise", 0, 15), "user", "published", Curve.gaussian(formula**0.5 / multiplier)
-    )
+    pair = Adversary("pairwise", (0,), 15)
+    printed = Guarantee(pair, "user", "published", Curve.gaussian(formula**0.5 / multiplier))
     views: list[tuple[str, Protocol, Any, int, Guarantee | None]] = [
         ("neighbor, by gossip", gossip, 0, 1, None),
         ("opposite corner, by gossip", gossip, 0, 15, None),

@@ -22,7 +22,7 @@ rounded up, and the view says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,19 +142,6 @@ class GaussianView(NotebookDisplay):
         """Whether the observers can compute the noisy value of ``user``."""
         (u,) = _validate.nodes(user, self.n, "user")
         return u not in self.observers and bool(self.leakage()[u] > 1 - DETERMINED)
-
-    def group_leakage(self, users: Iterable[int]) -> float:
-        """Return an upper bound on ``h`` when all ``users`` change together, each by at most one unit.
-
-        It is the lesser of two bounds on ``max sum P[u, u'] <d_u, d_u'>`` over unit balls: the sum of
-        absolute values, and group size times the largest eigenvalue. It is exact for one user, and for
-        groups whose block has no negative entry.
-        """
-        members = _validate.nodes(users, self.n, "users")
-        block = self._by_user()[list(members)]
-        gram = block @ block.T
-        bound = float(min(np.abs(gram).sum(), len(members) * np.linalg.eigvalsh(gram)[-1]))
-        return bound + len(members) ** 2 * self.slack
 
     def reconstruct(self, observations: Any) -> np.ndarray:
         """Return the observers' best estimate (n, dim) of every user's noisy value.

@@ -616,7 +616,7 @@ class Peer:
         return {
             "view": who.kind,
             "adversary": wording.adversary(
-                who.kind, who.observers, [self.node], who.count, names=names, noun="member"
+                who.kind, who.observers, self.node, who.count, names=names, noun="member"
             ),
             "adjacency": guarantee.adjacency,
             "label": guarantee.label,

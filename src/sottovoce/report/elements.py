@@ -140,12 +140,11 @@ def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dic
     if verdict == "Guarantee" and stored.get("accepted"):  # read of private records, and not charged
         verdict = f"Guarantee, except for what was accepted: {', '.join(stored['accepted'])}"
     who = stored.get("adversary") or stored.get("against") or ""
+    user = who.get("user") if isinstance(who, dict) else None
     return {
         "against": wording.stored_adversary(who, names),
         "what": stored.get("what", ""),
-        "adjacency": wording.adjacency(
-            str(stored.get("adjacency")), wording.stored_users(who), names=names, noun="participant"
-        ),
+        "adjacency": wording.adjacency(str(stored.get("adjacency")), user, names=names, noun="participant"),
         "epsilon": epsilon,
         "delta": delta,
         "guess": guess,

@@ -102,7 +102,7 @@ def _(thing: Guarantee) -> str:
         "against": str(thing.adversary),
         "epsilon": f"{_loss(thing.epsilon(DELTA))} at delta {DELTA:g}",
         "best guess": wording.guess(thing.best_guess),
-        "cannot be told apart": wording.adjacency(thing.adjacency, thing.adversary.users),
+        "cannot be told apart": wording.adjacency(thing.adjacency, thing.adversary.user),
         "label": f"{thing.label}: {meaning}",
     }
     notes = "".join(f"<li>{_marked(assumption, _BAD)}</li>" for assumption in uncharged)
