@@ -28,9 +28,8 @@ from sottovoce.accounting.observation import (
     TimeCorrelated,
     TokenWalk,
 )
-from sottovoce.accounting.observation.coalitions import ShareCurves
 from sottovoce.accounting.query import POISSON
-from sottovoce.accounting.release import MechanismKey
+from sottovoce.accounting.release import MechanismKey, ShareCurves
 from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
 from sottovoce.algorithms.consensus_sgd import estimand

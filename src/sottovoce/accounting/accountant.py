@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sottovoce.accounting.guarantee import Guarantee, Label
-from sottovoce.accounting.query import AccountablePlan, View, validate_query
+from sottovoce.accounting.guarantee import Guarantee, Label, View
+from sottovoce.accounting.query import AccountablePlan, validate_query
 from sottovoce.errors import InvalidInput
 
 __all__ = ["AccountablePlan", "View", "account", "account_each"]

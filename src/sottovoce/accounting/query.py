@@ -8,23 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve, Method
-from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee, Label
-from sottovoce.accounting.release import MechanismKey, Release, count_by_key
+from sottovoce.accounting.guarantee import POISSON, Adjacency, Adversary, Guarantee, Label, View
+from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, count_by_key
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol as CommunicationProtocol
 
 if TYPE_CHECKING:
     from sottovoce.accounting.observation.base import ObservationModel
 
-View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
-
-POISSON = "Poisson sampling: every record enters every batch independently"
 _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
@@ -87,6 +84,7 @@ class Query:
     label: Label | None = None
     progress: Callable[[int], None] | None = None
     _releases: dict[int, list[Release]] = field(default_factory=dict)
+    _counts: dict[tuple[int, bool], Counter[MechanismKey]] = field(default_factory=dict)
 
     # ---- who observes, and about whom --------------------------------------------------------------------
 
@@ -156,10 +154,12 @@ class Query:
 
     def counts(self, agent: int, *, hidden: bool = False) -> Counter[MechanismKey]:
         """Return an agent's releases by kind; participation amplifies only where it is ``hidden``."""
-        counts: Counter[MechanismKey] = Counter()
-        for key, count in count_by_key(self.releases(agent)).items():
-            counts[key if hidden else key._replace(user_rate=1.0)] += count
-        return counts
+        if (agent, hidden) not in self._counts:
+            counts: Counter[MechanismKey] = Counter()
+            for key, count in count_by_key(self.releases(agent)).items():
+                counts[key if hidden else key._replace(user_rate=1.0)] += count
+            self._counts[agent, hidden] = counts
+        return self._counts[agent, hidden]
 
     def noise_stds(self) -> np.ndarray | None:
         """Return the Gaussian noise of every agent; None where an agent lists several scales."""
@@ -177,9 +177,8 @@ class Query:
         """Return the guarantee against the adversary of the query, with the assumptions of the plan."""
         adjacency = cast(Adjacency, self.plan.adjacency)
         sampling = (POISSON,) if self._samples_records() else ()
-        return Guarantee(
-            self.adversary, adjacency, label, curve, (*assumptions, *sampling, *self.plan.assumptions)
-        )
+        assumptions = (*assumptions, *sampling, *self.plan.assumptions)
+        return Guarantee(self.adversary, adjacency, label, curve, assumptions)
 
     def _samples_records(self) -> bool:
         if self.plan.adjacency == "user":
@@ -189,7 +188,7 @@ class Query:
 
     def local_guarantee(self) -> Guarantee:
         """Return the local-DP guarantee, which holds against any adversary, also that of the query."""
-        curves: dict[frozenset[tuple[MechanismKey, int]], Curve] = {}
+        curves = ShareCurves(self.method)
         assumptions: tuple[str, ...] = ()
         distinct = {  # of thousands of agents most have the same releases
             tuple(map(_all_but_sender, self.releases(agent))): agent
@@ -200,10 +199,8 @@ class Query:
             if self.participations is not None:
                 counts = Counter({key: min(k, self.participations) for key, k in counts.items()})
                 assumptions = (f"the client takes part in {self.participations} rounds",)
-            releases = frozenset(counts.items())
-            if releases not in curves:
-                curves[releases] = Curve.total(key.curve(k, method=self.method) for key, k in counts.items())
-        return self.answer("ldp", Curve.worst(curves.values()), assumptions)
+            curves.add(counts)
+        return self.answer("ldp", curves.worst, assumptions)
 
     def unsupported_label(self) -> InvalidInput:
         """Return the error for a label that the observation model does not have under this view."""
@@ -234,12 +231,8 @@ def validate_query(
     n, model = _validate.count(plan.n, "the number of agents"), plan.observation
     if label is not None and label not in get_args(Label):
         raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {label!r}.")
-    count: int | None = None
-    named: tuple[int, ...] = ()
-    if isinstance(colluders, Iterable):
-        named = tuple(colluders)
-    else:
-        count = _validate.count(colluders, "colluders")
+    named = tuple(colluders) if isinstance(colluders, Iterable) else ()
+    count = None if isinstance(colluders, Iterable) else _validate.count(colluders, "colluders")
     if view is None:
         if (named or count is not None) and not model.central_only:
             view = "colluders"
@@ -270,7 +263,7 @@ def validate_query(
         raise InvalidInput("view='colluders' needs colluders=[...] or colluders=<int>, got none.")
     if count is not None and observer is not None:
         raise InvalidInput("Pass observer=... or colluders=<int>, not both.")
-    named = (*named, *(() if observer is None else (observer,)))
+    named = named if observer is None else (*named, observer)
     observers = _validate.nodes(named, n, "observers") if named else ()
     if not released_row:
         if user is not None and user in observers:

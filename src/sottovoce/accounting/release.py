@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 
-__all__ = ["MOVES", "MechanismKey", "Release", "Spending", "compose"]
+__all__ = ["MOVES", "MechanismKey", "Release", "ShareCurves", "Spending", "compose"]
 
 MECHANISMS = ("gaussian", "laplace", "noisy-max")
 ADJACENCIES = ("user", "replace-one", "add-remove")
@@ -185,6 +187,49 @@ def compose(
     if len({kind.adjacency for kind in counts}) > 1:
         raise CannotCompose("Releases under unlike adjacencies cannot be added; keep one account for each.")
     return Curve.total(kind.curve(count, share, method) for kind, count in counts.items())
+
+
+class ShareCurves:
+    """The curves of users of whose releases a share is observed; equal curves are built once."""
+
+    def __init__(self, method: Method = "pld") -> None:
+        self._method = method
+        self._curves: dict[Hashable, Curve] = {}
+
+    def add(self, counts: Mapping[MechanismKey, int], share: float = 1.0, contributions: int = 1) -> Curve:
+        """Return the curve of a user with releases ``counts`` of which the share h is observed.
+
+        A walk visits a user several times (``contributions``): h is then in units of one of its releases.
+        """
+        share = float(round_up(share))
+        if share <= 0:
+            return Curve.none()
+        tally = {}
+        for kind, count in counts.items():
+            if kind.mechanism == "gaussian" and kind.ratio > 0:
+                tally[kind, share] = -(-count // max(contributions, 1))
+            else:
+                tally[kind, 1.0] = count  # only Gaussian noise hides in the sum of others
+        return self.add_tally(tally)
+
+    def add_tally(self, tally: Mapping[tuple[MechanismKey, float], int]) -> Curve:
+        """Return the curve of releases that are counted by their kind and by the share that is observed."""
+        key = frozenset(tally.items())
+        if key not in self._curves:
+            self._curves[key] = Curve.total(
+                kind.curve(count, share, self._method) for (kind, share), count in tally.items()
+            )
+        return self._curves[key]
+
+    @property
+    def worst(self) -> Curve:
+        """The largest of all curves, at every delta."""
+        return Curve.worst(self._curves.values())
+
+
+def round_up(share: float | np.ndarray) -> np.ndarray:
+    """Round shares up in the twelfth place, so that equal shares compare equal and none is understated."""
+    return np.ceil(np.asarray(share, dtype=float) * 1e12) / 1e12
 
 
 class Spending:

@@ -11,17 +11,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.exact import exact_loss
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.base import ObservationModel, tolerated_view
+from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import (
     AVERAGING_ASSUMPTIONS,
     ROUNDED_UP,
-    ShareCurves,
     all_equal,
     coalition_assumptions,
     contributions_in,
@@ -29,12 +28,9 @@ from sottovoce.accounting.observation.coalitions import (
     worst_coalitions,
 )
 from sottovoce.accounting.query import Query
-from sottovoce.accounting.release import MechanismKey, Release
+from sottovoce.accounting.release import MechanismKey, Release, ShareCurves
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
-
-if TYPE_CHECKING:
-    from sottovoce.accounting.query import AccountablePlan, View
 
 
 @dataclass(frozen=True)
@@ -46,52 +42,35 @@ class Averaging(ObservationModel):
     one_step_averages = True
     exact_pairs = True
     between_peers = True
+    masks_hide = True
 
     def guarantee(self, query: Query) -> Guarantee:
         """Return the exact guarantee against the worst coalition of the query."""
-        return averaging_guarantee(query)
+        protocol = query.plan.schedule(0)
+        if query.view == "local" or (query.view == "outsider" and not protocol.masked):
+            return query.local_guarantee()
+        stds, coalitions = query.noise_stds(), worst_coalitions(query, protocol)
+        if stds is None or coalitions is None:
+            return query.local_guarantee()
+        if query.view == "central":
+            return _released_row_guarantee(query, protocol, stds)
+        curves, any_rounded_up = ShareCurves(query.method), False
+        for _, _, rounded_up in _user_curves(query, protocol, coalitions, stds, curves):
+            any_rounded_up |= rounded_up
+        return query.answer("exact", curves.worst, _assumptions(query, protocol, coalitions, any_rounded_up))
 
     def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one view."""
-        each = averaging_guarantee_each(query)
-        return super().guarantee_each(query) if each is None else each
-
-    def default_view(
-        self, plan: AccountablePlan, observer: int | None, user: int | None
-    ) -> tuple[View, int | None]:
-        """Return the network view, or as many colluders as masks tolerate."""
-        return tolerated_view(plan, observer) or super().default_view(plan, observer, user)
-
-
-def averaging_guarantee(query: Query) -> Guarantee:
-    """Return the guarantee of releases that the plan's first protocol averages."""
-    protocol = query.plan.schedule(0)
-    if query.view == "local" or (query.view == "outsider" and not protocol.masked):
-        return query.local_guarantee()
-    if query.view == "central":
-        return _released_row_guarantee(query, protocol)
-    coalitions, stds = worst_coalitions(query, protocol), query.noise_stds()
-    if coalitions is None or stds is None:
-        return query.local_guarantee()
-    curves, rounded_up = ShareCurves(query.method), False
-    for observed in _observed_shares(query, protocol, coalitions, stds):
-        curves.add(observed.counts, observed.share, observed.contributions)
-        rounded_up |= observed.rounded_up
-    return query.answer("exact", curves.worst, _assumptions(query, protocol, coalitions, rounded_up))
-
-
-def averaging_guarantee_each(query: Query) -> dict[int, Guarantee] | None:
-    """Return the guarantee of every user against one named coalition; None where only local is known."""
-    protocol, stds, coalitions = query.plan.schedule(0), query.noise_stds(), query.coalitions
-    if stds is None or coalitions is None:
-        return None
-    curves = ShareCurves(query.method)
-    guarantees = {}
-    for observed in _observed_shares(query, protocol, coalitions, stds):
-        curve = curves.add(observed.counts, observed.share, observed.contributions)
-        assumptions = _assumptions(query, protocol, coalitions, observed.rounded_up)
-        guarantees[observed.user] = query.about(observed.user).answer("exact", curve, assumptions)
-    return guarantees
+        protocol, stds, coalitions = query.plan.schedule(0), query.noise_stds(), query.coalitions
+        if stds is None or coalitions is None:
+            return super().guarantee_each(query)
+        curves = _user_curves(query, protocol, coalitions, stds, ShareCurves(query.method))
+        return {
+            user: query.about(user).answer(
+                "exact", curve, _assumptions(query, protocol, coalitions, rounded_up)
+            )
+            for user, curve, rounded_up in curves
+        }
 
 
 def _assumptions(
@@ -101,28 +80,20 @@ def _assumptions(
     return (*assumptions, ROUNDED_UP) if rounded_up else assumptions
 
 
-class _Observed(NamedTuple):
-    """What one coalition learns of one user."""
-
-    user: int
-    counts: Counter[MechanismKey]  # the user's releases by kind
-    share: float  # h, the share of a release that is learned
-    contributions: int  # how many noises carry the user's values
-    rounded_up: bool  # whether floating point could not decide the share
-
-
-def _observed_shares(
-    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], stds: np.ndarray
-) -> Iterator[_Observed]:
-    """Yield what each coalition learns of each user."""
+def _user_curves(
+    query: Query,
+    protocol: Protocol,
+    coalitions: list[tuple[int, ...]],
+    stds: np.ndarray,
+    curves: ShareCurves,
+) -> Iterator[tuple[int, Curve, bool]]:
+    """Yield the curve of each user against each coalition, and whether its share was rounded up."""
     rounding = _rounding_shift(query, protocol)
-    counts: dict[int, Counter[MechanismKey]] = {}
     for coalition, h, contributions, rounded_up in _coalition_shares(query, protocol, coalitions, stds):
         for user in query.users(coalition):
-            if user not in counts:
-                counts[user] = query.counts(user)
-            share = _add_rounding(float(h[user]), counts[user], rounding)
-            yield _Observed(user, counts[user], share, int(contributions[user]), rounded_up)
+            counts = query.counts(user)
+            share = _add_rounding(float(h[user]), counts, rounding)
+            yield user, curves.add(counts, share, int(contributions[user])), rounded_up
 
 
 def _coalition_shares(
@@ -189,17 +160,14 @@ def _add_rounding(h: float, counts: Counter[MechanismKey], rounding: float) -> f
     return float(min((math.sqrt(h) + rounding * ratio) ** 2, max(h, 1.0)))
 
 
-def _released_row_guarantee(query: Query, protocol: Protocol) -> Guarantee:
+def _released_row_guarantee(query: Query, protocol: Protocol, stds: np.ndarray) -> Guarantee:
     """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
     if query.observers:
-        rows = list(query.observers)
+        rows = query.observers
     elif protocol.exact:
-        rows = [0]
+        rows = (0,)
     else:
-        rows = list(range(protocol.n)) if protocol.ends_at is None else [protocol.ends_at]
-    stds = query.noise_stds()
-    if stds is None:
-        return query.local_guarantee()
+        rows = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)
     curves = ShareCurves(query.method)
     for done, row in enumerate(rows, 1):
         view = protocol.output_view(row)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from sottovoce.accounting.guarantee import Guarantee, Label
-    from sottovoce.accounting.query import AccountablePlan, Query, View
+    from sottovoce.accounting.guarantee import Guarantee, Label, View
+    from sottovoce.accounting.query import AccountablePlan, Query
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class ObservationModel:
     exact_pairs: ClassVar[bool] = False  # what one agent learns of another is known exactly
     one_step_averages: ClassVar[bool] = False  # a single step is one averaging
     between_peers: ClassVar[bool] = False  # releases travel along the schedule only, so peers can run it
+    masks_hide: ClassVar[bool] = False  # masked sums are accounted: by default against all they tolerate
     takes_participations: ClassVar[bool] = False  # the local view may count the rounds of one client
 
     # ---- accounting --------------------------------------------------------------------------------------
@@ -62,14 +63,8 @@ class ObservationModel:
         """Return the view, and how many collude, for a query that names neither view nor colluders."""
         if plan.n == 1:
             return "local", None  # there is no other member
+        if self.masks_hide and observer is None:
+            protocol = plan.schedule(0)
+            if protocol.masked and protocol.tolerate is not None and protocol.tolerate > 1:
+                return "colluders", protocol.tolerate
         return "network" if observer is None or user is None else "pairwise", None
-
-
-def tolerated_view(plan: AccountablePlan, observer: int | None) -> tuple[View, int | None] | None:
-    """Return the default view of masked sums: as many colluders as they tolerate; None for other plans."""
-    if observer is not None or plan.n == 1:
-        return None
-    protocol = plan.schedule(0)
-    if protocol.masked and protocol.tolerate is not None and protocol.tolerate > 1:
-        return "colluders", protocol.tolerate
-    return None

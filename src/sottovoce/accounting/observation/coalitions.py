@@ -1,15 +1,10 @@
-"""What coalitions learn of averaged releases: which coalitions decide, which share they learn, its curve."""
+"""What coalitions learn of averaged releases: which coalitions decide, and which share they learn."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
-
 import numpy as np
 
-from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.query import Query
-from sottovoce.accounting.release import MechanismKey
 from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Protocol
@@ -34,19 +29,17 @@ def worst_coalitions(query: Query, protocol: Protocol) -> list[tuple[int, ...]] 
 
     Under certified masks and on one tree the worst coalitions are known in closed form.
     """
-    size = query.count if query.count is not None else 1
-    tolerate = protocol.tolerate
-    if query.any_members and protocol.masked and tolerate is not None and size <= tolerate:
-        # all others stay in one component, so the coalition with the largest noise removes most of it
-        stds = query.noise_stds()
-        if stds is not None:
+    size = 1 if query.count is None else query.count
+    stds = query.noise_stds() if query.any_members else None
+    if stds is None:
+        return query.coalitions
+    if protocol.masked:
+        if protocol.tolerate is not None and size <= protocol.tolerate:
+            # all others stay in one component, so the coalition with the largest noise removes most of it
             return query.largest_noise_coalitions(stds)
-    tree = None if protocol.masked else protocol.sum_tree
-    if query.any_members and size > 1 and tree is not None and steps_are_alike(query):
-        stds = query.noise_stds()
-        if stds is not None and (stds > 0).all():
-            worst = worst_tree_coalitions(tree, stds**2, size)
-            return sorted(set(worst)) if query.user is None else [worst[query.user]]
+    elif protocol.sum_tree is not None and size > 1 and (stds > 0).all() and steps_are_alike(query):
+        worst = worst_tree_coalitions(protocol.sum_tree, stds**2, size)
+        return sorted(set(worst)) if query.user is None else [worst[query.user]]
     return query.coalitions
 
 
@@ -79,36 +72,6 @@ def coalition_assumptions(
     return (*masked, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
 
 
-class ShareCurves:
-    """The curves of users of whose releases a share is observed; equal curves are built once."""
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-        self._curves: dict[Hashable, Curve] = {}
-
-    def add(self, counts: Counter[MechanismKey], share: float, contributions: int = 1) -> Curve:
-        """Return the curve of a user with releases ``counts`` of which the share h is observed.
-
-        A walk visits a user several times (``contributions``): h is then in units of one of its releases.
-        """
-        share = float(round_up(share))
-        if share <= 0:
-            return Curve.none()
-        key = (frozenset(counts.items()), share, contributions)
-        if key not in self._curves:
-            self._curves[key] = Curve.total(
-                kind.curve(-(-count // max(contributions, 1)), share, self._method)
-                if kind.mechanism == "gaussian" and kind.ratio > 0
-                else kind.curve(count, 1.0, self._method)  # only Gaussian noise hides in the sum of others
-                for kind, count in counts.items()
-            )
-        return self._curves[key]
-
-    @property
-    def worst(self) -> Curve:
-        return Curve.worst(self._curves.values())
-
-
 def leakage_with_noise(view: GaussianView, contributions: np.ndarray, stds: np.ndarray) -> np.ndarray:
     """Return h in units of each user's own noise; all of it where a user in the view has no noise."""
     inside = np.array([v for v in np.flatnonzero(contributions) if v not in view.observers], dtype=int)
@@ -128,8 +91,3 @@ def contributions_in(view: GaussianView) -> np.ndarray:
 
 def all_equal(stds: np.ndarray) -> bool:
     return bool(np.ptp(stds) <= 1e-12 * stds.max())
-
-
-def round_up(share: float | np.ndarray) -> np.ndarray:
-    """Round shares up in the twelfth place, so that equal shares compare equal and none is understated."""
-    return np.ceil(np.asarray(share, dtype=float) * 1e12) / 1e12

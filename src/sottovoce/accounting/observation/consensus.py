@@ -7,34 +7,28 @@ that step's averaging alone, and the losses of the steps add up for any objectiv
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.base import ObservationModel, tolerated_view
+from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import (
     CONSENSUS_ASSUMPTIONS,
     coalition_assumptions,
     leakage_with_noise,
-    round_up,
     steps_are_alike,
     worst_coalitions,
 )
 from sottovoce.accounting.query import Query
-from sottovoce.accounting.release import MechanismKey, Release
+from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, round_up
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol
 
-if TYPE_CHECKING:
-    from sottovoce.accounting.query import AccountablePlan, View
-
-_CACHED_PROTOCOLS = 64  # protocols whose shares are remembered, so that equal steps are computed once
-_BUFFERED_SHARES = 5_000_000  # shares of steps held in memory before they are counted
+_BUFFERED_PROTOCOLS = 512  # protocols whose shares are held before they are counted, so that equal steps
+_BUFFERED_SHARES = 5_000_000  # are computed once; and how many shares
 
 Tally = Counter[tuple[MechanismKey, float]]  # how many releases of a kind are observed to which share
 Pair = tuple[int, int]  # number of the coalition, user
@@ -48,25 +42,23 @@ class Consensus(ObservationModel):
     common_model = True
     exact_pairs = True
     between_peers = True
+    masks_hide = True
 
     def guarantee(self, query: Query) -> Guarantee:
         """Return the exact guarantee against the worst coalition of the query."""
         if query.view == "local":
             return query.local_guarantee()
         protocol = _consensus_step(query, 0)
-        if query.view == "outsider" and not protocol.masked:
-            return query.local_guarantee()
         coalitions = worst_coalitions(query, protocol)
-        if coalitions is None:
+        if (query.view == "outsider" and not protocol.masked) or coalitions is None:
             return query.local_guarantee()
-        curves = _TallyCurves(query)
-        worst = Curve.worst([curves[tally] for tally in _tallies(query, coalitions, worst=True)])
-        assumptions = (
-            CONSENSUS_ASSUMPTIONS[:1]
-            if query.view == "central"
-            else coalition_assumptions(query, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
-        )
-        return query.answer("exact", worst, assumptions)
+        curves = ShareCurves(query.method)
+        for tally in _tallies(query, coalitions, worst=True):
+            curves.add_tally(tally)
+        assumptions: tuple[str, ...] = CONSENSUS_ASSUMPTIONS[:1]
+        if query.view != "central":
+            assumptions = coalition_assumptions(query, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+        return query.answer("exact", curves.worst, assumptions)
 
     def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one pass over the steps."""
@@ -75,17 +67,11 @@ class Consensus(ObservationModel):
             return super().guarantee_each(query)
         protocol = _consensus_step(query, 0)
         assumptions = coalition_assumptions(query, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
-        curves = _TallyCurves(query)
+        curves = ShareCurves(query.method)
         return {
-            user: query.about(user).answer("exact", curves[tally], assumptions)
+            user: query.about(user).answer("exact", curves.add_tally(tally), assumptions)
             for user, tally in zip(query.users(coalitions[0]), _tallies(query, coalitions), strict=True)
         }
-
-    def default_view(
-        self, plan: AccountablePlan, observer: int | None, user: int | None
-    ) -> tuple[View, int | None]:
-        """Return the network view, or as many colluders as masks tolerate."""
-        return tolerated_view(plan, observer) or super().default_view(plan, observer, user)
 
 
 def _consensus_step(query: Query, step: int) -> Protocol:
@@ -97,22 +83,6 @@ def _consensus_step(query: Query, step: int) -> Protocol:
             "exchange or a masked sum."
         )
     return protocol
-
-
-class _TallyCurves:
-    """The curves of tallies; equal tallies have one curve."""
-
-    def __init__(self, query: Query) -> None:
-        self._method = query.method
-        self._curves: dict[frozenset[tuple[tuple[MechanismKey, float], int]], Curve] = {}
-
-    def __getitem__(self, tally: Tally) -> Curve:
-        key = frozenset(tally.items())
-        if key not in self._curves:
-            self._curves[key] = Curve.total(
-                kind.curve(count, share, self._method) for (kind, share), count in tally.items()
-            )
-        return self._curves[key]
 
 
 def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = False) -> list[Tally]:
@@ -137,7 +107,7 @@ def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = F
         changes |= {s for r in own for s in (r.step, r.step + r.steps) if s < plan.steps}
     masked = plan.schedule(0).masked
     for start, end in pairwise(sorted(changes)):
-        streams = [_Stream(senders, stds) for senders, stds in _streams(releases, start)]
+        streams = _streams(releases, start)
         stride = end - start if plan.is_stationary else 1  # all steps of a stationary plan are alike
         for k in range(start, end, stride):
             protocol = _consensus_step(query, k)
@@ -147,7 +117,7 @@ def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = F
                 )
             for stream in streams:
                 stream.add(query, protocol, coalitions, stride)
-                if stream.is_large:
+                if stream.is_full:
                     stream.count_into(tallies)
             query.report_progress(k + stride)
         for stream in streams:
@@ -161,7 +131,7 @@ def _decisive_pairs(query: Query, coalitions: list[tuple[int, ...]], pairs: list
     if len(streams) != 1 or query.noise_stds() is None:
         return pairs
     protocol = _consensus_step(query, 0)
-    shares = [_step_shares(query, protocol, coalition, streams[0][1]) for coalition in coalitions]
+    shares = [_step_shares(query, protocol, coalition, streams[0].stds) for coalition in coalitions]
     largest: dict[int, tuple[float, int]] = {}
     for i, u in pairs:
         share = float(shares[i][u])
@@ -185,10 +155,10 @@ def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> Non
             tally[kind, 1.0] += late * release.count
 
 
-def _streams(releases: list[list[Release]], step: int) -> list[tuple[dict[int, Release], np.ndarray]]:
-    """Return, per noisy value of a step, the release of every agent that sends it and the noise of all.
+def _streams(releases: list[list[Release]], step: int) -> list[_Stream]:
+    """Return the noisy values of a step: the j-th value of one agent is averaged with the j-th of the others.
 
-    The j-th value of one agent is averaged with the j-th of the others. An agent without one adds no noise.
+    An agent without one adds no noise.
     """
     values: list[list[Release]] = []
     for own in releases:
@@ -198,7 +168,7 @@ def _streams(releases: list[list[Release]], step: int) -> list[tuple[dict[int, R
     for j in range(max(map(len, values), default=0)):
         senders = {u: drawn[j] for u, drawn in enumerate(values) if j < len(drawn)}
         stds = np.array([senders[u].noise_std if u in senders else 0.0 for u in range(len(values))])
-        streams.append((senders, stds))
+        streams.append(_Stream(senders, stds))
     return streams
 
 
@@ -207,30 +177,28 @@ class _Stream:
 
     def __init__(self, senders: dict[int, Release], stds: np.ndarray) -> None:
         self.senders, self.stds = senders, stds
-        # by id of the protocol, which stays alive here so that ids stay distinct: its place in the lists
-        self._recent: OrderedDict[int, tuple[Protocol, int]] = OrderedDict()
-        self._shares: list[np.ndarray] = []
-        self._steps: list[int] = []
+        # by id of the protocol, which is held here so that ids stay distinct: its shares and its steps
+        self._buffer: dict[int, tuple[Protocol, np.ndarray]] = {}
+        self._steps: Counter[int] = Counter()
 
     def add(self, query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], steps: int) -> None:
         """Count ``steps`` more steps under ``protocol``."""
-        if id(protocol) not in self._recent:
-            self._recent[id(protocol)] = (protocol, len(self._shares))
-            self._shares.append(np.array([_step_shares(query, protocol, c, self.stds) for c in coalitions]))
-            self._steps.append(0)
-            if len(self._recent) > _CACHED_PROTOCOLS:
-                self._recent.popitem(last=False)
-        self._steps[self._recent[id(protocol)][1]] += steps
+        if id(protocol) not in self._buffer:
+            shares = np.array([_step_shares(query, protocol, c, self.stds) for c in coalitions])
+            self._buffer[id(protocol)] = protocol, shares
+        self._steps[id(protocol)] += steps
 
     @property
-    def is_large(self) -> bool:
-        return bool(self._shares) and len(self._shares) * self._shares[0].size > _BUFFERED_SHARES
+    def is_full(self) -> bool:
+        shares = sum(shares.size for _, shares in self._buffer.values())
+        return len(self._buffer) >= _BUFFERED_PROTOCOLS or shares > _BUFFERED_SHARES
 
     def count_into(self, tallies: dict[Pair, Tally]) -> None:
         """Move the counted steps into the tallies of the pairs (coalition, user)."""
-        if not self._shares:
+        if not self._buffer:
             return
-        stacked, steps = np.array(self._shares), np.array(self._steps)
+        stacked = np.array([shares for _, shares in self._buffer.values()])
+        steps = np.array([self._steps[key] for key in self._buffer])
         for (i, u), tally in tallies.items():
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
@@ -244,8 +212,8 @@ class _Stream:
                     tally[kind, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
                     tally[kind._replace(ratio=-float(share) / release.sensitivity), 1.0] += int(count)
-        self._recent.clear()
-        self._shares, self._steps = [], []
+        self._buffer.clear()
+        self._steps.clear()
 
 
 def _step_shares(

@@ -19,13 +19,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
 
 from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
-from sottovoce.accounting.observation.coalitions import ShareCurves
 from sottovoce.accounting.query import Query
+from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 
@@ -58,14 +57,7 @@ class PairCorrelated(ObservationModel):
             # h is relative to the agent's own noise: the coalition lacks the seeds of honest pairs
             h = self.own_std**2 * decor_variances(self.network, self.own_std, self.pair_std, coalition)
             for u in query.users(coalition):
-                for release in query.releases(u):
-                    if release.sensitivity and not math.isclose(
-                        release.noise_std, self.own_std, rel_tol=1e-9
-                    ):
-                        raise InvalidInput(
-                            f"agent {u} lists noise {release.noise_std:g}, but the observation model says "
-                            f"its own noise is {self.own_std:g}; they must be the same."
-                        )
+                self._check_noise(query, u)
                 curves.add(query.counts(u), h[u])
             query.report_progress(done)
         assumptions = (
@@ -73,6 +65,14 @@ class PairCorrelated(ObservationModel):
             "honest pairs draw their shared noise afresh in every step",
         )
         return query.answer("exact", curves.worst, assumptions)
+
+    def _check_noise(self, query: Query, agent: int) -> None:
+        for release in query.releases(agent):
+            if release.sensitivity and not math.isclose(release.noise_std, self.own_std, rel_tol=1e-9):
+                raise InvalidInput(
+                    f"agent {agent} lists noise {release.noise_std:g}, but the observation model says its "
+                    f"own noise is {self.own_std:g}; they must be the same."
+                )
 
 
 @takes_network
@@ -85,23 +85,15 @@ def decor_variances(
     """
     private = _validate.positive(private_std, "private_std")
     shared = _validate.non_negative(shared_std, "shared_std")
-    honest = _honest(network, colluders)
-    L = _laplacian(network, honest)
-    out = np.full(network.n, math.inf)
-    out[honest] = np.diagonal(np.linalg.inv(private**2 * np.eye(len(honest)) + shared**2 * L.toarray()))
-    return out
-
-
-def _honest(network: Network, colluders: Iterable[int]) -> np.ndarray:
     removed = list(colluders)
     if removed:
         removed = list(_validate.nodes(removed, network.n, "colluders"))
     honest = np.setdiff1d(np.arange(network.n), np.asarray(removed, dtype=np.int64))
     if not len(honest):
         raise InvalidInput("colluders must leave at least one honest node, got all of them.")
-    return honest
-
-
-def _laplacian(network: Network, honest: np.ndarray) -> sp.csr_array:
-    inside = network.adjacency[honest][:, honest]
-    return sp.csr_array(sp.diags_array(np.asarray(inside.sum(axis=1)).ravel()) - inside)
+    inside = network.adjacency[honest][:, honest].toarray()
+    laplacian = np.diag(inside.sum(axis=1)) - inside
+    variances = np.full(network.n, math.inf)
+    covariance = private**2 * np.eye(len(honest)) + shared**2 * laplacian
+    variances[honest] = np.diagonal(np.linalg.inv(covariance))
+    return variances

@@ -11,7 +11,8 @@ from sottovoce.accounting.query import Query
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sottovoce.accounting.query import AccountablePlan, View
+    from sottovoce.accounting.guarantee import View
+    from sottovoce.accounting.query import AccountablePlan
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.base import ObservationModel, tolerated_view
-from sottovoce.accounting.observation.coalitions import ShareCurves, coalition_assumptions, worst_coalitions
+from sottovoce.accounting.observation.base import ObservationModel
+from sottovoce.accounting.observation.coalitions import coalition_assumptions, worst_coalitions
 from sottovoce.accounting.query import Query
+from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from sottovoce.accounting.query import AccountablePlan, View
 
 
 @dataclass(frozen=True)
@@ -23,6 +20,7 @@ class Federation(ObservationModel):
     users: int
     secure_sum: bool
     labels = ("exact",)
+    masks_hide = True
     takes_participations = True
 
     def guarantee(self, query: Query) -> Guarantee:
@@ -60,9 +58,3 @@ class Federation(ObservationModel):
         ):
             assumptions.append("Poisson sampling: every client takes part in every round independently")
         return query.answer("exact", curves.worst, assumptions)
-
-    def default_view(
-        self, plan: AccountablePlan, observer: int | None, user: int | None
-    ) -> tuple[View, int | None]:
-        """Return the network view, or as many colluders as masks tolerate."""
-        return tolerated_view(plan, observer) or super().default_view(plan, observer, user)

@@ -7,7 +7,6 @@ accepts a budget; the local-DP guarantee always holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +14,13 @@ import numpy as np
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.exact import learning_view
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.averaging import averaging_guarantee, averaging_guarantee_each
+from sottovoce.accounting.observation.averaging import Averaging
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import ROUNDED_UP
 from sottovoce.accounting.query import Query
 from sottovoce.accounting.release import MechanismKey, Release
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import LinearProtocol, Protocol, as_linear
+from sottovoce.protocols import as_linear
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,16 @@ class LinearGossip(ObservationModel):
         if query.label == "conditional":
             return _conditional(query)
         if _releases_once(query) and query.view in ("network", "pairwise", "colluders"):
-            return averaging_guarantee(query)
+            return Averaging().guarantee(query)
         if query.label == "exact":
             raise query.unsupported_label()
         return query.local_guarantee()
 
     def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
         """Return the guarantees of all users, of a single step from one view."""
-        each = averaging_guarantee_each(query) if _releases_once(query) else None
-        return super().guarantee_each(query) if each is None else each
+        if _releases_once(query):
+            return Averaging().guarantee_each(query)
+        return super().guarantee_each(query)
 
 
 def _releases_once(query: Query) -> bool:
@@ -61,7 +61,13 @@ def _conditional(query: Query) -> Guarantee:
         raise query.unsupported_label()
     plan = query.plan
     release = _common_release(query)
-    protocols = _linear_protocols([plan.schedule(k) for k in range(plan.steps)])
+    protocols = [plan.schedule(k) for k in range(plan.steps)]
+    unlike = next((protocol for protocol in protocols if not protocol.plain), None)
+    if unlike is not None:
+        raise InvalidInput(
+            f"The linear formula takes protocols without memory or fresh noise, got {unlike!r}; leave "
+            "label out for the local guarantee."
+        )
     coalitions = query.coalitions
     if coalitions is None:
         raise InvalidInput(f"Coalitions of {query.count} are too many to try; name one, or take fewer.")
@@ -69,7 +75,7 @@ def _conditional(query: Query) -> Guarantee:
         raise InvalidInput("The linear formula needs noise, got none.")
     curves, rounded_up = [], False
     for done, coalition in enumerate(coalitions, 1):
-        view = learning_view(protocols, plan.steps, coalition)
+        view = learning_view(list(map(as_linear, protocols)), plan.steps, coalition)
         losses = view.worst_case()
         share = float(losses.max() if query.user is None else losses[query.user])
         curves.append(Curve.gaussian(release.sensitivity / release.noise_std * float(np.sqrt(share))))
@@ -94,13 +100,3 @@ def _common_release(query: Query) -> Release:
             "leave label out for the local guarantee."
         )
     return releases[0]
-
-
-def _linear_protocols(protocols: Sequence[Protocol]) -> list[LinearProtocol]:
-    for protocol in protocols:
-        if not protocol.plain:
-            raise InvalidInput(
-                f"The linear formula takes protocols without memory or fresh noise, got {protocol!r}; leave "
-                "label out for the local guarantee."
-            )
-    return [as_linear(protocol) for protocol in protocols]
