@@ -1,12 +1,12 @@
-"""Readers of table files."""
+"""Readers of files."""
 
 import gzip
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
-from sottovoce.data import read_columns, read_file
+from sottovoce.data import TableData, read_columns, read_libsvm, read_npz, read_table
+from sottovoce.data.ingest import ingest
 from sottovoce.errors import DataError
 
 TABLES = {
@@ -22,50 +22,65 @@ TABLES = {
 def test_formats_agree(tmp_path, name, zipped):
     file = tmp_path / (name + ".gz" if zipped else name)
     file.write_bytes(gzip.compress(TABLES[name].encode()) if zipped else TABLES[name].encode())
-    options = {} if name == "t.svm" else {"label": "y"}
-    data = read_file(file, **options)
-    X = data.X.toarray() if sp.issparse(data.X) else data.X
+    if name == "t.svm":
+        data = read_libsvm(file)
+        X, y = data.X.toarray(), data.y
+    else:
+        records = ingest(TableData(file, "y", bounds="none"))
+        X, y = records.inputs, records.targets
     assert X.tolist() == [[1, 2], [3, 4]]
-    assert data.y.tolist() == [0, 1]
+    assert y.tolist() == [0, 1]
 
 
 def test_npz_refuses_objects(tmp_path):
     good, bad = tmp_path / "good.npz", tmp_path / "bad.npz"
     np.savez(good, X=np.eye(2), y=np.array([0, 1]))
     np.savez(bad, X=np.array([{}, {}], dtype=object), y=np.array([0, 1]))
-    assert read_file(good).n == 2
+    assert read_npz(good).n == 2
     with pytest.raises(DataError, match="plain arrays"):
-        read_file(bad)
+        read_npz(bad)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("name", "text", "sentence"),
     [
-        ("", "is empty"),
-        ("a,y\n1\n", "line 2: expected 2 values"),
-        ("a,y\nred,1\n", "'red' in row 0, expected numbers"),
-        ("a,z\n1,1\n", "no column 'y'"),
-        ("a,y\n?,1\n", "missing or infinite"),
-        ("a,y\ninf,1\n", "missing or infinite"),
-        ("a,y\n1,x\n2,z\n3,w\n", "two class names"),
+        ("t.csv", "", "is empty"),
+        ("t.csv", "a,y\n1\n", "line 2: expected 2 values"),
+        ("t.csv", "a,a\n1,2\n", "two columns 'a'"),
+        ("t.csv", "a,y\nred,1\n", "'red' in row 0, expected numbers"),
+        ("t.csv", "a,z\n1,1\n", "no column 'y'"),
+        ("t.csv", "a,y\n?,1\n", "missing or infinite"),
+        ("t.csv", "a,y\ninf,1\n", "missing or infinite"),
+        ("t.arff", "@attribute a\n@data\n1\n", "line 1: expected '@attribute name type'"),
+        ("t.arff", "@attribute a real\n@data\n1,2\n", "line 3: expected 1 values, got 2"),
+        ("t.arff", "@attribute a real\n@data\n", "no @data rows"),
+        ("t.txt", "a,y\n1,1\n", "must be a .csv"),
     ],
 )
-def test_bad_tables_say_what_is_wrong(tmp_path, text, sentence):
-    file = tmp_path / "t.csv"
+def test_bad_tables_say_what_is_wrong(tmp_path, name, text, sentence):
+    file = tmp_path / name
     file.write_text(text)
     with pytest.raises(DataError, match=sentence):
-        read_file(file, label="y")
+        ingest(TableData(file, "y", bounds="none"))
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("1 0:2\n", "count from 1"), ("1 2\n", "line 1: expected")])
+def test_bad_libsvm_lines_are_refused(tmp_path, text, sentence):
+    (tmp_path / "t.svm").write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        read_libsvm(tmp_path / "t.svm")
 
 
 def test_missing_rows_can_be_dropped(tmp_path):
-    file = tmp_path / "t.csv"
-    file.write_text("a,s,y\n?,p,1\n2,q,0\n")
-    data = read_file(file, label="y", group="s", missing="drop")
-    assert data.X.tolist() == [[2.0]]
-    assert data.groups.tolist() == ["q"]
+    np.savez(tmp_path / "t.npz", X=np.array([[np.nan], [2.0]]), y=np.array([1, 0]))
+    with pytest.raises(DataError, match="missing or infinite"):
+        read_npz(tmp_path / "t.npz")
+    data = read_npz(tmp_path / "t.npz", missing="drop")
+    assert (data.X.tolist(), data.y.tolist()) == ([[2.0]], [0])
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
     file = tmp_path / "t.csv"
     file.write_bytes("\ufeffa,y\r\n1,0\r\n".encode())
     assert read_columns(file) == {"a": ["1"], "y": ["0"]}
+    assert list(read_table(file)) == ["a", "y"]

@@ -1,7 +1,7 @@
 """Data sets, users' tables, and how records are dealt out to users."""
 
 from sottovoce.data.base import Dataset, Shards, signed_labels
-from sottovoce.data.files import read_arff, read_columns, read_csv, read_file, read_libsvm, read_npz
+from sottovoce.data.files import read_columns, read_libsvm, read_npz, read_table
 from sottovoce.data.loaders import data_folder, load, names
 from sottovoce.data.partition import by_column, by_label, by_size, dirichlet, equal, skew_matrix
 from sottovoce.data.tables import TableData
@@ -18,12 +18,10 @@ __all__ = [
     "equal",
     "load",
     "names",
-    "read_arff",
     "read_columns",
-    "read_csv",
-    "read_file",
     "read_libsvm",
     "read_npz",
+    "read_table",
     "signed_labels",
     "skew_matrix",
 ]

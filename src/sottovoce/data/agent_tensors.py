@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sottovoce.data.base import offsets_of
 from sottovoce.errors import DataError
+
+Gathered = tuple[Tensor, Tensor, Tensor]
+Test = tuple[Any, Any] | None
 
 
 class AgentData:
@@ -32,20 +37,14 @@ class AgentData:
 
     def __init__(
         self,
-        inputs: Any,
-        targets: Any,
-        parts: Sequence[Any],
+        inputs: Tensor | np.ndarray,
+        targets: ArrayLike | Tensor,
+        parts: Sequence[ArrayLike],
         *,
-        test: tuple[Any, Any] | None = None,
+        test: Test = None,
         classes: int | None = None,
     ) -> None:
-        rows = [np.asarray(part, dtype=np.int64) for part in parts]
-        self.sizes = np.array([len(part) for part in rows])
-        if len(rows) == 0 or (self.sizes == 0).any():
-            raise DataError("every agent needs at least one record; leave the empty ones out.")
-        order = np.concatenate(rows)
-        if len(np.unique(order)) != len(order):
-            raise DataError("a record is given to two agents; the parts must be disjoint.")
+        order = self._deal(parts)
         labels = np.asarray(targets)
         for where, y in (("record", labels), ("test record", None if test is None else np.asarray(test[1]))):
             if y is not None and classes is not None and ((y < 0) | (y >= classes)).any():
@@ -55,9 +54,20 @@ class AgentData:
         picked = inputs if whole else np.asarray(inputs)[order]
         self.inputs = torch.as_tensor(np.ascontiguousarray(picked))
         self.targets = torch.as_tensor(np.ascontiguousarray(labels[order]))
-        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
         self.test = None if test is None else (torch.as_tensor(test[0]), torch.as_tensor(np.asarray(test[1])))
-        self._whole: tuple[Tensor, Tensor, Tensor] | None = None
+        self._whole: Gathered | None = None
+
+    def _deal(self, parts: Sequence[ArrayLike]) -> np.ndarray:
+        """Set the sizes of the agents; return their row numbers, one agent after the other."""
+        rows = [np.asarray(part, dtype=np.int64) for part in parts]
+        self.sizes = np.array([len(part) for part in rows])
+        if len(rows) == 0 or (self.sizes == 0).any():
+            raise DataError("every agent needs at least one record; leave the empty ones out.")
+        order = np.concatenate(rows)
+        if len(np.unique(order)) != len(order):
+            raise DataError("a record is given to two agents; the parts must be disjoint.")
+        self.offsets = offsets_of(self.sizes)
+        return order
 
     @property
     def n(self) -> int:
@@ -70,21 +80,23 @@ class AgentData:
         if chosen == list(range(self.n)):
             return self
         part = copy.copy(self)
-        order = np.concatenate([np.arange(self.offsets[a], self.offsets[a + 1]) for a in chosen])
-        at = torch.from_numpy(order)
-        part.inputs, part.targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
+        part._take(np.concatenate([np.arange(self.offsets[a], self.offsets[a + 1]) for a in chosen]))
         part.sizes = self.sizes[chosen]
-        part.offsets = np.concatenate([[0], np.cumsum(part.sizes)])
-        part._whole = None
+        part.offsets = offsets_of(part.sizes)
         return part
 
-    def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def _take(self, places: np.ndarray) -> None:
+        at = torch.from_numpy(places)
+        self.inputs, self.targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
+        self._whole = None
+
+    def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
         """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
         sizes = np.array([len(batch) for batch in batches])
         full = bool((sizes == self.sizes[list(agents)]).all())
         if full and self._whole is not None and len(batches) == self.n:
             return self._whole
-        longest = -(-int(sizes.max(initial=0)) // 8) * 8  # a few lengths only, so that buffers are reused
+        longest = _padded(sizes)
         index = np.zeros((len(batches), longest), np.int64)
         for row, batch, a in zip(index, batches, agents, strict=True):
             row[: len(batch)] = self.offsets[a] + batch
@@ -95,3 +107,61 @@ class AgentData:
         if full and len(batches) == self.n:
             self._whole = (x, y, present)  # full batches are the same in every step
         return x, y, present
+
+
+class LazyData(AgentData):
+    """The records of every agent, read one by one when a batch holds them: a torch Dataset.
+
+    Parameters
+    ----------
+    read : ``read(i) -> (inputs, target)``, tensors of the same shape and type for every record.
+    parts : one array of record numbers per agent.
+    test : public ``(inputs, targets)`` for evaluation, or None.
+
+    Guarantees
+    ----------
+    None of its own: clipping bounds the influence of a record if ``read(i)`` depends on record i and on
+    random numbers alone.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], tuple[Tensor, Tensor]],
+        parts: Sequence[ArrayLike],
+        *,
+        test: Test = None,
+    ) -> None:
+        self.order = self._deal(parts)
+        self.read, self.test = read, test
+        first = read(int(self.order[0]))
+        self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public
+
+    def _take(self, places: np.ndarray) -> None:
+        self.order = self.order[places]
+
+    def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
+        """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
+        sizes = np.array([len(batch) for batch in batches])
+        longest = _padded(sizes)
+        present = torch.from_numpy(np.arange(longest) < sizes[:, None])
+        x, y = (torch.zeros(len(batches), longest, *shape, dtype=dtype) for shape, dtype in self.like)
+        for row, (batch, a) in enumerate(zip(batches, agents, strict=True)):
+            for place, i in enumerate(batch):
+                number = int(self.order[self.offsets[a] + i])
+                x[row, place], y[row, place] = self._checked(number)
+        return x, y, present
+
+    def _checked(self, number: int) -> tuple[Tensor, Tensor]:
+        record = self.read(number)
+        for part, (shape, _), what in zip(record, self.like, ("inputs", "a target"), strict=True):
+            if tuple(part.shape) != shape:
+                raise DataError(
+                    f"record {number} has {what} of shape {tuple(part.shape)}, the first one {shape}; let "
+                    "the dataset pad or crop to one shape."
+                )
+        return record
+
+
+def _padded(sizes: np.ndarray) -> int:
+    """Return the length of the padded batches: a few lengths only, so that buffers are reused."""
+    return -(-int(sizes.max(initial=0)) // 8) * 8

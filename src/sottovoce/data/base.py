@@ -7,12 +7,13 @@ record alone (unit length, an intercept column) are private.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from sottovoce._validate import probability
 from sottovoce.errors import DataError
@@ -34,27 +35,19 @@ class AgentRecords(Protocol):
         """Return the records of some agents, in the order of ``agents``."""
 
 
-def is_sparse(X: Any) -> bool:
+def is_sparse(X: object) -> bool:
     """Return whether ``X`` is a scipy sparse array."""
     return bool(sp.issparse(X))
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> bool:
     """Return whether ``value`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def signed_labels(y: Any) -> np.ndarray:
-    """Return two-class labels as -1.0 and 1.0.
-
-    Labels may be given as {0, 1}, {-1, 1} or booleans; anything else is refused.
-
-    Examples
-    --------
-    >>> signed_labels([0, 1, 1]).tolist()
-    [-1.0, 1.0, 1.0]
-    """
+def signed_labels(y: ArrayLike) -> np.ndarray:
+    """Return labels {0, 1}, {-1, 1} or booleans as -1.0 and 1.0; other labels are refused."""
     array = np.asarray(y)
     if array.dtype == bool:
         array = array.astype(np.int8)
@@ -138,47 +131,41 @@ class Dataset:
             )
         mean, std = self.X.mean(axis=0), self.X.std(axis=0)
         std = np.where(std > 0, std, 1.0)
-        test = None if self.X_test is None else (self.X_test - mean) / std
-        uncharged = (*self.uncharged, "standardize")
-        return replace(self, X=(self.X - mean) / std, X_test=test, uncharged=uncharged)
+        scaled = self._mapped(lambda X: (X - mean) / std)
+        return replace(scaled, uncharged=(*self.uncharged, "standardize"))
 
-    def bounded(self, low: Any, high: Any) -> Dataset:
+    def _mapped(self, change: Callable[[Any], Any]) -> Dataset:
+        test = None if self.X_test is None else change(self.X_test)
+        return replace(self, X=change(self.X), X_test=test)
+
+    def bounded(self, low: ArrayLike, high: ArrayLike) -> Dataset:
         """Return features clipped to public bounds and scaled to [-1, 1], record by record: it costs nothing.
 
-        Parameters
-        ----------
-        low, high : numbers, or one per feature, known without looking at the records.
+        ``low`` and ``high`` are numbers, or one per feature, known without looking at the records.
         """
-
         if is_sparse(self.X):
             raise DataError(f"{self.name} is sparse; bounds would make it dense, use unit_rows instead.")
         try:
-            low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (self.dim,)) for b in (low, high))
+            a, b = (np.broadcast_to(np.asarray(bound, np.float64), (self.dim,)) for bound in (low, high))
         except ValueError:
             raise DataError(f"Bounds must be one number or one per feature ({self.dim}).") from None
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        if not (np.isfinite(a).all() and np.isfinite(b).all() and (a < b).all()):
             raise DataError("Bounds must be finite with low < high in every feature.")
-
-        def scaled(X: np.ndarray) -> np.ndarray:
-            return np.asarray(2 * (np.clip(X, low, high) - low) / (high - low) - 1)
-
-        return replace(self, X=scaled(self.X), X_test=None if self.X_test is None else scaled(self.X_test))
+        return self._mapped(lambda X: np.asarray(2 * (np.clip(X, a, b) - a) / (b - a) - 1))
 
     def unit_rows(self) -> Dataset:
         """Return every record scaled to unit Euclidean length (record by record, so it costs nothing)."""
-        return replace(self, X=_unit(self.X), X_test=None if self.X_test is None else _unit(self.X_test))
+        return self._mapped(unit_rows)
 
     def with_intercept(self) -> Dataset:
         """Return the data with a last column of ones."""
 
-        def add(X: Any) -> Any:
+        def with_ones(X: Any) -> Any:
             ones = np.ones((X.shape[0], 1))
             return sp.csr_array(sp.hstack([X, sp.csr_array(ones)])) if is_sparse(X) else np.hstack([X, ones])
 
         names = (*self.feature_names, "intercept") if self.feature_names else ()
-        return replace(
-            self, X=add(self.X), X_test=None if self.X_test is None else add(self.X_test), feature_names=names
-        )
+        return replace(self._mapped(with_ones), feature_names=names)
 
     def split(self, test_share: float, rng: np.random.Generator) -> Dataset:
         """Return the data with a random share of the records held out."""
@@ -218,24 +205,23 @@ class Shards:
     offsets: np.ndarray = field(repr=False)
 
     def __post_init__(self) -> None:
-        sizes = np.diff(self.offsets)
         if len(self.offsets) < 2 or self.offsets[0] != 0 or self.offsets[-1] != len(self.y):
             raise DataError("Offsets must run from 0 to the number of records.")
-        if (sizes < 0).any():
+        if (self.sizes < 0).any():
             raise DataError("Offsets must not fall.")
-        if (sizes == 0).any():
-            user = int(np.flatnonzero(sizes == 0)[0])
+        if (self.sizes == 0).any():
+            user = int(np.flatnonzero(self.sizes == 0)[0])
             raise DataError(
                 f"User {user} has no records; give every user at least one, or leave the user out."
             )
 
     @classmethod
-    def from_parts(cls, X: Any, y: Any, parts: Sequence[np.ndarray]) -> Shards:
+    def from_parts(cls, X: ArrayLike, y: ArrayLike, parts: Sequence[np.ndarray]) -> Shards:
         """Return the records dealt out by row numbers; a row may belong to one user only."""
         rows = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
         if len(np.unique(rows)) != len(rows):
             raise DataError("A record is given to two users; parts must be disjoint.")
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        offsets = offsets_of([len(part) for part in parts])
         X = np.ascontiguousarray(np.asarray(X)[rows], dtype=np.float64)
         return cls(X, np.ascontiguousarray(np.asarray(y)[rows], dtype=np.float64), offsets)
 
@@ -265,19 +251,18 @@ class Shards:
         return Shards.from_parts(self.X, self.y, parts)
 
 
-def as_agent_records(data: Any) -> AgentRecords:
+def as_agent_records(data: object) -> AgentRecords:
     """Return records with their agents; a list of pairs (X, y), one per agent, becomes `Shards`."""
     if isinstance(data, AgentRecords):
         return data
-    if not isinstance(data, (list, tuple)) or not all(
-        isinstance(p, (list, tuple)) and len(p) == 2 for p in data
-    ):
+    pairs: Sequence[Any] = data if isinstance(data, (list, tuple)) else [None]
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
         raise DataError(
             f"records of several agents must be shards, or a list of pairs (X, y), one per agent, got "
             f"{type(data).__name__}; dataset.shards(parts) deals records out."
         )
     try:
-        parts = [(np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)) for X, y in data]
+        parts = [(np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)) for X, y in pairs]
     except (TypeError, ValueError):
         raise DataError(
             "every pair (X, y) must hold numbers; categories are turned into numbers first."
@@ -288,12 +273,18 @@ def as_agent_records(data: Any) -> AgentRecords:
                 f"agent {i} must have features (n, p) and n labels, with the same p as agent 0, got shapes "
                 f"{X.shape} and {y.shape}."
             )
-    offsets = np.concatenate([[0], np.cumsum([len(y) for _, y in parts])]).astype(np.int64)
+    offsets = offsets_of([len(y) for _, y in parts])
     X, y = (np.concatenate([part[k] for part in parts]) if parts else np.zeros(0) for k in (0, 1))
     return Shards(X, y, offsets)
 
 
-def _unit(X: Any) -> Any:
+def offsets_of(sizes: ArrayLike) -> np.ndarray:
+    """Return where the records of each agent begin, and where the last ones end."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def unit_rows(X: Any) -> Any:
+    """Return rows of unit Euclidean length; a row of zeros stays."""
     if is_sparse(X):
         norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
         return sp.csr_array(sp.diags_array(1 / np.where(norms > 0, norms, 1.0)) @ X)

@@ -1,7 +1,6 @@
-"""Readers of tables: CSV, TSV, NPZ, ARFF and LIBSVM, plain or gzipped, and Parquet.
+"""Readers of files: tables (CSV, TSV, ARFF, plain or gzipped, and Parquet), NPZ arrays and LIBSVM.
 
-Readers parse text and arrays only (``allow_pickle`` is never on) and name the line that is wrong. Missing
-values are refused unless the caller says what to do with them.
+Readers parse text and arrays only (``allow_pickle`` is never on) and name the line that is wrong.
 """
 
 from __future__ import annotations
@@ -9,22 +8,36 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from sottovoce.data.base import Dataset, is_sparse
 from sottovoce.errors import DataError, MissingDependency
 
-MissingRows = Literal["refuse", "drop", "keep"]
+MissingRows = Literal["refuse", "drop"]
 StrPath = str | os.PathLike[str]
+TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None")
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """A data frame of pandas, polars or another library."""
+
+    @property
+    def columns(self) -> Any:
+        """Names of the columns."""
+
+    def __getitem__(self, name: Any, /) -> Any: ...
 
 
 def table_format(path: StrPath) -> str:
@@ -33,58 +46,27 @@ def table_format(path: StrPath) -> str:
     return suffixes[-1].lower() if suffixes else ""
 
 
-def read_file(path: StrPath, **options: Any) -> Dataset:
-    """Read a table by its extension: .csv .tsv .npz .arff .svm .libsvm, each also with .gz.
+def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.ndarray]:
+    """Return the columns of a table by name: of a file, a data frame or a mapping.
 
     Examples
     --------
-    >>> import tempfile, pathlib
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder) / "t.csv"
-    ...     _ = file.write_text("a,b,y\\n1,2,0\\n3,4,1\\n")
-    ...     data = read_file(file, label="y")
-    >>> data.X.tolist(), data.y.tolist()
-    ([[1.0, 2.0], [3.0, 4.0]], [0.0, 1.0])
+    >>> read_table({"age": [1, 2]})
+    {'age': array([1, 2])}
     """
-    readers: dict[str, Callable[..., Dataset]] = {
-        ".csv": read_csv,
-        ".tsv": read_csv,
-        ".npz": read_npz,
-        ".arff": read_arff,
-        ".svm": read_libsvm,
-        ".libsvm": read_libsvm,
-    }
-    kind = table_format(path)
-    if kind not in readers:
-        raise DataError(f"Cannot tell the format of {Path(path).name}; expected one of {', '.join(readers)}.")
-    return readers[kind](path, **options)
-
-
-def read_csv(
-    path: StrPath,
-    *,
-    label: str,
-    group: str | None = None,
-    missing: MissingRows = "refuse",
-    classes: Sequence[Any] | None = None,
-) -> Dataset:
-    """Read a comma- or tab-separated table with a header line.
-
-    Parameters
-    ----------
-    path : the file.
-    label : name of the column to predict.
-    group : name of a column that tells the records' sites apart; not a feature.
-    missing : what to do with rows that have an empty, ``?`` or ``NA`` entry.
-    classes : the two class names, public, the second being 1. Without them the names are read from the
-        labels, and `Dataset.uncharged` says so.
-    """
-    columns = read_columns(path)
-    for name in (label, group):
-        if name is not None and name not in columns:
-            raise DataError(f"{Path(path).name} has no column {name!r}; it has {', '.join(columns)}.")
-    groups = None if group is None else np.array(columns.pop(group))
-    return _dataset(Path(path), columns, label, groups, missing, classes)
+    if isinstance(data, (str, os.PathLike)):
+        kind = table_format(data)
+        if kind == ".parquet":
+            return _read_parquet(Path(data))
+        if kind not in TABLE_FORMATS:
+            raise DataError(
+                f"a table must be a .csv, .tsv, .arff or .parquet file, or .gz of the first three, got "
+                f"{Path(data).name}."
+            )
+        columns = _read_arff(Path(data)) if kind == ".arff" else read_columns(data)
+        return {name: np.array(words, dtype=object) for name, words in columns.items()}
+    names = list(data) if isinstance(data, Mapping) else list(data.columns)
+    return {str(name): np.asarray(data[name]) for name in names}
 
 
 def read_columns(path: StrPath) -> dict[str, list[str]]:
@@ -105,9 +87,8 @@ def read_columns(path: StrPath) -> dict[str, list[str]]:
     return {word: [row[i].strip() for _, row in rows] for i, word in enumerate(header)}
 
 
-def read_parquet(path: StrPath) -> dict[str, np.ndarray]:
-    """Read a Parquet table as columns by name; it needs pyarrow."""
-    if not Path(path).is_file():
+def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
         raise DataError(f"There is no file {path}.")
     try:
         from pyarrow import ArrowException, parquet
@@ -118,7 +99,7 @@ def read_parquet(path: StrPath) -> dict[str, np.ndarray]:
     try:
         table = parquet.read_table(path)
     except (ArrowException, OSError) as problem:
-        raise DataError(f"{Path(path).name} is not a readable Parquet table: {problem}.") from None
+        raise DataError(f"{path.name} is not a readable Parquet table: {problem}.") from None
     return {str(name): table.column(i).to_numpy() for i, name in enumerate(table.column_names)}
 
 
@@ -138,14 +119,14 @@ def read_arrays(path: StrPath, names: Sequence[str] | None = None) -> dict[str, 
         raise DataError(f"{path} is not an .npz file of plain arrays.") from None
 
 
-def read_npz(path: StrPath, *, x: str = "X", y: str = "y", missing: MissingRows = "refuse") -> Dataset:
-    """Read the features ``x`` and the labels ``y`` of an .npz file."""
-    arrays = read_arrays(path, (x, y))
+def read_npz(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
+    """Read the features ``X`` and the labels ``y`` of an .npz file."""
+    arrays = read_arrays(path, ("X", "y"))
     try:
-        X = np.asarray(arrays[x], dtype=np.float64)
+        X = np.asarray(arrays["X"], dtype=np.float64)
     except ValueError:
-        raise DataError(f"{Path(path).name}: the array {x!r} must hold numbers.") from None
-    return _without_missing(Path(path), X, arrays[y], (), None, missing)
+        raise DataError(f"{Path(path).name}: the array 'X' must hold numbers.") from None
+    return _without_missing(Path(path), X, arrays["y"], missing)
 
 
 def read_array(path: StrPath, name: str = "X") -> np.ndarray:
@@ -161,43 +142,35 @@ def read_array(path: StrPath, name: str = "X") -> np.ndarray:
         raise DataError(f"{file.name} is not an .npy file of plain numbers.") from None
 
 
-def read_arff(
-    path: StrPath,
-    *,
-    label: str = "class",
-    missing: MissingRows = "refuse",
-    classes: Sequence[Any] | None = None,
-) -> Dataset:
-    """Read a dense ARFF table with numeric features and a nominal or numeric label."""
-    file = Path(path)
+def _read_arff(file: Path) -> dict[str, list[str]]:
+    """Read a dense ARFF table as columns of words."""
     names: list[str] = []
     rows: list[list[str]] = []
     in_data = False
-    with _lines(path) as lines:
+    with _lines(file) as lines:
         for number, line in enumerate(lines, start=1):
             text = line.strip()
             if not text or text.startswith("%"):
                 continue
-            if not in_data:
-                if text.lower().startswith("@attribute"):
-                    names.append(_arff_name(text, file, number))
-                in_data = text.lower().startswith("@data")
-                continue
-            values = [value.strip().strip("'\"") for value in text.split(",")]
-            if text.startswith("{") or len(values) != len(names):
-                raise DataError(
-                    f"{file.name}, line {number}: expected {len(names)} values, got {len(values)}."
-                )
-            rows.append(values)
+            if in_data:
+                values = [value.strip().strip("'\"") for value in text.split(",")]
+                if text.startswith("{") or len(values) != len(names):
+                    raise DataError(
+                        f"{file.name}, line {number}: expected {len(names)} values, got {len(values)}."
+                    )
+                rows.append(values)
+            elif text.lower().startswith("@attribute"):
+                attribute = re.match(r"\S+\s+(?:'([^']*)'|\"([^\"]*)\"|(\S+))\s+\S", text)
+                if attribute is None:
+                    raise DataError(f"{file.name}, line {number}: expected '@attribute name type'.")
+                names.append(next(name for name in attribute.groups() if name is not None))
+            in_data = in_data or text.lower().startswith("@data")
     if not rows:
         raise DataError(f"{file.name} holds no @data rows.")
-    if label not in names:
-        raise DataError(f"{file.name} has no attribute {label!r}; it has {', '.join(names)}.")
-    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    return _dataset(file, columns, label, None, missing, classes)
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
-def read_libsvm(path: StrPath, *, features: int | None = None, missing: MissingRows = "refuse") -> Dataset:
+def read_libsvm(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
     """Read ``label index:value ...`` lines (indices from 1, as in a9a) into a sparse data set."""
     name = Path(path).name
     labels: list[float] = []
@@ -219,15 +192,12 @@ def read_libsvm(path: StrPath, *, features: int | None = None, missing: MissingR
             if any(i < 0 for i in indices[indptr[-1] :]):
                 raise DataError(f"{name}, line {number}: indices count from 1.")
             indptr.append(len(indices))
-    width = max(indices, default=-1) + 1
-    if features is not None and width > features:
-        raise DataError(f"{name} uses feature {width}, but only {features} were announced.")
-    X = sp.csr_array((values, indices, indptr), shape=(len(labels), features or width))
+    X = sp.csr_array((values, indices, indptr), shape=(len(labels), max(indices, default=-1) + 1))
     X.sum_duplicates()
-    return _without_missing(Path(path), X, np.array(labels), (), None, missing)
+    return _without_missing(Path(path), X, np.array(labels), missing)
 
 
-def parse_numbers(values: Sequence[Any] | np.ndarray, name: str, hint: str) -> np.ndarray:
+def parse_numbers(values: ArrayLike, name: str, hint: str) -> np.ndarray:
     """Return a column as float64; an empty entry becomes NaN. ``hint`` says what to do with other words."""
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
@@ -262,78 +232,14 @@ def _lines(path: StrPath) -> Iterator[Iterator[str]]:
         raise DataError(f"{path} is not a readable text table: {problem}.") from None
 
 
-def _dataset(
-    path: Path,
-    columns: dict[str, list[str]],
-    label: str,
-    groups: np.ndarray | None,
-    missing: MissingRows,
-    classes: Sequence[Any] | None,
-) -> Dataset:
-    """Return columns of words as features and labels."""
-    features = [name for name in columns if name != label]
-    try:
-        X = np.column_stack([parse_numbers(columns[name], name, "encode it first") for name in features])
-    except DataError as problem:
-        raise DataError(f"{path.name}: {problem}") from None
-    y, uncharged = _labels(columns[label], path, classes)
-    return _without_missing(path, X, y, tuple(features), groups, missing, uncharged)
-
-
-def _labels(
-    words: Sequence[str], path: Path, classes: Sequence[Any] | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return labels as numbers, and what was read from all of them to do so.
-
-    Numbers stay as they are; two class names become -1 and 1, in the declared order, else alphabetically.
-    """
-    uncharged: tuple[str, ...] = ()
-    if classes is not None:
-        names = [str(name) for name in classes]
-        if len(set(names)) != 2 or len(names) != 2:
-            raise DataError(f"classes must be two different names, got {', '.join(names) or 'none'}.")
-        unknown = next((word for word in words if word not in names), None)
-        if unknown is not None:
-            raise DataError(f"{path.name}: label {unknown!r} is not one of the classes {', '.join(names)}.")
-    else:
-        try:
-            return np.array([float(word) for word in words]), ()
-        except ValueError:
-            names, uncharged = sorted(set(words)), ("class names",)
-        if len(names) != 2:
-            raise DataError(
-                f"{path.name}: expected two class names or numbers as labels, got {len(names)} names."
-            )
-    return np.array([1.0 if word == names[1] else -1.0 for word in words]), uncharged
-
-
-def _arff_name(text: str, path: Path, number: int) -> str:
-    rest = text[len("@attribute") :].strip()
-    if rest[:1] in "'\"" and rest:
-        return rest[1:].split(rest[0])[0]
-    if len(rest.split()) < 2:
-        raise DataError(f"{path.name}, line {number}: expected '@attribute name type'.")
-    return rest.split()[0]
-
-
-def _without_missing(
-    path: Path,
-    X: Any,
-    y: np.ndarray,
-    names: tuple[str, ...],
-    groups: np.ndarray | None,
-    missing: MissingRows,
-    uncharged: tuple[str, ...] = (),
-) -> Dataset:
-    """Return the data set, with incomplete rows refused, dropped or kept."""
-    numbers = X.data if is_sparse(X) else X
+def _without_missing(path: Path, X: Any, y: np.ndarray, missing: MissingRows) -> Dataset:
+    """Return the data set, with incomplete rows refused or dropped."""
     targets = np.asarray(y, dtype=float)
-    if missing != "keep" and not (np.isfinite(numbers).all() and np.isfinite(targets).all()):
+    if not (np.isfinite(X.data if is_sparse(X) else X).all() and np.isfinite(targets).all()):
         if missing == "refuse" or is_sparse(X):
             raise DataError(
                 f"{path.name} has missing or infinite entries; pass missing='drop' to leave those rows out."
             )
         complete = np.isfinite(X).all(axis=1) & np.isfinite(targets)
         X, y = X[complete], y[complete]
-        groups = None if groups is None else groups[complete]
-    return Dataset(path.name.split(".")[0], X, y, names, groups, uncharged=uncharged)
+    return Dataset(path.name.split(".")[0], X, y)

@@ -15,8 +15,8 @@ import numpy as np
 
 from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
-from sottovoce.data.files import read_array, read_npz
-from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table, read_table
+from sottovoce.data.files import read_array, read_npz, read_table
+from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table
 from sottovoce.errors import ConfigError, DataError, InvalidInput, Refused
 
 # what a plan file can do instead of accepting that something is read and not charged
@@ -89,7 +89,7 @@ class UserData:
         return len(first)
 
 
-def ingest(data: Any, *, columns: Columns | None = None, accept: Collection[str] = ()) -> UserData:
+def ingest(data: object, *, columns: Columns | None = None, accept: Collection[str] = ()) -> UserData:
     """Return the records of a `TableData`, or of other data with its default options.
 
     Parameters
@@ -259,37 +259,21 @@ def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
     return next(iter(inputs.values())) if len(inputs) == 1 else inputs
 
 
-def _column_options(table: TableData, accept: Collection[str]) -> dict[str, Any]:
-    return {
-        "features": table.features,
-        "drop": table.drop,
-        "bounds": table.feature_bounds,
-        "categories": table.categories,
-        "missing": table.missing,
-        "accept": accept,
-    }
-
-
 def _from_table(
-    columns_by_name: dict[str, np.ndarray],
-    table: TableData,
-    columns: Columns | None,
-    accept: Collection[str],
+    values: dict[str, np.ndarray], table: TableData, columns: Columns | None, accept: Collection[str]
 ) -> UserData:
-    labels = table.labels
-    if not labels:
-        raise DataError(f"label must name the column to predict; the table has {', '.join(columns_by_name)}.")
-    exclude = [*labels, *([table.group] if isinstance(table.group, str) else [])]
-    for name in exclude:
-        if name not in columns_by_name:
-            raise DataError(f"the table has no column {name!r}; it has {', '.join(columns_by_name)}.")
+    if not table.labels:
+        raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
+    for name in table.excluded:
+        if name not in values:
+            raise DataError(f"the table has no column {name!r}; it has {', '.join(values)}.")
     if columns is None:
-        columns = Columns.from_table(columns_by_name, exclude=exclude, **_column_options(table, accept))
-    targets = [_label_column(columns_by_name[name]) for name in labels]
-    features = columns(columns_by_name)
+        columns = Columns.from_table(values, table, accept)
+    targets = [_label_column(values[name]) for name in table.labels]
+    features = columns(values)
     if len(features) == 0:
         raise DataError("the table has a header and no records.")
-    sites = columns_by_name[table.group] if isinstance(table.group, str) else table.group
+    sites = values[table.group] if isinstance(table.group, str) else table.group
     stacked = targets[0] if isinstance(table.label, str) else np.column_stack(targets)
     return UserData(features, stacked, _groups(sites, len(features)), columns)
 
@@ -304,7 +288,7 @@ def _from_arrays(
     if not isinstance(inputs, Mapping) and is_table(inputs):
         frame = read_table(inputs)
         if columns is None:
-            columns = Columns.from_table(frame, **_column_options(table, accept))
+            columns = Columns.from_table(frame, table, accept)
         inputs = columns(frame)
     elif isinstance(inputs, list) and inputs and isinstance(inputs[0], ArrayLike):
         inputs = tuple(inputs)
@@ -335,7 +319,7 @@ def _scaled(
             f"bounds and standardizing are for tables (records, features), got shape {array.shape}."
         )
     named = {f"x{j}": array[:, j] for j in range(array.shape[1])}
-    columns = Columns.from_table(named, **_column_options(table, accept))
+    columns = Columns.from_table(named, table, accept)
     return columns(named), columns
 
 
@@ -350,10 +334,11 @@ def _array_as_table(inputs: Any, columns: Columns) -> np.ndarray:
 
 
 def _refuse_column_options(table: TableData, accept: Collection[str]) -> None:
-    options = _column_options(table, set(accept) - {"class names"})
-    for key, value in options.items():
-        if key != "missing" and value:
-            raise DataError(f"{key} is for tables; these data come without columns.")
+    for key in ("features", "drop", "feature_bounds", "categories"):
+        if getattr(table, key):
+            raise DataError(f"{key.removeprefix('feature_')} is for tables; these data come without columns.")
+    if set(accept) - {"class names"}:
+        raise DataError("accept is for tables; these data come without columns.")
 
 
 def _groups(group: Any, n: int) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.data.base import Dataset
-from sottovoce.data.files import read_csv
+from sottovoce.data.files import parse_numbers, read_arrays, read_table
 from sottovoce.errors import DataError
 
 
@@ -67,9 +67,10 @@ def _loaders() -> dict[str, Callable[[], Dataset]]:
         "breast_cancer": lambda: _scikit_learn("breast_cancer", target=lambda y: y * 2.0 - 1),
         "digits": lambda: _scikit_learn("digits", scale=16.0),
         "diabetes": lambda: _scikit_learn("diabetes", target=lambda y: y.astype(float)),
-        "houses": _houses,
-        "electricity": _electricity,
-        "madelon": _madelon,
+        # California housing, OpenML 823: the label is longitude below its mean, not the price
+        "houses": lambda: _arrays("houses", "houses_openml823.npz"),
+        "electricity": lambda: _arrays("electricity", "electricity.npz"),
+        "madelon": lambda: _arrays("madelon", "madelon.npz"),
         "dorothea": _dorothea,
         "heart_disease": _heart_disease,
     }
@@ -85,55 +86,28 @@ def _scikit_learn(
     return Dataset(name, bunch.data / scale, y, tuple(map(str, bunch.feature_names)))
 
 
-def _npz(folder: str, file: str) -> dict[str, np.ndarray]:
-    path = data_folder(folder) / file
-    if not path.is_file():
-        raise DataError(f"{path} is missing; the folder {folder}/ must hold {file}.")
-    with np.load(path, allow_pickle=False) as arrays:
-        return {key: arrays[key] for key in arrays.files}
-
-
-def _houses() -> Dataset:
-    """California housing, OpenML 823: the label is longitude below its mean, not the price."""
-    z = _npz("houses", "houses_openml823.npz")
-    return Dataset("houses", z["X"], z["y"].astype(float), tuple(map(str, z["feature_names"])))
-
-
-def _electricity() -> Dataset:
-    z = _npz("electricity", "electricity.npz")
-    return Dataset("electricity", z["X"], z["y"].astype(float), tuple(map(str, z["feature_names"])))
-
-
-def _madelon() -> Dataset:
-    z = _npz("madelon", "madelon.npz")
-    return Dataset("madelon", z["X"].astype(np.float64), z["y"].astype(float))
+def _arrays(name: str, file: str) -> Dataset:
+    z = read_arrays(data_folder(name) / file)
+    names = tuple(map(str, z.get("feature_names", ())))
+    return Dataset(name, z["X"].astype(np.float64), z["y"].astype(float), names)
 
 
 def _dorothea() -> Dataset:
-    z = _npz("dorothea", "dorothea.npz")
+    z = read_arrays(data_folder("dorothea") / "dorothea.npz")
 
     def part(name: str) -> sp.csr_array:
-        ones = np.ones(len(z[f"{name}_indices"]))
-        return sp.csr_array(
-            (ones, z[f"{name}_indices"], z[f"{name}_indptr"]), shape=tuple(z[f"{name}_shape"])
-        )
+        indices, indptr = z[f"{name}_indices"], z[f"{name}_indptr"]
+        return sp.csr_array((np.ones(len(indices)), indices, indptr), shape=tuple(z[f"{name}_shape"]))
 
-    return Dataset(
-        "dorothea",
-        part("train"),
-        z["y_train"].astype(float),
-        X_test=part("valid"),
-        y_test=z["y_valid"].astype(float),
-    )
+    y, y_test = z["y_train"].astype(float), z["y_valid"].astype(float)
+    return Dataset("dorothea", part("train"), y, X_test=part("valid"), y_test=y_test)
 
 
 def _heart_disease() -> Dataset:
     """Four hospitals; the ten attributes all of them record, rows complete in those (740 patients)."""
-    table = read_csv(
-        data_folder("heart_disease") / "heart_disease_4sites.csv", label="num", group="site", missing="keep"
-    )
-    X = table.X[:, :10]
-    keep = np.isfinite(X).all(axis=1)
-    assert table.groups is not None
-    y = np.where(table.y[keep] > 0, 1.0, -1.0)
-    return Dataset("heart_disease", X[keep], y, table.feature_names[:10], table.groups[keep])
+    table = read_table(data_folder("heart_disease") / "heart_disease_4sites.csv")
+    names = tuple(name for name in table if name not in ("num", "site"))[:10]
+    X = np.column_stack([parse_numbers(table[name], name, "mend the file") for name in names])
+    complete = np.isfinite(X).all(axis=1)
+    y = np.where(table["num"].astype(float)[complete] > 0, 1.0, -1.0)
+    return Dataset("heart_disease", X[complete], y, names, table["site"].astype(str)[complete])

@@ -8,31 +8,21 @@ records instead must be accepted by name: ``"standardize"`` and ``"class names"`
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from sottovoce.data.base import is_tensor
-from sottovoce.data.files import parse_numbers, read_columns, read_parquet, table_format
+from sottovoce.data.base import is_tensor, unit_rows
+from sottovoce.data.files import DataFrame, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
 
 Missing = Literal["refuse", "middle"]
 Bounds = Mapping[str, Sequence[float]] | Sequence[float] | Literal["none"] | None
 Table = Mapping[str, np.ndarray]  # columns by name
-
-
-@runtime_checkable
-class DataFrame(Protocol):
-    """A data frame of pandas, polars or another library."""
-
-    @property
-    def columns(self) -> Any:
-        """Names of the columns."""
-
-    def __getitem__(self, name: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -58,19 +48,24 @@ class TableData:
     {'age': (0, 100)}
     """
 
-    source: Any
+    source: object
     label: str | Sequence[str] | None = None
-    group: str | Sequence[Any] | np.ndarray | None = None
+    group: str | Sequence[object] | np.ndarray | None = None
     features: Sequence[str] | None = None
     drop: Sequence[str] = ()
     bounds: Bounds = None
-    categories: Mapping[str, Sequence[Any]] | None = None
+    categories: Mapping[str, Sequence[object]] | None = None
     missing: Missing = "refuse"
 
     @property
     def labels(self) -> list[str]:
         """Names of the columns to predict."""
         return [self.label] if isinstance(self.label, str) else list(self.label or ())
+
+    @property
+    def excluded(self) -> list[str]:
+        """Names of the columns that are no features: label and group."""
+        return [*self.labels, self.group] if isinstance(self.group, str) else self.labels
 
     @property
     def feature_bounds(self) -> Bounds:
@@ -97,7 +92,7 @@ class Scale:
     high: float | None = None
 
     @classmethod
-    def from_bounds(cls, low: Any, high: Any, name: str = "the column") -> Scale:
+    def from_bounds(cls, low: float, high: float, name: str = "the column") -> Scale:
         """Return the map of public bounds to [-1, 1]."""
         try:
             low, high = float(low), float(high)
@@ -142,32 +137,22 @@ class Columns:
     ones: bool = False
 
     @classmethod
-    def from_table(
-        cls,
-        table: Table,
-        *,
-        exclude: Collection[str] = (),
-        features: Sequence[str] | None = None,
-        drop: Iterable[str] = (),
-        bounds: Bounds = None,
-        categories: Mapping[str, Sequence[Any]] | None = None,
-        missing: Missing = "refuse",
-        accept: Collection[str] = (),
-    ) -> Columns:
-        """Return the columns of a table; the options are those of `TableData`.
+    def from_table(cls, table: Table, options: TableData, accept: Collection[str] = ()) -> Columns:
+        """Return the columns of a table by the options of a `TableData`.
 
-        ``exclude`` names label and group. With ``"standardize"`` in ``accept``, columns without bounds are
-        standardized by the records themselves.
+        With ``"standardize"`` in ``accept``, columns without bounds are standardized by the records
+        themselves.
         """
+        features, bounds, missing = options.features, options.feature_bounds, options.missing
         if missing not in ("refuse", "middle"):
             raise InvalidInput(f'missing must be "refuse" or "middle", got {missing!r}.')
-        categories = dict(categories or {})
-        named = {*(features or ()), *drop, *categories, *(bounds if isinstance(bounds, Mapping) else ())}
-        for name in sorted(named - set(table), key=str):
+        categories = dict(options.categories or {})
+        bounded = bounds if isinstance(bounds, Mapping) else ()
+        for name in sorted({*(features or ()), *options.drop, *categories, *bounded} - set(table), key=str):
             raise DataError(f"the table has no column {name!r}; it has {', '.join(map(str, table))}.")
-        unused = {*exclude, *drop}
+        unused = {*options.excluded, *options.drop}
         chosen = tuple(name for name in table if name not in unused) if features is None else tuple(features)
-        both = next((name for name in chosen if name in exclude), None)
+        both = next((name for name in chosen if name in options.excluded), None)
         if both is not None:
             raise DataError(f"column {both!r} cannot be a feature: it is the label or the site.")
         if not chosen:
@@ -212,8 +197,7 @@ class Columns:
             raise DataError("the columns of the table differ in length.")
         X = np.column_stack(parts)
         if self.unit_rows:
-            norms = np.linalg.norm(X, axis=1, keepdims=True)
-            X = X / np.where(norms > 0, norms, 1.0)
+            X = unit_rows(X)
         return np.hstack([X, np.ones((len(X), 1))]) if self.ones else X
 
     def complete(self, table: Table) -> np.ndarray:
@@ -258,7 +242,9 @@ class Classes:
             raise DataError(f"classes must be two or more different names, got {list(self.values)}.")
 
     @classmethod
-    def declared(cls, labels: Any, classes: Sequence[Any] | None, accept: Collection[str]) -> Classes | None:
+    def declared(
+        cls, labels: ArrayLike, classes: Sequence[object] | None, accept: Collection[str]
+    ) -> Classes | None:
         """Return the declared classes, or those of the labels if ``accept`` has ``"class names"``.
 
         None if the labels are numbers and nothing was declared.
@@ -274,7 +260,7 @@ class Classes:
             )
         return None
 
-    def numbers(self, labels: Any) -> np.ndarray:
+    def numbers(self, labels: Sequence[object] | np.ndarray) -> np.ndarray:
         """Return the position of each label in the list."""
         position = {str(value): i for i, value in enumerate(self.values)}
         position |= {f"{v:g}": i for i, v in enumerate(self.values) if isinstance(v, (int, float))}
@@ -292,34 +278,13 @@ class Classes:
         return np.array(self.values)[np.asarray(numbers, np.intp)]
 
 
-def is_table(data: Any) -> bool:
+def is_table(data: object) -> TypeGuard[str | os.PathLike[str] | Mapping[Any, Any] | DataFrame]:
     """Return whether ``data`` is a table: a path, a data frame, or a mapping of columns."""
     if isinstance(data, (str, os.PathLike)):
         return Path(data).suffix not in (".npz", ".npy")
     if isinstance(data, Mapping):
         return bool(data) and all(not is_tensor(v) and np.ndim(v) == 1 for v in data.values())
     return isinstance(data, DataFrame)
-
-
-def read_table(data: str | os.PathLike[str] | Mapping[Any, Any] | DataFrame) -> dict[str, np.ndarray]:
-    """Return the columns of a table by name.
-
-    Examples
-    --------
-    >>> read_table({"age": [1, 2]})
-    {'age': array([1, 2])}
-    """
-    if isinstance(data, (str, os.PathLike)):
-        path, kind = Path(data), table_format(data)
-        if kind == ".parquet":
-            return read_parquet(path)
-        if kind not in (".csv", ".tsv"):
-            raise DataError(
-                f"a table must be a .csv, .tsv or .parquet file, or .gz of the first two, got {path.name}."
-            )
-        return {name: np.array(words, dtype=object) for name, words in read_columns(path).items()}
-    names = list(data) if isinstance(data, Mapping) else list(data.columns)
-    return {str(name): np.asarray(data[name]) for name in names}
 
 
 def _column(table: Table, name: str) -> np.ndarray:
@@ -363,7 +328,7 @@ def _scales(
     return scales, ("standardize",)
 
 
-def _word(label: Any) -> str:
+def _word(label: object) -> str:
     """Return a label as a word; 1.0 and 1 are the same class."""
     if isinstance(label, (float, np.floating)) and float(label).is_integer():
         return str(int(label))

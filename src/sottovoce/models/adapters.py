@@ -227,8 +227,7 @@ def _adapt_network(
         import torch
     except ImportError:
         raise MissingDependency("Networks need torch; pip install 'sottovoce[deep]'.") from None
-    from sottovoce.data.agent_tensors import AgentData
-    from sottovoce.data.lazy_dataset import LazyData
+    from sottovoce.data.agent_tensors import AgentData, LazyData
     from sottovoce.objectives.nets.evaluation import output_shape
     from sottovoce.objectives.nets.inputs import Layout, Unpacking, as_tensor
     from sottovoce.objectives.nets.objective import NetObjective

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_file
+from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
 from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import ImageReading, load_images
 from sottovoce.data.ingest import UserData, ingest
-from sottovoce.data.tables import Columns, Scale, TableData, read_table
+from sottovoce.data.tables import Columns, Scale, TableData
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
     LinearAdapter,
@@ -40,7 +41,6 @@ TABLE_KEYS = (
     "unit_rows", "intercept", "test_share", "test_file", "sizes", "width",
 )  # fmt: skip
 COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
-COLUMN_FILES = (".csv", ".tsv", ".parquet")
 Score = Callable[[np.ndarray], dict[str, float]]
 
 
@@ -337,14 +337,9 @@ def _table(
         raise ConfigError("[data] takes bounds or standardize, got both; bounds cost nothing.")
     if section.test_share > 0 and section.test_file is not None:
         raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
-    if section.file is not None and _kind(section.file) in COLUMN_FILES:
+    if section.file is not None and table_format(section.file) in TABLE_FORMATS:
         return _from_columns(section, folder, agents, names)
     return _from_arrays(section, folder)
-
-
-def _kind(file: Path) -> str:
-    kinds = [suffix.lower() for suffix in file.suffixes if suffix != ".gz"]
-    return kinds[-1] if kinds else ""
 
 
 def _from_columns(
@@ -354,20 +349,23 @@ def _from_columns(
     assert section.file is not None
     if section.label is None:
         raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
-    leave = [name for name in (section.label, section.group) if name is not None]
     waiting = sizes_only(section, folder)
     table = _stand_ins(section, agents, names) if waiting else read_table(folder / section.file)
-    for name in leave:
+    options = TableData(
+        table,
+        section.label,
+        section.group,
+        features=section.features,
+        drop=section.drop,
+        bounds=section.bounds,
+        categories=section.categories,
+        missing="middle" if section.missing == "middle" else "refuse",
+    )
+    for name in options.excluded:
         if name not in table:
             raise DataError(f"{section.file.name} has no column {name!r}; it has {', '.join(table)}.")
-    bounds = section.bounds
-    if isinstance(bounds, dict):
-        bounds = {name: pair for name, pair in bounds.items() if name != section.label}
-    chosen: dict[str, Any] = {
-        "features": section.features, "drop": section.drop, "categories": section.categories,
-    }  # fmt: skip
-    _check_columns(section, table, chosen)
-    plain = Columns.from_table(table, exclude=leave, bounds="none", **chosen)
+    _check_columns(section, table)
+    plain = Columns.from_table(table, replace(options, bounds="none", missing="refuse"))
     numeric = [name for name in plain.features if name not in plain.categories]
     if section.missing == "drop":
         keep = plain.complete(table) & np.array([str(word).strip() != "" for word in table[section.label]])
@@ -378,17 +376,12 @@ def _from_columns(
         test_rows, training_rows = np.split(order, [round(section.test_share * len(order))])
         test_table = {name: values[test_rows] for name, values in table.items()}
         table = {name: values[training_rows] for name, values in table.items()}
-    scaling: Any = None  # by mean and deviation
+    bounds: Any = None  # by mean and deviation
     if not section.standardize:
-        scaling = "none" if bounds is None else _column_bounds(bounds, numeric)
-    columns = Columns.from_table(
-        table,
-        exclude=leave,
-        bounds=scaling,
-        missing="middle" if section.missing == "middle" else "refuse",
-        accept=("standardize",) if section.standardize else (),
-        **chosen,
-    )
+        bounds = options.feature_bounds
+        bounds = "none" if bounds is None else _column_bounds(bounds, numeric)
+    accept = ("standardize",) if section.standardize else ()
+    columns = Columns.from_table(table, replace(options, bounds=bounds), accept)
     columns = replace(columns, unit_rows=section.unit_rows)
     private = ingest(TableData(table, section.label, section.group), columns=columns)
     uncharged = ("held-out score",) * (test_table is not None) + columns.uncharged
@@ -404,11 +397,11 @@ def _from_columns(
     return _Table(X, private.targets, private.groups, columns.names, columns, uncharged, test)
 
 
-def _check_columns(section: DataSection, table: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+def _check_columns(section: DataSection, table: Mapping[str, Any]) -> None:
     """Refuse names that the file does not have, in the file's words."""
     assert section.file is not None
-    for key, value in chosen.items():
-        for name in value or ():
+    for key in ("features", "drop", "categories"):
+        for name in getattr(section, key) or ():
             if name not in table:
                 raise ConfigError(
                     f"[data] {key} names {name!r}, but {section.file.name} has the columns "
@@ -423,23 +416,21 @@ def _with_ones(X: np.ndarray, section: DataSection) -> np.ndarray:
 
 def _from_arrays(section: DataSection, folder: Path) -> _Table:
     """A data set by name, or a file of arrays: features without names of their own may have numbers."""
-    keys = ("label", "missing", "classes")
-    options = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
     for key in COLUMN_KEYS:
-        if getattr(section, key) and (key != "label" or section.file is None):
-            instead = "a file of one's own" if section.file is None else "a csv, tsv or parquet file"
+        if getattr(section, key):
+            instead = "a file of one's own" if section.file is None else "a csv, tsv, arff or parquet file"
             raise ConfigError(f"[data] {key} is for {instead}; leave it out.")
     if section.missing == "middle":
-        raise ConfigError('[data] missing = "middle" is for a csv, tsv or parquet file.')
+        raise ConfigError('[data] missing = "middle" is for a csv, tsv, arff or parquet file.')
     if section.name is not None:
-        if set(options) - {"classes"}:
-            raise ConfigError(f"[data] {next(iter(options))} is for a file of one's own; leave it out.")
+        if section.missing is not None:
+            raise ConfigError("[data] missing is for a file of one's own; leave it out.")
         table = load(section.name)
     else:
         assert section.file is not None
-        table = _read(read_file, folder / section.file, section, options)
+        table = _read(folder / section.file, section)
     if section.test_file is not None:
-        table = _with_test(table, _read(read_file, folder / section.test_file, section, options), section)
+        table = _with_test(table, _read(folder / section.test_file, section), section)
     if section.test_share > 0:
         table = table.split(section.test_share, np.random.default_rng(section.seed))
     columns = None if is_sparse(table.X) or np.ndim(table.X) != 2 else _numbered_columns(section, table)
@@ -474,23 +465,14 @@ def _numbered_columns(section: DataSection, table: Dataset) -> Any:
     return Columns(names, scales, uncharged=table.uncharged, unit_rows=section.unit_rows)
 
 
-def _read(
-    reader: Callable[..., Dataset], path: Path, section: DataSection, options: Mapping[str, Any]
-) -> Dataset:
-
-    kind = _kind(path)
-    if kind in (".npz", ".svm", ".libsvm"):  # labels of arrays are numbers: their classes are declared later
-        options = {key: value for key, value in options.items() if key != "classes"}
-    try:
-        table = reader(path, **options)
-    except TypeError:  # such a file has no columns by name
-        raise ConfigError(
-            f"[data] {', '.join(options) or 'label'} does not fit the file {path.name}."
-        ) from None
-    if kind == ".arff" and section.classes is not None:  # -1 and 1 are the two names again
-        first, second = section.classes
-        return replace(table, y=np.where(table.y > 0, str(second), str(first)))
-    return table
+def _read(path: Path, section: DataSection) -> Dataset:
+    """Read a file of arrays, whose labels are numbers."""
+    readers = {".npz": read_npz, ".svm": read_libsvm, ".libsvm": read_libsvm}
+    kind = table_format(path)
+    if kind not in readers:
+        known = ", ".join((*TABLE_FORMATS, *readers))
+        raise DataError(f"Cannot tell the format of {path.name}; expected one of {known}.")
+    return readers[kind](path, missing="drop" if section.missing == "drop" else "refuse")
 
 
 def _with_test(table: Dataset, public: Dataset, section: DataSection) -> Dataset:
