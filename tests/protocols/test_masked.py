@@ -7,6 +7,7 @@ from itertools import combinations
 import networkx as nx
 import numpy as np
 import pytest
+from tests.protocols.cases import run_locally
 
 import sottovoce as sv
 from sottovoce.accounting.observation import Consensus
@@ -29,9 +30,9 @@ def null_combinations(columns):
         pivot = next((i for i, value in enumerate(values) if value), None)
         if pivot is None:
             continue
-        kept = left[pivot]
+        eliminated = left[pivot]
         left = [
-            [a - b * values[i] / values[pivot] for a, b in zip(row, kept, strict=True)]
+            [a - b * values[i] / values[pivot] for a, b in zip(row, eliminated, strict=True)]
             for i, row in enumerate(left)
             if i != pivot
         ]
@@ -52,7 +53,7 @@ def brute_force(n, edges, coalition, variances):
         low, high = min(u, w), max(u, w)
         columns.append([Fraction((v == low) - (v == high)) for v in honest])
     free = null_combinations(columns) if columns else null_combinations([[Fraction(0)] * len(honest)])
-    found = [Fraction(0)] * n
+    losses = [Fraction(0)] * n
     # h(u) = s_u^2 * e_u' A' (A V A')^-1 A e_u, by solving in fractions
     gram = [
         [sum(a * b * variances[v] for a, b, v in zip(p, q, honest, strict=True)) for q in free] for p in free
@@ -60,8 +61,8 @@ def brute_force(n, edges, coalition, variances):
     for j, u in enumerate(honest):
         right = [row[j] for row in free]
         solution = solve(gram, right)
-        found[u] = variances[u] * sum(a * b for a, b in zip(right, solution, strict=True))
-    return found
+        losses[u] = variances[u] * sum(a * b for a, b in zip(right, solution, strict=True))
+    return losses
 
 
 def solve(matrix, right):
@@ -101,7 +102,7 @@ def test_the_account_equals_elimination_of_the_unknown_keys(seed):
         np.testing.assert_allclose(loss, np.array(plain, float), atol=1e-12)
 
 
-def test_values_of_the_mathematics():
+def test_closed_forms():
     grid = Masked(sv.graphs.grid(4, 4))
     alone, three = exact_loss(grid, observer=0), exact_loss(grid, observer=0, colluders=(3, 5))
     np.testing.assert_allclose(alone, [0] + [1 / 15] * 15, rtol=1e-14)
@@ -158,7 +159,7 @@ def test_observations_are_sums_and_reconstruction_spreads_them(coalition, own_no
     assert (masked.observe(moved, coalition, own_noise) == seen).all()
 
 
-def test_attack_and_account_change_together_when_the_partner_graph_is_cut():
+def test_attack_and_account_agree_on_a_cut_partner_graph():
     whole = Masked(sv.graphs.star(6))
     assert gossip_attack(whole, 0).nodes == ()
     assert gossip_attack(whole.tree, 0).nodes == (1, 2, 3, 4, 5)  # in clear, the hub reads every row
@@ -166,8 +167,8 @@ def test_attack_and_account_change_together_when_the_partner_graph_is_cut():
     attack = gossip_attack(cut, 0)
     assert attack.nodes == (1, 2) == tuple(np.flatnonzero(cut.view(0).leakage() > 1 - 1e-12))
     values = np.arange(6.0) ** 2
-    found = attack.values(cut.observe(values, 0))
-    assert {u: row.item() for u, row in found.items()} == {1: 1.0, 2: 4.0}
+    values_read = attack.values(cut.observe(values, 0))
+    assert {u: row.item() for u, row in values_read.items()} == {1: 1.0, 2: 4.0}
     with pytest.raises(InvalidInput, match="exact=False"):
         gossip_attack(whole, 0, exact=True)
     with pytest.raises(InvalidInput, match="masked ones tell nothing but sums"):
@@ -201,7 +202,7 @@ def test_an_audit_refutes_the_claim_of_a_partner_graph_that_falls_apart():
 # ---- statements -------------------------------------------------------------------------------------------
 
 
-def test_statements_say_against_whom_and_on_what_they_rest():
+def test_guarantees_name_the_adversary_and_the_assumptions():
     masked = Masked(sv.graphs.grid(3, 3))
     plan = SingleAveraging(masked, 1.0, 1.0)
     alone = account(plan, "pairwise", observer=2, user=5)
@@ -209,17 +210,17 @@ def test_statements_say_against_whom_and_on_what_they_rest():
     assert alone.mu == pytest.approx(np.sqrt(1 / 8))
     assert str(alone.adversary) == "node 2, about node 5"
     assert alone.assumptions[0] == "X25519, AES-256 and HMAC hold"
-    assert any("holds the keys of 2," in said for said in alone.assumptions)
-    assert not any("honest but curious" in said for said in alone.assumptions)
+    assert any("holds the keys of 2," in line for line in alone.assumptions)
+    assert not any("honest but curious" in line for line in alone.assumptions)
     outside = account(plan, "outsider")
     assert outside.adversary.kind == "outsider"
     assert outside.mu == pytest.approx(1 / 3)
-    assert any("nobody's key" in said for said in outside.assumptions)
+    assert any("nobody's key" in line for line in outside.assumptions)
     group = account(plan, colluders=[0, 1])
     assert group.adversary.observers == (0, 1)
     assert group.mu == pytest.approx(np.sqrt(1 / 7))
     plain = account(SingleAveraging(masked.tree, 1.0, 1.0), "pairwise", observer=2, user=5)
-    assert any("honest but curious" in said for said in plain.assumptions)
+    assert any("honest but curious" in line for line in plain.assumptions)
 
 
 def test_shares_of_learning_from_outside():
@@ -230,38 +231,7 @@ def test_shares_of_learning_from_outside():
     assert account(replace(plan, protocol=masked.tree), "outsider", user=3).label == "ldp"
 
 
-def test_the_worst_coalition_removes_the_largest_noises():
-    rng = np.random.default_rng(2)
-    for _ in range(20):
-        n, c = 7, int(rng.integers(1, 4))
-        masked = Masked(sv.graphs.complete(n), tolerate=c)
-        std = rng.uniform(0.5, 3.0, n)
-        for user in (None, int(rng.integers(n))):
-            users = range(n) if user is None else (user,)
-            worst = min(
-                masked.hiding_std(coalition, std)[u]
-                for u in users
-                for coalition in combinations([v for v in range(n) if v != u], c)
-            )
-            chosen = masked.worst_coalition(std, user)
-            left = [u for u in users if u not in chosen]
-            assert masked.hiding_std(chosen, std)[left].min() == pytest.approx(worst, rel=1e-14)
-
-
 # ---- sums -------------------------------------------------------------------------------------------------
-
-
-def run_locally(protocol, rows):
-    nodes = [protocol.local(v) for v in range(protocol.n)]
-    for node, row in zip(nodes, rows, strict=True):
-        node.start(row)
-    sent = 0
-    for t in range(protocol.rounds):
-        outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
-        sent += len(outbox)
-        for v, node in enumerate(nodes):
-            node.receive(t, {w: outbox[w, v] for w in node.expects(t)})
-    return np.array([node.result() for node in nodes]), sent
 
 
 def trees():
@@ -313,7 +283,7 @@ def test_round_by_round_in_float64_gives_the_same_bytes_on_a_grid():
     rows = from_grid(rng.integers(-(2**40), 2**40, size=(12, 3)), 2.0**-20)
     state = rows
     for t in range(masked.rounds):
-        state = masked.advance(t, masked.matrix(t) @ state, state, agents=range(12))
+        state = masked.advance(t, masked.matrix(t) @ state, state, agents=range(12), noise=None, step=0)
     assert state.tobytes() == masked.apply(rows).tobytes()
 
 
@@ -347,7 +317,7 @@ def test_certificates_agree_with_the_vertex_connectivity(seed):
                 Masked(sv.graphs.complete(n), partners=pairs, tolerate=c)
 
 
-def test_a_member_of_least_degree_that_holds_two_halves_together_is_noticed():
+def test_a_cut_member_of_least_degree_is_detected():
     """Every separating set contains member 0, so only flows between its partners show it."""
     halves = [pair for half in (range(1, 6), range(6, 11)) for pair in combinations(half, 2)]
     pairs = [*halves, (0, 1), (0, 2), (0, 6), (0, 7)]
@@ -358,7 +328,7 @@ def test_a_member_of_least_degree_that_holds_two_halves_together_is_noticed():
 
 
 @pytest.mark.parametrize(("n", "k"), [(11, 4), (12, 6), (20, 2), (70, 16)])
-def test_circles_have_the_connectivity_they_are_taken_for(n, k):
+def test_connectivity_of_circles(n, k):
     graph = nx.Graph(Masked(sv.graphs.ring(n), partners=k).partner_edges.tolist())
     assert nx.node_connectivity(graph) == k
 
@@ -392,7 +362,6 @@ bad = [
     (lambda: Masked(sv.graphs.ring(6)).apply(np.ones((5, 2), np.int64)), "one row per node"),
     (lambda: Masked(sv.graphs.ring(6)).local(0).start(np.array([np.nan])), "finite"),
     (lambda: Masked(sv.graphs.ring(6)).view([6]), "0 to 5"),
-    (lambda: Masked(sv.graphs.ring(6), tolerate=None).worst_coalition(), "certificate"),
     (lambda: Masked(sv.graphs.ring(6)).shares(0, [1, 1, 0, 1, 1, 1]), "hiding_std"),
     (lambda: Masked(sv.graphs.ring(6)).hiding_std(0, [1, 1]), "one per member"),
     (lambda: sum_of_rows(np.ones((2, 2))), "do not cancel"),

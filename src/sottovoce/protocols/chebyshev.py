@@ -16,7 +16,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.graphs import Network, takes_network
-from sottovoce.noise.samplers import Agents
+from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Noise
 from sottovoce.protocols.gossip import Gossip
 from sottovoce.protocols.linear import LinearProtocol
@@ -61,15 +61,8 @@ class Chebyshev(Gossip):
         return 1.0 if self.n == 1 or gap > 1 - 1e-12 else chebyshev_gamma(gap)
 
     def advance(
-        self,
-        t: int,
-        mixed: np.ndarray,
-        previous: np.ndarray,
-        *,
-        agents: Agents,
-        noise: Noise = None,
-        step: int = 0,
-    ) -> np.ndarray:
+        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
+    ) -> Rows:
         """Return the next rows from ``W x[t]`` and ``x[t - 1]``; the first round is a plain one."""
         if t == 0 or self.gamma == 1.0:
             return mixed

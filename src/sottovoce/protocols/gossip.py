@@ -17,7 +17,7 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.view import GaussianView
-from sottovoce.noise.samplers import Agents
+from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, Noise
 from sottovoce.protocols.linear import LinearProtocol
 
@@ -114,15 +114,8 @@ class FreshNoiseGossip(Gossip):
         return FreshNoiseGossip(self.network, self.rounds, tau=self.fresh_std * noise_std, sigma=noise_std)
 
     def advance(
-        self,
-        t: int,
-        mixed: np.ndarray,
-        previous: np.ndarray,
-        *,
-        agents: Agents,
-        noise: Noise = None,
-        step: int = 0,
-    ) -> np.ndarray:
+        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
+    ) -> Rows:
         """Return the rows after round ``t``, with their fresh noise except after the last round."""
         if not self.tau or t == self.rounds - 1:
             return mixed

@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -30,16 +31,18 @@ from sottovoce.leakage.trace import (
     Observe,
 )
 from sottovoce.leakage.view import GaussianView
-from sottovoce.noise.samplers import Agents, Std
+from sottovoce.noise.samplers import Agents, Rows, SimulationSource, Std
 from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
+
+_MatrixRow: TypeAlias = tuple[sparse.csr_array, list[int], sparse.csr_array]
 
 
 class LinearProtocol(Protocol):
     """A protocol given by its matrices; subclasses say which matrix is used in which round.
 
     Subclasses define `matrix`. One that does more to its rows than mix them (Chebyshev's memory, fresh
-    noise) overrides `advance` and says so by `memory` or ``fresh_std``. Runner, peer, cluster and observer
-    all move rows by `advance`, and the accountant reads its `transition` from it.
+    noise) overrides `advance` and declares it by `memory` or ``fresh_std``. Runner, peer, cluster, observer
+    and accountant all use `advance`.
 
     Examples
     --------
@@ -67,21 +70,20 @@ class LinearProtocol(Protocol):
     def _recursion(self, t: int) -> tuple[tuple[float, float], tuple[float, float, float]]:
         """Return what `advance` multiplies the mixed and the remembered rows by, and `remember` all three."""
         one, none = np.ones((1, 1)), np.zeros((1, 1))
-        mixed, before = (
-            float(self.advance(t, *rows, agents=(0,), noise=_NoNoise())[0, 0])
-            for rows in ((one, none), (none, one))
-        )
-        of_mixed, of_present, of_before = (
-            float(self.remember(t, *rows)[0, 0])
-            for rows in ((one, none, none), (none, one, none), (none, none, one))
-        )
-        return (mixed, before), (of_mixed, of_present, of_before)
+
+        def advanced(*rows: np.ndarray) -> float:
+            return float(self.advance(t, *rows, agents=(0,), noise=_NoNoise(), step=0)[0, 0])
+
+        def remembered(*rows: np.ndarray) -> float:
+            return float(self.remember(t, *rows)[0, 0])
+
+        memory = remembered(one, none, none), remembered(none, one, none), remembered(none, none, one)
+        return (advanced(one, none), advanced(none, one)), memory
 
     def remember(self, t: int, mixed: np.ndarray, present: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Return what is remembered after round ``t`` and given to the next `advance` as ``previous``.
+        """Return what is given to the next `advance` as ``previous``: by default the rows of this round.
 
-        The rows of this round, unless a protocol remembers another combination of what it has: of its part
-        of ``matrix(t) @ state``, of its present rows and of what it remembered. Nobody else sees it.
+        It may be any linear combination of the three arguments; nobody else sees it.
         """
         return present
 
@@ -128,23 +130,13 @@ class LinearProtocol(Protocol):
         return np.asarray(self._cast(t, state.dtype) @ state)
 
     def advance(
-        self,
-        t: int,
-        mixed: np.ndarray,
-        previous: np.ndarray,
-        *,
-        agents: Agents,
-        noise: Noise = None,
-        step: int = 0,
-    ) -> np.ndarray:
+        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
+    ) -> Rows:
         """Return the rows of ``agents`` after round ``t``, from their part of ``matrix(t) @ state``.
 
         ``previous`` is what the same agents `remember`: their rows of one round earlier (in round 0, the ones
-        they began with), unless the protocol keeps something else; one that uses it says so by `memory`.
-        What a protocol does to its own rows besides mixing (memory, fresh noise) is said here and in
-        `remember` and nowhere else, for the stacked run, for an observer, for a peer and for a rank that
-        hosts some of the nodes. The result is ``a * mixed + b * previous`` plus noise, ``a`` and ``b`` the
-        same for all agents.
+        they began with), unless the protocol keeps something else. The result must be ``a * mixed + b *
+        previous`` plus noise, ``a`` and ``b`` the same for all agents.
         """
         return mixed
 
@@ -166,22 +158,20 @@ class LinearProtocol(Protocol):
         matrix = self.matrix(t)
         if matrix.dtype == dtype:
             return matrix
-        held, cast = self._casts.get(id(matrix), (None, None))
-        if held is not matrix or cast is None or cast.dtype != dtype:
+        original, cast = self._casts.get(id(matrix), (None, matrix))
+        if original is not matrix or cast.dtype != dtype:
             cast = matrix.astype(dtype)
             self._casts[id(matrix)] = (matrix, cast)
         return cast
 
     @cached_property
-    def _casts(self) -> dict[int, Any]:
+    def _casts(self) -> dict[int, tuple[sparse.csr_array, sparse.csr_array]]:
         return {}
 
-    def _row_at(
-        self, t: int, node: int, dtype: DTypeLike
-    ) -> tuple[sparse.csr_array, list[int], sparse.csr_array]:
-        """Return the row of one node in round ``t``: its matrix, whose rows it takes, and their weights.
+    def _row_at(self, t: int, node: int, dtype: DTypeLike) -> _MatrixRow:
+        """Return the matrix of round ``t``, whose rows one node takes, and their weights.
 
-        A peer asks in every round, mostly for the same matrix, and slicing it takes longer than using it.
+        A peer needs it in every round, mostly of the same matrix; slicing takes longer than the product.
         """
         matrix = self._cast(t, dtype)
         known = self._rows_at.get(node)
@@ -193,7 +183,7 @@ class LinearProtocol(Protocol):
         return known
 
     @cached_property
-    def _rows_at(self) -> dict[int, tuple[sparse.csr_array, list[int], sparse.csr_array]]:
+    def _rows_at(self) -> dict[int, _MatrixRow]:
         return {}
 
     # ---- the accountant and the attacker ---------------------------------------------------------
@@ -224,43 +214,24 @@ class LinearProtocol(Protocol):
     def _as_view(self, observers: tuple[int, ...], own_noise: bool, span: Span) -> GaussianView:
         """Return the view with this span over the nodes' noises, decodable by the backward recursion."""
         messages = self._seen(observers, own_noise)
-        return GaussianView(
-            n=self.n,
+        return replace(
+            self._view_of_span(span),
             observers=observers,
-            basis=span.basis,
-            owners=self._owners(span),
             messages=messages,
             own_noise=own_noise,
             decode=lambda values: decode(self.trace(observers, own_noise), messages, values),
             slack=span.slack,
-            rounded_up=span.rounded_up,
         )
 
-    def _owners(self, span: Span) -> np.ndarray:
-        """Return the user behind each coordinate: the nodes, then -1 for fresh noise."""
-        owners = np.full(span.basis.shape[0], -1)
+    def _view_of_span(self, span: Span) -> GaussianView:
+        owners = np.full(span.basis.shape[0], -1)  # fresh noise belongs to nobody
         owners[: self.n] = np.arange(self.n)
-        return owners
+        rounded_up = span.rounded_up
+        return GaussianView(self.n, (), span.basis, owners, (), own_noise=False, rounded_up=rounded_up)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what an observer learns that sees only the final rows of ``nodes``.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.HypercubeExchange(4).output_view(0).leakage().round(9).tolist()
-        [0.25, 0.25, 0.25, 0.25]
-        """
-        span = output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes")))
-        return GaussianView(
-            n=self.n,
-            observers=(),
-            basis=span.basis,
-            owners=self._owners(span),
-            messages=(),
-            own_noise=False,
-            rounded_up=span.rounded_up,
-        )
+        """Return what an observer learns that sees only the final rows of ``nodes``."""
+        return self._view_of_span(output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes"))))
 
     def trace(
         self, observers: tuple[int, ...], own_noise: bool = True, final: tuple[int, ...] = ()
@@ -447,18 +418,11 @@ class LinearLocal(NodeState):
             raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
 
 
-class _NoNoise:
+class _NoNoise(SimulationSource):
     """A noise source that adds nothing, to read the coefficients of `LinearProtocol.advance`."""
 
-    protective = False
-
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray:
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         return values
-
-    def slack(self, dim: int, std: float = 1.0) -> float:
-        return 0.0
 
 
 def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -30,10 +30,11 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, as_network
+from sottovoce.graphs.coerce import NetworkLike
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
-from sottovoce.noise.samplers import Agents
+from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, NodeState, Noise
 from sottovoce.protocols.linear import ExactConsensus, LinearLocal, block_basis
 from sottovoce.protocols.trees import Tree
@@ -84,8 +85,8 @@ class Masked(ExactConsensus):
 
     def __init__(
         self,
-        tree: Tree | Network | str | Any,
-        partners: Network | int | Any | None = None,
+        tree: Tree | NetworkLike,
+        partners: int | NetworkLike | ArrayLike | None = None,
         tolerate: int | None = 1,
         *,
         grid_step: float = FINE,
@@ -134,15 +135,8 @@ class Masked(ExactConsensus):
         return np.repeat(final[None], self.n, axis=0)
 
     def advance(
-        self,
-        t: int,
-        mixed: np.ndarray,
-        previous: np.ndarray,
-        *,
-        agents: Agents,
-        noise: Noise = None,
-        step: int = 0,
-    ) -> np.ndarray:
+        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
+    ) -> Rows:
         """Return the rows after round ``t``: in the last one everybody divides the sum it was sent.
 
         On float64 rows that lie on a grid, with sums below 2^53 steps, these are the bytes of `apply`.
@@ -218,35 +212,12 @@ class Masked(ExactConsensus):
 
         It is the root of the summed variances of the user's component, so a change of ``d`` costs
         ``mu = d / hiding_std``. Members may have no noise of their own. The coalition's entries are 0.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> masked = sv.protocols.Masked(sv.graphs.path(4))
-        >>> masked.hiding_std(1, noise_std=[3.0, 1.0, 0.0, 4.0]).tolist()
-        [5.0, 0.0, 5.0, 5.0]
         """
         variance = self._variances(noise_std)
         stds = np.zeros(self.n)
         for block in self.blocks(v):
             stds[block] = math.sqrt(math.fsum(variance[block]))
         return stds
-
-    def worst_coalition(self, noise_std: ArrayLike | None = None, user: int | None = None) -> tuple[int, ...]:
-        """Return ``tolerate`` members who together learn the most, of ``user`` or of anybody.
-
-        Whoever they are, the others stay in one component; so it is those with the most noise, which no
-        longer counts. The user itself is not among them.
-        """
-        if self.tolerate is None:
-            raise InvalidInput(
-                "this partner graph was taken without a certificate, so the worst coalition is not known; "
-                "pass tolerate=1 or more, or name the coalition."
-            )
-        order = np.argsort(-self._variances(noise_std), kind="stable").tolist()
-        if user is not None:
-            order.remove(_validate.node(user, self.n))
-        return tuple(sorted(order[: self.tolerate]))
 
     def view(self, observers: Nodes = (), own_noise: bool = True) -> GaussianView:
         """Return what a coalition sees that also taps every link; the empty one is the outsider.
@@ -265,16 +236,10 @@ class Masked(ExactConsensus):
                 estimate[block] = total / len(block)
             return estimate
 
-        return GaussianView(
-            n=self.n,
-            observers=chosen,
-            basis=block_basis(blocks, self.n),
-            owners=np.arange(self.n),
-            messages=(*((0, v) for v in own), *((0, int(block[0])) for block in blocks)),
-            own_noise=own_noise,
-            decode=decode,
-            assumptions=self.assumptions(chosen),
-        )
+        basis, messages = block_basis(blocks, self.n), [(0, v) for v in own]
+        messages += [(0, int(block[0])) for block in blocks]
+        view = GaussianView(self.n, chosen, basis, np.arange(self.n), tuple(messages), own_noise, decode)
+        return replace(view, assumptions=self.assumptions(chosen))
 
     def output_view(self, nodes: Nodes) -> GaussianView:
         """Return what an observer learns that sees only the final rows of ``nodes``: the one sum."""
@@ -303,14 +268,7 @@ class Masked(ExactConsensus):
         return from_grid(seen, 1.0 if floating is None else self.grid_step)
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
-        """Return what the statements about the coalition ``v`` rest on, in words.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.Masked(sv.graphs.ring(4)).assumptions()[0]
-        'X25519, AES-256 and HMAC hold'
-        """
+        """Return what the statements about the coalition ``v`` rest on, in words."""
         chosen = self._coalition(v)
         members = "nobody's key" if not chosen else f"the keys of {', '.join(map(str, chosen))}"
         return (
@@ -391,7 +349,9 @@ def _refuse_few(n: int, tolerate: int | None) -> None:
         )
 
 
-def _partner_edges(partners: Any, n: int, tolerate: int) -> tuple[np.ndarray, int | None]:
+def _partner_edges(
+    partners: int | NetworkLike | ArrayLike | None, n: int, tolerate: int
+) -> tuple[np.ndarray, int | None]:
     """Return the partner graph's edges, and its vertex connectivity where it is known without looking."""
     if partners is None:
         partners = n - 1 if n <= COMPLETE_UP_TO else max(PARTNERS, tolerate + 1)
@@ -440,10 +400,9 @@ def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
     pairs += [(x, y) for i, x in enumerate(around) for y in around[i + 1 :] if y not in graph[x]]
     auxiliary = build_auxiliary_node_connectivity(graph)
     residual = build_residual_network(auxiliary, "capacity")
+    options = {"auxiliary": auxiliary, "residual": residual, "cutoff": wanted}
     for x, y in pairs:
-        if local_node_connectivity(
-            graph, x, y, auxiliary=auxiliary, residual=residual, cutoff=wanted
-        ) < wanted:  # fmt: skip
+        if local_node_connectivity(graph, x, y, **options) < wanted:
             raise GraphError(
                 f"{tolerate} colluding members could part {x} from {y} in the partner graph, and would learn "
                 "the sum of one part; add partners, lower tolerate, or leave partners out."

@@ -34,7 +34,7 @@ Build = Callable[[Network, int | None, Mapping[str, str], np.random.Generator], 
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What a built-in protocol is made from: the network, and the rounds and options of its name."""
+    """What a built-in protocol is built from: the network, and the rounds and options of its name."""
 
     network: Network
     rounds: int | None
@@ -44,19 +44,14 @@ class _Arguments:
     def rounds_or_theory(self, kind: str = "synchronous") -> int:
         return rounds_for(self.network, kind=kind) if self.rounds is None else self.rounds
 
-    def refuse_rounds(self, name: str) -> None:
-        if self.rounds is not None:
-            raise ConfigError(f"The number of rounds of {name} follows from the network; leave it out.")
-
     def whole(self, key: str, default: int | None = None) -> int | None:
         if key not in self.options:
             return default
         try:
             return int(self.options[key])
         except ValueError:
-            raise ConfigError(
-                f"{key} of a protocol must be a whole number, got {self.options[key]!r}."
-            ) from None
+            text = self.options[key]
+            raise ConfigError(f"{key} of a protocol must be a whole number, got {text!r}.") from None
 
     def number(self, key: str, default: float) -> float:
         try:
@@ -65,26 +60,9 @@ class _Arguments:
             raise ConfigError(f"{key} of a protocol must be a number, got {self.options[key]!r}.") from None
 
 
-def _gossip(a: _Arguments) -> Protocol:
-    return Gossip(a.network, a.rounds_or_theory())
-
-
-def _chebyshev(a: _Arguments) -> Protocol:
-    return Chebyshev(a.network, a.rounds_or_theory())
-
-
-def _refreshed(a: _Arguments) -> Protocol:
-    return FreshNoiseGossip(a.network, a.rounds_or_theory(), tau=a.number("fresh", 0.1))
-
-
-def _randomized(a: _Arguments) -> Protocol:
-    ticks = a.rounds_or_theory("randomized")
-    return Randomized(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
-
-
-def _accelerated(a: _Arguments) -> Protocol:
-    ticks = a.rounds_or_theory("accelerated-randomized")
-    return AcceleratedRandomized(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
+def _randomized(a: _Arguments, kind: type[Randomized] = Randomized) -> Protocol:
+    ticks = a.rounds_or_theory(kind.name)
+    return kind(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
 
 
 def _dropout(a: _Arguments) -> Protocol:
@@ -114,7 +92,6 @@ def _walk(a: _Arguments) -> Protocol:
 
 
 def _tree(a: _Arguments) -> Tree:
-    a.refuse_rounds("tree")
     kind = a.options.get("kind", "bfs")
     if kind == "few-leaves" and "root" not in a.options:
         return Tree(a.network, parents=_few_leaves(a.network, a.rng, a.whole("tolerate", 1) or 1))
@@ -137,20 +114,9 @@ def _few_leaves(network: Network, rng: np.random.Generator, tolerate: int) -> np
     return _few_leaf_trees[key]
 
 
-def _exchange(a: _Arguments) -> Protocol:
-    a.refuse_rounds("exchange")
-    return HypercubeExchange(a.network.n)
-
-
 def _masked(a: _Arguments) -> Protocol:
-    a.refuse_rounds("masked")
     tree = _tree(replace(a, options={key: a.options[key] for key in ("kind", "root") if key in a.options}))
     return Masked(tree, partners=a.whole("partners"), tolerate=a.whole("tolerate", 1))
-
-
-def _neighbor_sum(a: _Arguments) -> Protocol:
-    a.refuse_rounds("neighbor-sum")
-    return NeighborSum(a.network)
 
 
 @dataclass(frozen=True)
@@ -159,25 +125,36 @@ class _Registered:
 
     kind: type[Protocol]
     build: Callable[[_Arguments], Protocol]
-    options: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
     drawn: bool = False  # every step draws its own from the public seed
+    takes_rounds: bool = True  # else their number follows from the network
 
 
 _REGISTERED: dict[str, _Registered] = {
-    "gossip": _Registered(Gossip, _gossip),
-    "chebyshev": _Registered(Chebyshev, _chebyshev),
-    "refreshed": _Registered(FreshNoiseGossip, _refreshed, frozenset({"fresh"})),
-    "randomized": _Registered(Randomized, _randomized, frozenset({"intensities"}), drawn=True),
-    "accelerated-randomized": _Registered(
-        AcceleratedRandomized, _accelerated, frozenset({"intensities"}), drawn=True
-    ),
-    "dropout": _Registered(Dropout, _dropout, frozenset({"nodes", "edges"}), drawn=True),
-    "time-varying": _Registered(TimeVarying, _time_varying, frozenset({"c"}), drawn=True),
-    "walk": _Registered(Walk, _walk, frozenset({"final"}), drawn=True),
-    "tree": _Registered(Tree, _tree, frozenset({"kind", "root", "tolerate"})),
-    "exchange": _Registered(HypercubeExchange, _exchange),
-    "masked": _Registered(Masked, _masked, frozenset({"kind", "root", "tolerate", "partners"})),
-    "neighbor-sum": _Registered(NeighborSum, _neighbor_sum),
+    entry.kind.name: entry
+    for entry in (
+        _Registered(Gossip, lambda a: Gossip(a.network, a.rounds_or_theory())),
+        _Registered(Chebyshev, lambda a: Chebyshev(a.network, a.rounds_or_theory())),
+        _Registered(
+            FreshNoiseGossip,
+            lambda a: FreshNoiseGossip(a.network, a.rounds_or_theory(), tau=a.number("fresh", 0.1)),
+            ("fresh",),
+        ),
+        _Registered(Randomized, _randomized, ("intensities",), drawn=True),
+        _Registered(
+            AcceleratedRandomized,
+            lambda a: _randomized(a, AcceleratedRandomized),
+            ("intensities",),
+            drawn=True,
+        ),
+        _Registered(Dropout, _dropout, ("edges", "nodes"), drawn=True),
+        _Registered(TimeVarying, _time_varying, ("c",), drawn=True),
+        _Registered(Walk, _walk, ("final",), drawn=True),
+        _Registered(Tree, _tree, ("kind", "root", "tolerate"), takes_rounds=False),
+        _Registered(HypercubeExchange, lambda a: HypercubeExchange(a.network.n), takes_rounds=False),
+        _Registered(Masked, _masked, ("kind", "partners", "root", "tolerate"), takes_rounds=False),
+        _Registered(NeighborSum, lambda a: NeighborSum(a.network), takes_rounds=False),
+    )
 }
 BUILT_IN = frozenset(_REGISTERED)
 
@@ -192,14 +169,16 @@ def names_with(*capabilities: Capability, without: Collection[Capability] = ()) 
 
     >>> names_with("exact")
     ('tree', 'exchange', 'masked')
-    >>> names_with("linear", "averages", without=("masked", "fresh_noise"))[:3]
-    ('gossip', 'chebyshev', 'randomized')
     """
+
+    def has(kind: type[Protocol], capability: Capability) -> bool:
+        return bool(getattr(kind, capability))
+
     return tuple(
         name
         for name, entry in _REGISTERED.items()
-        if all(getattr(entry.kind, capability) for capability in capabilities)
-        and not any(getattr(entry.kind, capability) for capability in without)
+        if all(has(entry.kind, word) for word in capabilities)
+        and not any(has(entry.kind, word) for word in without)
     )
 
 
@@ -211,14 +190,7 @@ def names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class NamedProtocol:
-    """A protocol by name, not yet on a network.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> parse("tree:kind=uniform").drawn, parse("exchange").at(sv.graphs.hypercube(3))
-    (True, HypercubeExchange(n=8, rounds=3))
-    """
+    """A protocol by name, not yet on a network."""
 
     name: str
     rounds: int | None = None
@@ -240,8 +212,13 @@ class NamedProtocol:
     def at(self, network: Network, *, seed: int = 0, step: int = 0) -> Protocol:
         """Return the protocol of one step on a network: a pure function of the public seed and the step."""
         rng = np.random.default_rng([seed, step])
-        if self.name in _REGISTERED:
-            return _REGISTERED[self.name].build(_Arguments(network, self.rounds, dict(self.options), rng))
+        registered = _REGISTERED.get(self.name)
+        if registered is not None:
+            if self.rounds is not None and not registered.takes_rounds:
+                raise ConfigError(
+                    f"The number of rounds of {self.name} follows from the network; leave it out."
+                )
+            return registered.build(_Arguments(network, self.rounds, dict(self.options), rng))
         points = entry_points(group="sottovoce.protocols")
         build: Build = next(point for point in points if point.name == self.name).load()
         return build(network, self.rounds, dict(self.options), rng)
@@ -256,12 +233,10 @@ def parse(text: str) -> NamedProtocol:
 
     Examples
     --------
-    >>> str(parse("refreshed:4:fresh=0.2"))
-    'refreshed:4:fresh=0.2'
-    >>> parse("tre")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: A protocol is one of gossip, chebyshev, refreshed, randomized, accelerated-randomized, dropout, time-varying, walk, tree, exchange, masked, neighbor-sum, got 'tre'.
-    """  # noqa: E501
+    >>> import sottovoce as sv
+    >>> sv.protocols.parse("exchange").at(sv.graphs.hypercube(3))
+    HypercubeExchange(n=8, rounds=3)
+    """
     name, *parts = str(text).split(":")
     if name not in _REGISTERED and name not in names():  # listing what is installed takes a while
         raise ConfigError(f"A protocol is one of {', '.join(names())}, got {name!r}.")
@@ -278,8 +253,8 @@ def parse(text: str) -> NamedProtocol:
         else:
             raise ConfigError(f"{part!r} in protocol {text!r} is neither a number of rounds nor key=value.")
     if name in _REGISTERED:
-        unknown = sorted(set(options) - _REGISTERED[name].options)
+        unknown = sorted(set(options) - set(_REGISTERED[name].options))
         if unknown:
-            known = ", ".join(sorted(_REGISTERED[name].options)) or "none"
+            known = ", ".join(_REGISTERED[name].options) or "none"
             raise ConfigError(f"{name} has no option {unknown[0]!r}; it knows {known}.")
     return NamedProtocol(name, rounds, tuple(sorted(options.items())))

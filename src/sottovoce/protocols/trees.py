@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 from scipy import sparse
@@ -97,19 +96,11 @@ class Tree(ExactConsensus):
         who = _validate.nodes(observers, self.n)
         if t < self.depth:
             level = self.depth - t
-            heard = [c for v in who for c in self._children[v] if self.depths[c] == level]
+            heard = np.flatnonzero((self.depths == level) & np.isin(self.parents, who)).tolist()
         else:
             level = t - self.depth + 1
             heard = [int(self.parents[v]) for v in who if self.depths[v] == level]
         return tuple(sorted(set(heard)))
-
-    @cached_property
-    def _children(self) -> list[list[int]]:
-        below: list[list[int]] = [[] for _ in range(self.n)]
-        for u, parent in enumerate(self.parents.tolist()):
-            if parent >= 0:
-                below[parent].append(u)
-        return below
 
     @property
     def messages(self) -> int:
@@ -117,36 +108,18 @@ class Tree(ExactConsensus):
         return 2 * (self.n - 1)
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:
-        """Return the node sets whose sums ``v`` sees: the subtree of each child, and all outside its own.
+        """Return the node sets whose sums ``v`` sees: the components of the tree without ``v``.
 
-        Several nodes together see one sum per component of the tree without them.
+        For one node these are the subtree of each child and, last, all outside its own.
         """
-        if not isinstance(v, (int, np.integer)):
-            return self._components(set(_validate.nodes(v, self.n, "the coalition")))
-        belongs = self._branch(v)
-        blocks = [np.flatnonzero(belongs == c) for c in np.flatnonzero(self.parents == v)]
-        outside = np.flatnonzero(belongs == -1)
-        return [*blocks, outside] if len(outside) else blocks
-
-    def _components(self, gone: set[int]) -> list[np.ndarray]:
-        top = np.full(self.n, -1)
+        gone = set(_validate.nodes(v, self.n, "the coalition"))
+        top = np.full(self.n, -1)  # the uppermost node of each node's component
         parents = self.parents.tolist()
         for u in np.argsort(self.depths, kind="stable").tolist():
             if u not in gone:
                 top[u] = u if parents[u] < 0 or parents[u] in gone else top[parents[u]]
-        return [np.flatnonzero(top == u) for u in range(self.n) if top[u] == u]
-
-    def _branch(self, v: int) -> np.ndarray:
-        """Return, per node, the child of ``v`` it hangs below, ``v`` itself, or -1 outside the subtree."""
-        belongs = np.full(self.n, -1)
-        belongs[v] = v
-        for u in np.argsort(self.depths, kind="stable"):
-            parent = self.parents[u]
-            if parent == v:
-                belongs[u] = u
-            elif parent >= 0 and u != v:
-                belongs[u] = belongs[parent]
-        return belongs
+        tops = [u for u in range(self.n) if top[u] == u]
+        return [np.flatnonzero(top == u) for u in sorted(tops, key=lambda u: u == self.root)]
 
 
 def _rooted(parents: np.ndarray, network: Network) -> tuple[np.ndarray, np.ndarray]:

@@ -71,7 +71,7 @@ class Walk(Protocol):
             if rng is None:
                 raise InvalidInput("A walk needs rng=... to draw its path, or path=... drawn.")
             path = draw_path(network, self.rounds, rng)
-        self.path = _checked_path(np.asarray(path, dtype=np.int64), network, self.rounds)
+        self.path = _checked_path(np.array(path, dtype=np.int64), network, self.rounds)
 
     @property
     def ends_at(self) -> int:  # type: ignore[override]
@@ -146,15 +146,8 @@ class Walk(Protocol):
             columns.append(stretch / np.linalg.norm(stretch))
             start = end
         basis = np.array(columns).reshape(-1, self.rounds).T
-        return GaussianView(
-            n=self.n,
-            observers=chosen,
-            basis=basis,
-            owners=np.where(own, -1, self.path),
-            messages=tuple((end, int(self.path[end - 1])) for end in ends),
-            own_noise=True,
-            decode=None,
-        )
+        messages = tuple((end, int(self.path[end - 1])) for end in ends)
+        return GaussianView(self.n, chosen, basis, np.where(own, -1, self.path), messages)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
         """Return what an observer learns that sees only the last running mean of each of ``nodes``."""
@@ -165,9 +158,7 @@ class Walk(Protocol):
         columns = np.zeros((self.rounds, len(ends)))
         for j, (start, end) in enumerate(itertools.pairwise(starts)):
             columns[start:end, j] = 1 / np.sqrt(end - start)
-        return GaussianView(
-            n=self.n, observers=(), basis=columns, owners=self.path, messages=(), own_noise=False
-        )
+        return GaussianView(self.n, (), columns, self.path, messages=(), own_noise=False)
 
     def observe(
         self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
@@ -224,15 +215,14 @@ class _WalkLocal(NodeState):
         return self._token
 
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
-        path = self.walk.path
-        if t + 1 < self.rounds and path[t + 1] == self.node:
-            token = self._token if path[t] == self.node else rows[int(path[t])]
-            assert token is not None
-            self._hold(token, t + 1, noise, step)
-        elif t + 1 == self.rounds and self.walk.final_public:
-            token = self._token if path[t] == self.node else rows[int(path[t])]
-            assert token is not None
+        path, last = self.walk.path, t + 1 == self.rounds
+        if not (self.walk.final_public if last else path[t + 1] == self.node):
+            return
+        token = self.message(t) if path[t] == self.node else rows[int(path[t])]
+        if last:
             self._result = token / token.dtype.type(self.rounds)
+        else:
+            self._hold(token, t + 1, noise, step)
 
     def result(self) -> np.ndarray:
         return self._result
@@ -240,14 +230,7 @@ class _WalkLocal(NodeState):
 
 @takes_network
 def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int | None = None) -> np.ndarray:
-    """Draw the holders of a walk with transition matrix ``W``; the first is uniform by default.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> sv.protocols.draw_path(sv.graphs.ring(4), 5, np.random.default_rng(0), start=2).shape
-    (5,)
-    """
+    """Draw the holders of a walk with transition matrix ``W``; the first is uniform by default."""
     W = network.W
     path = np.empty(_validate.count(steps, "steps"), dtype=np.int64)
     path[0] = rng.integers(network.n) if start is None else _validate.nodes(start, network.n, "start")[0]
@@ -262,34 +245,23 @@ def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int
 def _checked_path(path: np.ndarray, network: Network, steps: int) -> np.ndarray:
     if path.shape != (steps,) or (path < 0).any() or (path >= network.n).any():
         raise InvalidInput(f"path must hold {steps} nodes from 0 to {network.n - 1}, got shape {path.shape}.")
-    hop = np.flatnonzero(path[1:] != path[:-1])
     known = set(map(tuple, network.edges.tolist()))
-    for t in hop:
-        u, v = sorted((int(path[t]), int(path[t + 1])))
-        if (u, v) not in known:
-            raise GraphError(f"The walk hops from {path[t]} to {path[t + 1]}, not an edge of {network.name}.")
-    path = path.copy()
+    for here, there in itertools.pairwise(path.tolist()):
+        if here != there and (min(here, there), max(here, there)) not in known:
+            raise GraphError(f"The walk hops from {here} to {there}, not an edge of {network.name}.")
     path.setflags(write=False)
     return path
 
 
 class TokenPass(LinearProtocol):
-    """One round in which ``source`` hands its row to some nodes, who take it over; the others keep theirs.
-
-    Examples
-    --------
-    >>> TokenPass(3, source=0, to=[2]).apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
-    [1.0, 2.0, 1.0]
-    """
+    """One round in which ``source`` hands its row to some nodes, who take it over; the others keep theirs."""
 
     name = "handover"
     averages = False
 
     def __init__(self, n: int, source: int, to: Sequence[int]) -> None:
         self.n, self.rounds = n, 1
-        columns = np.arange(n)
-        columns[list(to)] = source
-        self._matrix = sparse.csr_array((np.ones(n), columns, np.arange(n + 1)), shape=(n, n))
+        self._matrix = _copies(n, list(to), source)
 
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the identity with the receivers' rows replaced."""
@@ -297,44 +269,29 @@ class TokenPass(LinearProtocol):
 
 
 class Broadcast(LinearProtocol):
-    """The row of ``source`` reaches everybody along edges of the network, by a tree of shortest paths.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> spread = Broadcast(sv.graphs.path(3), source=0)
-    >>> spread.rounds, spread.apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
-    (2, [1.0, 1.0, 1.0])
-    """
+    """The row of ``source`` reaches everybody along edges of the network, by a tree of shortest paths."""
 
     name = "spread"
     averages = False
 
     def __init__(self, network: Network, source: int) -> None:
         self.n = network.n
-        neighbors: dict[int, list[int]] = {v: [] for v in range(network.n)}
-        for u, v in network.edges:
-            neighbors[int(u)].append(int(v))
-            neighbors[int(v)].append(int(u))
-        reached, layer, layers = {source}, [source], []
-        while layer:
-            parents: dict[int, int] = {}
-            for u in layer:
-                for v in sorted(neighbors[u]):
-                    if v not in reached:
-                        reached.add(v)
-                        parents[v] = u
-            if parents:
-                layers.append(parents)
-            layer = sorted(parents)
-        self.rounds = max(1, len(layers))
-        self._matrices = [self._copies(parents) for parents in layers or [{}]]
-
-    def _copies(self, parents: dict[int, int]) -> sparse.csr_array:
-        columns = np.arange(self.n)
-        columns[list(parents)] = list(parents.values())
-        return sparse.csr_array((np.ones(self.n), columns, np.arange(self.n + 1)), shape=(self.n, self.n))
+        distance = network.distances_from(source)
+        self.rounds = max(1, int(distance.max()))
+        self._matrices = []
+        for level in range(1, self.rounds + 1):
+            layer = np.flatnonzero(distance == level).tolist()
+            around = [network.neighbors(v) for v in layer]
+            parents = [int(w[distance[w] == level - 1].min()) for w in around]
+            self._matrices.append(_copies(self.n, layer, parents))
 
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the identity with the rows of layer ``t + 1`` replaced by their parents'."""
         return self._matrices[t]
+
+
+def _copies(n: int, to: list[int], source: int | list[int]) -> sparse.csr_array:
+    """Return the matrix by which the nodes ``to`` take over the rows of their sources."""
+    columns = np.arange(n)
+    columns[to] = source
+    return sparse.csr_array((np.ones(n), columns, np.arange(n + 1)), shape=(n, n))

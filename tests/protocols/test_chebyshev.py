@@ -1,0 +1,38 @@
+"""Accelerated gossip against its polynomial."""
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.protocols import Chebyshev
+from sottovoce.protocols.chebyshev import chebyshev_gamma
+
+
+def test_chebyshev_is_the_polynomial_with_the_right_start():
+    network = sv.graphs.florentine()
+    W, gap = network.W.toarray(), network.spectral_gap
+    gamma = 2 * (1 - np.sqrt(gap * (1 - gap / 4))) / (1 - gap / 2) ** 2
+    assert chebyshev_gamma(gap) == pytest.approx(gamma)
+    r = 1 - gap / 2
+    assert gamma == pytest.approx(2 / (1 + np.sqrt(1 - r**2)))
+    polynomials = [np.eye(15), W]
+    for _ in range(2, 81):
+        polynomials.append(gamma * W @ polynomials[-1] + (1 - gamma) * polynomials[-2])
+    for k in (0, 1, 2, 9, 80):
+        np.testing.assert_allclose(Chebyshev(network, k).apply(np.eye(15)), polynomials[k], atol=1e-10)
+    distance = np.linalg.norm(polynomials[80] - 1 / 15, 2)
+    assert 1e-10 < distance < 1e-7
+    faster = 2 / (1 + np.sqrt(1 - (1 - gap) ** 2))
+    assert np.linalg.norm(Chebyshev(network, 80, gamma=faster).apply(np.eye(15)) - 1 / 15, 2) < 1e-9
+
+
+def test_a_zero_start_multiplies_the_mean():
+    """The planted bug of the published recursion, x^{-1} = 0, is visible on the Florentine graph."""
+    network = sv.graphs.florentine()
+    gamma = chebyshev_gamma(network.spectral_gap)
+    previous, x = np.zeros(15), np.ones(15)
+    for _ in range(300):
+        previous, x = x, gamma * network.W @ x + (1 - gamma) * previous
+    assert x.mean() == pytest.approx(1 / (2 - gamma), rel=1e-3)
+    assert x.mean() == pytest.approx(2.60, abs=0.01)
+    assert Chebyshev(network, 300).apply(np.ones(15)).mean() == pytest.approx(1.0)

@@ -1,0 +1,94 @@
+"""Gossip with a fixed matrix, with fresh noise and with weights that do not average."""
+
+import numpy as np
+import pytest
+from tests.protocols.cases import CountingNoise, run_locally
+
+import sottovoce as sv
+from sottovoce.errors import InvalidInput
+from sottovoce.protocols import FreshNoiseGossip, Gossip, NeighborSum
+
+
+def test_gossip_converges_at_the_spectral_rate():
+    network = sv.graphs.florentine()
+    values = np.random.default_rng(0).normal(size=(15, 1))
+    start = np.linalg.norm(values - values.mean())
+    for rounds in (5, 20, 60):
+        error = np.linalg.norm(Gossip(network, rounds).apply(values) - values.mean())
+        assert error <= (1 - network.spectral_gap) ** rounds * start * (1 + 1e-9)
+
+
+def test_refreshed_peers_give_the_same_bits():
+    protocol = FreshNoiseGossip(sv.graphs.ring(6), 5, tau=0.2)
+    values = np.random.default_rng(1).normal(size=(6, 4))
+    stacked = protocol.apply(values, noise=CountingNoise(), step=3)
+    local, sent = run_locally(protocol, values, CountingNoise(), 3)
+    assert stacked.tobytes() == local.tobytes()
+    assert sent == protocol.messages
+    assert not np.allclose(stacked, Gossip(sv.graphs.ring(6), 5).apply(values))
+
+
+def test_refreshed_noise_has_the_predicted_variance():
+    network, rounds, tau = sv.graphs.ring(5), 4, 0.5
+    protocol = FreshNoiseGossip(network, rounds, tau=tau)
+    rng = np.random.default_rng(0)
+
+    class Source:
+        def perturb(self, values, *, agents, step, std, stream=0):
+            return values + std * rng.normal(size=values.shape)
+
+    runs = protocol.apply(np.zeros((5, 40_000)), noise=Source())
+    W = network.W.toarray()
+    expected = tau**2 * sum(np.linalg.matrix_power(W, 2 * k)[0, 0] for k in range(1, rounds))
+    assert runs[0].var() == pytest.approx(expected, rel=0.03)
+    assert runs.mean(axis=0).var() == pytest.approx((rounds - 1) * tau**2 / 5, rel=0.03)
+
+
+def test_neighbor_sum_is_the_adjacency():
+    network = sv.graphs.grid(2, 3)
+    values = np.random.default_rng(0).normal(size=(6, 2))
+    np.testing.assert_allclose(NeighborSum(network).apply(values), network.adjacency @ values)
+
+
+def by_rows(W, v, rounds):
+    """h from the rows of explicit powers; few rounds, so that powers are harmless."""
+    n = len(W)
+    power, seen = np.eye(n), [np.eye(n)[v]]
+    for _ in range(rounds):
+        seen += [power[w] for w in np.flatnonzero(W[v]) if w != v]
+        power = W @ power
+    projector = np.linalg.pinv(np.array(seen)) @ np.array(seen)
+    h = np.diag(projector).copy()
+    h[v] = 0.0
+    return h
+
+
+@pytest.mark.parametrize("name", ["florentine", "karate", "star:6", "grid:3:4"])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_view_of_row_stochastic_gossip(name, rounds):
+    network = sv.graphs.parse(f"{name}:weights=row_stochastic")
+    gossip = sv.protocols.Gossip(network, rounds)
+    for v in range(network.n):
+        np.testing.assert_allclose(
+            gossip.view(v).leakage(), by_rows(network.W.toarray(), v, rounds), atol=1e-8
+        )
+
+
+INVALID = [
+    (lambda: Gossip(sv.graphs.ring(4), -1), "at least 0"),
+    (lambda: Gossip(sv.graphs.ring(4), 1.5), "whole number"),
+    (lambda: Gossip(sv.graphs.ring(4), 2).view(4), "0 to 3"),
+    (lambda: Gossip(sv.graphs.ring(4), 2).view([]), "at least one node"),
+    (lambda: Gossip(sv.graphs.ring(4), 2).apply([1.0, np.nan, 2.0, 3.0]), "row 1"),
+    (lambda: Gossip(sv.graphs.ring(4), 2).apply(np.zeros((3, 2))), "one row per node"),
+    (lambda: Gossip(sv.graphs.ring(4), 2).apply(["a"] * 4), "numbers"),
+    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 2, tau=-1), "tau"),
+    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 3, tau=1).apply(np.zeros(4)), "noise="),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), INVALID)
+def test_invalid_input_is_refused_in_one_sentence(call, words):
+    with pytest.raises(InvalidInput, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
