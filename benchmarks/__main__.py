@@ -43,12 +43,12 @@ def main() -> int:
     for name in options.names or NAMES:
         print(f"{name} ...", file=sys.stderr, flush=True)
         begin = time.perf_counter()
-        given = options.options.split()
+        arguments = options.options.split()
         if options.against is None:
-            records[name] = ran(name, given, HERE.parent)
+            records[name] = ran(name, arguments, HERE.parent)
         else:
             turns = [
-                [ran(name, given, root) for root in (options.against.resolve(), HERE.parent)]
+                [ran(name, arguments, root) for root in (options.against.resolve(), HERE.parent)]
                 for _ in range(options.turns)
             ]
             records[name] = side_by_side(turns)
@@ -61,15 +61,15 @@ def main() -> int:
     return int(failed)
 
 
-def ran(name: str, given: list[str], root: Path) -> dict[str, Any]:
+def ran(name: str, arguments: list[str], root: Path) -> dict[str, Any]:
     """What the benchmark of one checkout prints; it imports that checkout's package."""
     where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    command = [sys.executable, "-m", f"benchmarks.{name}", *given]
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
     done = subprocess.run(command, cwd=root, env=where, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = (
+    result: dict[str, Any] = (
         json.loads(done.stdout) if done.returncode == 0 else {"failed": done.returncode, "in": root.name}
     )
-    return found
+    return result
 
 
 def side_by_side(turns: list[list[dict[str, Any]]]) -> dict[str, Any]:
@@ -78,15 +78,15 @@ def side_by_side(turns: list[list[dict[str, Any]]]) -> dict[str, Any]:
     if broken is not None:
         return broken
     before, now = ([dict(figures(turn[k])) for turn in turns] for k in (0, 1))
-    found = {}
+    compared = {}
     for key in before[0]:
         if all(key in record for record in (*before, *now)):
             old, new = ([record[key] for record in records] for records in (before, now))
             middle = statistics.median(old)
-            found[key] = {"before": old, "now": new} | (
+            compared[key] = {"before": old, "now": new} | (
                 {"now_over_before": round(statistics.median(new) / middle, 3)} if middle else {}
             )
-    return found
+    return compared
 
 
 def figures(record: Any, path: str = "") -> Iterator[tuple[str, float]]:

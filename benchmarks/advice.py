@@ -56,8 +56,8 @@ def by_hand() -> int:
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     """What it returns, seconds of the clock, seconds of the processor."""
     clock, processor = time.perf_counter(), time.process_time()
-    found = work()
-    return found, time.perf_counter() - clock, time.process_time() - processor
+    result = work()
+    return result, time.perf_counter() - clock, time.process_time() - processor
 
 
 def main() -> None:
@@ -67,10 +67,10 @@ def main() -> None:
     out = parser.parse_args().out
     sv.advise(4, epsilon=EPSILON, delta=DELTA, records=EACH)  # imports and compilation are not counted
     record: dict[str, Any] = {"command": "python -m benchmarks.advice", "members": N}
-    for name, (members, asked) in CASES.items():
+    for name, (members, options) in CASES.items():
         advice, clock, processor = timed(
-            lambda members=members, asked=asked: sv.advise(
-                members, epsilon=EPSILON, delta=DELTA, records=EACH, **asked
+            lambda members=members, options=options: sv.advise(
+                members, epsilon=EPSILON, delta=DELTA, records=EACH, **options
             )
         )
         record[name] = {

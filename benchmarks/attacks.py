@@ -41,12 +41,12 @@ def plain_row_reduction(rows: list[list[float]], tolerance: float = 1e-9) -> set
                 factor = rows[r][column]
                 rows[r] = [x - factor * y for x, y in zip(rows[r], rows[lead], strict=True)]
         lead += 1
-    found = set()
+    determined = set()
     for row in rows[:lead]:
         large = [c for c, x in enumerate(row) if abs(x) > 1e-6]
         if len(large) == 1:
-            found.add(large[0])
-    return found
+            determined.add(large[0])
+    return determined
 
 
 def ego414() -> dict[str, object]:

@@ -87,11 +87,11 @@ def random_walk(quick: bool) -> dict[str, float]:
                     holder = int(rng.choice(W.indices[row], p=W.data[row] / W.data[row].sum()))
             return theta
 
-        found = medians(
+        seconds = medians(
             {"kernel": lambda plan=plan: plan.run(data, np.random.default_rng(0)), "numpy": twin}, 3
         )
-        out[f"{name}_steps_per_second"] = steps / found["kernel"]
-        out[f"{name}_against_numpy"] = (steps / found["kernel"]) / (few / found["numpy"])
+        out[f"{name}_steps_per_second"] = steps / seconds["kernel"]
+        out[f"{name}_against_numpy"] = (steps / seconds["kernel"]) / (few / seconds["numpy"])
     return out
 
 
@@ -108,7 +108,7 @@ def coordinate_step(quick: bool) -> dict[str, float]:
             np.add(u, buffer, out=u)
 
         repeats = 40 if n < 1e6 else 9
-        found = medians(
+        seconds = medians(
             {
                 "logistic": lambda u=u, x=x, other=other: _pass_logistic(u, 1e-9, other, x, 0.5),
                 "squared": lambda u=u, x=x, other=other: _pass_squared(u, 1e-9, other, x, 0.5),
@@ -118,9 +118,9 @@ def coordinate_step(quick: bool) -> dict[str, float]:
             repeats,
         )
         for loss in ("logistic", "squared"):
-            out[f"{label}_{loss}_over_column_sum"] = found[loss] / found["read"]
-            out[f"{label}_{loss}_over_stream_pass"] = found[loss] / found["stream"]
-        out[f"{label}_logistic_ns_per_record"] = 1e9 * found["logistic"] / n
+            out[f"{label}_{loss}_over_column_sum"] = seconds[loss] / seconds["read"]
+            out[f"{label}_{loss}_over_stream_pass"] = seconds[loss] / seconds["stream"]
+        out[f"{label}_logistic_ns_per_record"] = 1e9 * seconds["logistic"] / n
     return out
 
 
@@ -160,11 +160,11 @@ def greedy(quick: bool) -> dict[str, float]:
     )
     plan.run((X, y), np.random.default_rng(0))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = medians({"dp-gcd": lambda: plan.run((X, y), np.random.default_rng(0))}, 3)
+    seconds = medians({"dp-gcd": lambda: plan.run((X, y), np.random.default_rng(0))}, 3)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return {
         "features": p,
-        "seconds_per_step": found["dp-gcd"] / 10,
+        "seconds_per_step": seconds["dp-gcd"] / 10,
         "peak_growth_mb": grown,
         "dense_copy_mb": n * p * 8 / 2**20,
     }
@@ -200,12 +200,12 @@ def against_libraries(quick: bool) -> dict[str, float]:
         )
     except ImportError:
         pass
-    found = medians(works, 5)
+    seconds = medians(works, 5)
     return {
-        f"{name}_over_{rival}": found[name] / found[rival]
+        f"{name}_over_{rival}": seconds[name] / seconds[rival]
         for name in ("dp-cd", "dp-sgd")
         for rival in ("scikit-learn", "diffprivlib")
-        if rival in found
+        if rival in seconds
     }
 
 

@@ -193,9 +193,9 @@ def shares(
     def timed(part: str, method: Callable) -> Callable:
         def call(*args, **options):
             begin = clock()
-            found = method(*args, **options)
+            result = method(*args, **options)
             spent[part] += clock() - begin
-            return found
+            return result
 
         return call
 
@@ -211,9 +211,9 @@ def shares(
         rows.append([*(part / whole for part in spent.values()), 1 - sum(spent.values()) / whole])
     for owner, name in parts.values():
         object.__delattr__(owner, name)
-    found = np.median(rows, axis=0)
+    medians = np.median(rows, axis=0)
     return {
-        part: round(100 * float(share), 1) for part, share in zip([*parts, "the rest"], found, strict=True)
+        part: round(100 * float(share), 1) for part, share in zip([*parts, "the rest"], medians, strict=True)
     }
 
 
@@ -244,8 +244,8 @@ class Encoder(torch.nn.Module):
         q, k, v = (
             layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v)
         )
-        found = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = self.norms[0](x + self.out(found))
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = self.norms[0](x + self.out(attended))
         return self.norms[1](x + self.down(torch.relu(self.up(x))))
 
 
@@ -286,7 +286,7 @@ def opacus_forms(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict
     from opacus.validators import ModuleValidator
 
     net.spread = True
-    found = {}
+    variants = {}
     for name, form in (("opacus_hooks", opacus_hooks), ("opacus_ghost", opacus_ghost)):
         try:
             work = form(ModuleValidator.fix(net.train()), x, y, 1.0)
@@ -294,14 +294,14 @@ def opacus_forms(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict
         except Exception as reason:
             print(f"{name}: {type(reason).__name__}: {str(reason).splitlines()[0]}", file=sys.stderr)
         else:
-            found[name] = work
-    return found
+            variants[name] = work
+    return variants
 
 
 def sequences(repeats: int, batch_size: int = 16, places: int = 64) -> dict[str, object]:
     """A transformer, the same with LoRA, an LSTM, one agent: ours, plain autograd, one by one and Opacus."""
     x, y = torch.randint(0, 100, (1, batch_size, places)), torch.randint(0, 4, (1, batch_size))
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for name in ("transformer", "lora", "lstm"):
         objective = NetObjective(reader(name), clip_norm=1.0)
         assert objective.explain(x, y).startswith("fast"), objective.explain(x, y)
@@ -323,12 +323,12 @@ def sequences(repeats: int, batch_size: int = 16, places: int = 64) -> dict[str,
         } | opacus_forms(objective.module(theta[0]), x[0], y[0])
         seconds = interleaved(forms, repeats)
         ours = seconds["sottovoce"]
-        found[name] = {
+        figures[name] = {
             "ms": {form: round(1e3 * s, 1) for form, s in seconds.items()},
             "over_plain_autograd": round(ours / seconds["plain_autograd"], 2),
             **{f"{form}_over_sottovoce": round(s / ours, 2) for form, s in list(seconds.items())[2:]},
         }
-    return found
+    return figures
 
 
 def resnet(repeats: int, batch: int = 50) -> dict[str, object]:

@@ -23,23 +23,23 @@ from sottovoce.report.explorer.server import ExplorerServer
 GRAPH, DELTA, TARGET = "er:200:1.5:seed=3", 1e-5, 200.0
 
 
-def asked(server: ExplorerServer, what: str, **more: Any) -> dict[str, Any]:
+def query(server: ExplorerServer, what: str, **more: Any) -> dict[str, Any]:
     """One question over HTTP, as the page asks it."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     body = json.dumps({"setting": {"graph": GRAPH}, **more})
     connection.request("POST", f"/{what}", body, {"X-Sottovoce-Token": server.token})
-    found: dict[str, Any] = json.loads(connection.getresponse().read())
+    answer: dict[str, Any] = json.loads(connection.getresponse().read())
     connection.close()
-    return found
+    return answer
 
 
 def clicks(server: ExplorerServer) -> list[float]:
     """Milliseconds of a view for every tenth observer; the first, which loads, is not counted."""
-    asked(server, "view", observers=[0])
+    query(server, "view", observers=[0])
     taken = []
     for v in range(1, 200, 10):
         begin = time.perf_counter()
-        asked(server, "view", observers=[v])
+        query(server, "view", observers=[v])
         taken.append(1000 * (time.perf_counter() - begin))
     return taken
 

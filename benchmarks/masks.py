@@ -42,7 +42,7 @@ def medians(forms: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
             form()
             if turn > 1:
                 times[name].append(time.process_time() - begin)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def masks_of(partners: int, bits: int) -> PairMasks:
@@ -68,7 +68,7 @@ def step(dim: int = 38_424, partners: int = 9, batch_size: int = 256) -> dict[st
         bound=1.0, sensitivity=1.0 / batch_size, noise_std=[3.0 / batch_size] * 10, dim=dim, steps=2000
     )
     row, masks = np.zeros(dim, grid.dtype), masks_of(partners, grid.bits)
-    found = medians(
+    seconds = medians(
         {
             "masks": lambda: masks.hide(row, 0, CHAIN),
             "whole_step": whole_step(objective, batch_size),
@@ -79,10 +79,10 @@ def step(dim: int = 38_424, partners: int = 9, batch_size: int = 256) -> dict[st
         9,
     )
     return {
-        **found,
-        "ratio": found["masks"] / (found["gradient_of_any_network"] + found["noise"]),
-        "ratio_to_the_whole_step": found["masks"] / found["whole_step"],
-        "ratio_to_the_hand_written_gradient": found["masks"] / (found["gradient"] + found["noise"]),
+        **seconds,
+        "ratio": seconds["masks"] / (seconds["gradient_of_any_network"] + seconds["noise"]),
+        "ratio_to_the_whole_step": seconds["masks"] / seconds["whole_step"],
+        "ratio_to_the_hand_written_gradient": seconds["masks"] / (seconds["gradient"] + seconds["noise"]),
         "target": "below 0.05",
         "rival": "gradient and noise of the same step, one thread",
     }
@@ -128,10 +128,10 @@ def million(dim: int = 1_000_000, partners: int = 50) -> dict[str, Any]:
         for _ in range(partners):
             Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor().update(zeros)
 
-    found = medians({"masks": lambda: masks.hide(row, 0, CHAIN), "aes": bare}, 5)
+    seconds = medians({"masks": lambda: masks.hide(row, 0, CHAIN), "aes": bare}, 5)
     return {
-        **found,
-        "ratio": found["masks"] / found["aes"],
+        **seconds,
+        "ratio": seconds["masks"] / seconds["aes"],
         "target": "masks below 0.2 s",
         "rival": "AES-256-CTR of the same bytes, cryptography",
     }
@@ -143,10 +143,10 @@ def peers(n: int = 4, dim: int = 10_000, steps: int = 60, turns: int = 3) -> dic
     for _ in range(turns):
         for protocol in rates:
             rates[protocol].append(_rate(protocol, n, dim, steps))
-    found = {name: statistics.median(listed) for name, listed in rates.items()}
+    medians_by_name = {name: statistics.median(values) for name, values in rates.items()}
     pairs = [a / b for a, b in zip(rates["masked"], rates["tree"], strict=True)]
     return {
-        **{f"{name}_steps_per_second": rate for name, rate in found.items()},
+        **{f"{name}_steps_per_second": rate for name, rate in medians_by_name.items()},
         "ratio": statistics.median(pairs),
         "target": "at least 0.9",
         "rival": "the same tree without masks",

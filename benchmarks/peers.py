@@ -44,19 +44,24 @@ def medians(forms: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
             form()
             if turn > 1:
                 times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def noise() -> dict[str, Any]:
     values, rng, source = np.zeros((1, 1_000_000)), np.random.default_rng(0), ProtectiveNoise()
-    found = medians(
+    seconds = medians(
         {
             "ours": lambda: source.perturb(values, agents=[0], step=0, std=1.0),
             "numpy": lambda: values + rng.normal(0.0, 1.0, values.shape),
         },
         15,
     )
-    return {**found, "ratio": found["ours"] / found["numpy"], "target": "at most 4", "rival": "numpy normal"}
+    return {
+        **seconds,
+        "ratio": seconds["ours"] / seconds["numpy"],
+        "target": "at most 4",
+        "rival": "numpy normal",
+    }
 
 
 def roundtrip() -> dict[str, Any]:
@@ -99,11 +104,11 @@ async def _roundtrip(repeats: int = 60) -> dict[str, Any]:
         await bare(content, timeout=10)
         theirs.append(time.perf_counter() - begin)
     await asyncio.gather(left.stop(), right.stop(), channel.close(), server.stop(0))
-    found = {"ours": statistics.median(ours[5:]), "bare": statistics.median(theirs[5:])}
+    seconds = {"ours": statistics.median(ours[5:]), "bare": statistics.median(theirs[5:])}
     calm = statistics.quantiles(ours[5:], n=10)[0] / statistics.quantiles(theirs[5:], n=10)[0]
     return {
-        **found,
-        "ratio": found["ours"] / found["bare"],
+        **seconds,
+        "ratio": seconds["ours"] / seconds["bare"],
         "ratio_of_best_deciles": calm,  # what the two take when nothing else disturbs them
         "target": "at most 2",
         "rival": "bare gRPC mutual TLS, the same bytes echoed in one call",
@@ -198,14 +203,14 @@ def processor_seconds(processes: list[subprocess.Popen[str]]) -> float:
 def fsync_seconds(folder: Path, size: int) -> float:
     """What the disk alone takes for one round's bytes and their sync."""
     handle = os.open(folder / "probe", os.O_WRONLY | os.O_CREAT)
-    found = []
+    seconds = []
     for _ in range(50):
         begin = time.perf_counter()
         os.write(handle, bytes(size))
         os.fdatasync(handle)
-        found.append(time.perf_counter() - begin)
+        seconds.append(time.perf_counter() - begin)
     os.close(handle)
-    return statistics.median(found)
+    return statistics.median(seconds)
 
 
 def free_ports(n: int) -> list[int]:

@@ -123,9 +123,9 @@ def audits(trials: int = 64, runs: int = 400_000, rounds: int = 2) -> dict:
     from sottovoce.runners.sweep import grid, sweep
     from sottovoce_papers.sweep_targets import audit_trial
 
-    def seconds(function, listed, folder: str, jobs: int) -> float:
+    def seconds(function, points, folder: str, jobs: int) -> float:
         begin = time.perf_counter()
-        sweep(function, listed, folder, jobs=jobs)
+        sweep(function, points, folder, jobs=jobs)
         return time.perf_counter() - begin
 
     limit_threads(1)  # here too, or BLAS gives the one worker both cores
@@ -133,13 +133,13 @@ def audits(trials: int = 64, runs: int = 400_000, rounds: int = 2) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         for jobs in (1, 2):  # one worker is this process: it has no start-up but its imports
             with tempfile.TemporaryDirectory() as ready:
-                listed = grid(folder=[ready], workers=[jobs], repeat=range(jobs))
-                begun[jobs] = seconds(warm, listed, folder, jobs)
+                points = grid(folder=[ready], workers=[jobs], repeat=range(jobs))
+                begun[jobs] = seconds(warm, points, folder, jobs)
         for turn in range(rounds):
             share = range(turn * trials // rounds, (turn + 1) * trials // rounds)
-            listed = grid(graph=["florentine"], runs=[runs], rounds=[6], repeat=share)
+            points = grid(graph=["florentine"], runs=[runs], rounds=[6], repeat=share)
             for jobs in (1, 2):
-                spent[jobs] += seconds(audit_trial, listed, f"{folder}/{jobs}", jobs)
+                spent[jobs] += seconds(audit_trial, points, f"{folder}/{jobs}", jobs)
     return {
         "trials": trials, "runs_per_trial": runs, "seconds_1_worker": spent[1], "seconds_2_workers": spent[2],
         "start_1_worker": begun[1], "start_2_workers": begun[2],
@@ -154,13 +154,13 @@ def start() -> dict:
         "from sottovoce.runners.distributed import Cluster\nimport json, sys\n"
         "with Cluster.join() as c: c.meet()\nif c.rank == 0: json.dump({}, open(sys.argv[1], 'w'))"
     )
-    found = {}
+    seconds_by_backend = {}
     if find_spec("torch") is None:
-        found["cluster, 2 ranks"] = "not installed"
+        seconds_by_backend["cluster, 2 ranks"] = "not installed"
     else:
         begin = time.perf_counter()
         on_ranks(nothing, 2)
-        found["cluster, 2 ranks"] = time.perf_counter() - begin
+        seconds_by_backend["cluster, 2 ranks"] = time.perf_counter() - begin
     for backend, module in (("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")):
         code = (
             "import tempfile\nfrom sottovoce_papers.sweep_targets import *\n"
@@ -169,15 +169,15 @@ def start() -> dict:
             f"jobs=2, backend={backend!r})"
         )
         if find_spec(module) is None:
-            found[f"{backend}, 2 workers"] = "not installed"
+            seconds_by_backend[f"{backend}, 2 workers"] = "not installed"
             continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "start.py"
             path.write_text(f"import {module}\n{code}")
             begin = time.perf_counter()
             subprocess.run([sys.executable, str(path)], env=ONE, capture_output=True, check=True)
-            found[f"{backend}, 2 workers"] = time.perf_counter() - begin
-    return found
+            seconds_by_backend[f"{backend}, 2 workers"] = time.perf_counter() - begin
+    return seconds_by_backend
 
 
 PARTS = {"resnet": resnet, "traffic": traffic, "audits": audits, "start": start}

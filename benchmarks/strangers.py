@@ -246,18 +246,18 @@ def back_in(count: int = 2000) -> dict[str, Any]:
     """A neighbor of the besieged peer is killed and comes back; the time includes the start of Python."""
     run = Run()
     run.wait(0, 50)
-    found = {}
+    seconds = {}
     for name in ("undisturbed", "besieged"):
         strangers = Strangers(run, count, 250) if name == "besieged" else None
         run.processes[3].kill()
         run.processes[3].wait()
         at = run.round()
         run.processes[3] = run.start(3)
-        found[name] = run.wait(0, at + 5)
+        seconds[name] = run.wait(0, at + 5)
         if strangers is not None:
             strangers.end()
     run.end()
-    return {**found, "unit": "seconds until the ring goes on"}
+    return {**seconds, "unit": "seconds until the ring goes on"}
 
 
 def ratio(calm: list[Window], disturbed: list[Window]) -> dict[str, Any]:
@@ -283,17 +283,17 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--out", type=Path, help="write the record here, after every line")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     work = {
-        "idle": lambda: knocking(2000, 250, given.seconds, given.turns),
-        "one": lambda: knocking(1000, 1, given.seconds, given.turns),
-        "flood": lambda: flood(given.seconds, given.turns),
+        "idle": lambda: knocking(2000, 250, arguments.seconds, arguments.turns),
+        "one": lambda: knocking(1000, 1, arguments.seconds, arguments.turns),
+        "flood": lambda: flood(arguments.seconds, arguments.turns),
         "return": back_in,
     }
-    words = f"--seconds {given.seconds:g} --turns {given.turns}"
+    words = f"--seconds {arguments.seconds:g} --turns {arguments.turns}"
     record: dict[str, Any] = {"command": f"python -m benchmarks.strangers {words}"}
-    for name in given.lines or work:
+    for name in arguments.lines or work:
         record[name] = work[name]()
-        if given.out is not None:
-            given.out.write_text(json.dumps(record, indent=1) + "\n")
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))

@@ -1,5 +1,6 @@
 """The documents say what the code does: their examples and commands run."""
 
+import ast
 import contextlib
 import doctest
 import io
@@ -153,3 +154,19 @@ def test_what_may_be_accepted_is_on_the_page_of_plan_files():
     page = (ROOT / "docs" / "plan-files.md").read_text()
     for name in UNCHARGED:
         assert f"| `{name}` |" in page
+
+
+def test_answers_quote_messages_that_the_code_can_print():
+    messages = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                messages.append(node.value)
+            elif isinstance(node, ast.JoinedStr):  # adjacent literals of one f-string are joined
+                messages.append("".join(p.value if isinstance(p, ast.Constant) else "\0" for p in node.values))
+    everything = "\n".join(messages)
+    quoted = re.findall(r"^### `(.*)`$", (ROOT / "docs/answers.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 10
+    for heading in quoted:
+        for part in heading.split("..."):
+            assert part.strip(" .") in everything, heading

@@ -27,7 +27,7 @@ WORTH = {
     "add-an-algorithm": lambda left: left["accuracy"](left["DiffusionSGD"]) > 0.85,
     "add-a-protocol": lambda left: left["plan"].schedule(0).name == "matching",
     "add-an-observation-model": lambda left: left["plan"].privacy("network").label == "exact",
-    "sign-a-study": lambda left: left["audit"].tightness > 0.8,
+    "sign-an-agreement": lambda left: left["audit"].tightness > 0.8,
 }  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def grid(case: dict[str, Any], seed: int, trees: int) -> list[tuple[str, float, 
     network = sv.graphs.from_networkx(graph)
     moves = 1.0 if case["hide"] == "member" else 0.5 * n / sum(case["sizes"])
     tau = (moves / mu_of(EPSILON, DELTA)) ** 2
-    found = []
+    candidates = []
     for k in range(trees):
         rng = np.random.default_rng([seed, k])
         kind: Any = ("bfs", "uniform", "capped")[k % 3]
@@ -98,20 +98,20 @@ def grid(case: dict[str, Any], seed: int, trees: int) -> list[tuple[str, float, 
         plain.add_nodes_from(range(n))
         seconds = 2 * tree.depth * LATENCY
         loud = sum(degree <= c for _, degree in plain.degree)
-        found.append(("tree, equal", math.sqrt(n * tau) / n, seconds))
+        candidates.append(("tree, equal", math.sqrt(n * tau) / n, seconds))
         total = tau * (loud + FLOOR * (n - loud))
-        found.append(("tree, closed form", math.sqrt(total) / n, seconds))
+        candidates.append(("tree, closed form", math.sqrt(total) / n, seconds))
         if c == 1:  # any noise at all, scaled until every component that somebody sees is loud enough
             weights = rng.lognormal(sigma=float(rng.uniform(0.1, 1.5)), size=n)
             scaled = np.maximum(weights / quietest_part(tree, weights), FLOOR)
-            found.append(("tree, random noise", math.sqrt(tau * scaled.sum()) / n, seconds))
+            candidates.append(("tree, random noise", math.sqrt(tau * scaled.sum()) / n, seconds))
         if case["masks"]:
-            found.append(("masked", math.sqrt(tau * n / (n - c)) / n, seconds))
+            candidates.append(("masked", math.sqrt(tau * n / (n - c)) / n, seconds))
     quick = math.log2(n) * LATENCY
     if n & (n - 1) == 0 and 2 * graph.number_of_edges() == n * (n - 1):
-        found.append(("exchange", math.sqrt(n * tau) / n, quick))
-    found += [(f"gossip {t}", math.sqrt(n * tau) / n, 2 * t * LATENCY) for t in range(n, n + 40)]
-    return found
+        candidates.append(("exchange", math.sqrt(n * tau) / n, quick))
+    candidates += [(f"gossip {t}", math.sqrt(n * tau) / n, 2 * t * LATENCY) for t in range(n, n + 40)]
+    return candidates
 
 
 def judge_consortium(seed: int, trees: int = 80) -> dict[str, Any]:
@@ -164,9 +164,9 @@ def judge_leaves(name: str, patience: int = 10) -> dict[str, Any]:
         parents = few_leaf_tree(network, np.random.default_rng(seed), tries)
         return int(least_tree_noise(Tree(network, parents=parents), 1, floor=0.0).sum())
 
-    found = leaves(0, 30)
-    known = min([found, *(leaves(seed, 30) for seed in range(1, patience))]) if found > 2 else 2
-    return {"part": "leaves", "graph": name, "n": network.n, "found": found, "best_known": known}
+    tree_leaves = leaves(0, 30)
+    known = min([tree_leaves, *(leaves(seed, 30) for seed in range(1, patience))]) if tree_leaves > 2 else 2
+    return {"part": "leaves", "graph": name, "n": network.n, "found": tree_leaves, "best_known": known}
 
 
 # ---- errors of averages --------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def holds(lines: list[dict[str, Any]]) -> dict[str, Any]:
         for part in ("consortia", "leaves", "errors", "scores")
     }
     programs = by["consortia"]
-    found = {
+    summary = {
         "consortia": len(by["consortia"]),
         "budget_met": sum(one["meets"] for one in by["consortia"]),
         "beaten": sum(bool(one["beaten_by"]) for one in by["consortia"]),
@@ -264,17 +264,17 @@ def holds(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "covered": sum(one["covered"] for one in by["scores"]),
         "narrow": sum(one["narrow"] for one in by["scores"]),
     }
-    found["holds"] = bool(
-        found["budget_met"] == found["consortia"]
-        and found["beaten"] == 0
-        and (found["least_candidates"] or 200) >= 200
-        and (found["program_off"] or 0) <= 1e-6
-        and (found["worst_leaves_above_best_known"] or 0) <= 1
-        and (found["worst_error_off"] or 0) <= 0.03
-        and found["covered"] >= 0.9 * found["scores"]
-        and found["narrow"] == found["scores"]
+    summary["holds"] = bool(
+        summary["budget_met"] == summary["consortia"]
+        and summary["beaten"] == 0
+        and (summary["least_candidates"] or 200) >= 200
+        and (summary["program_off"] or 0) <= 1e-6
+        and (summary["worst_leaves_above_best_known"] or 0) <= 1
+        and (summary["worst_error_off"] or 0) <= 0.03
+        and summary["covered"] >= 0.9 * summary["scores"]
+        and summary["narrow"] == summary["scores"]
     )
-    return found
+    return summary
 
 
 def main() -> int:
@@ -306,16 +306,16 @@ def main() -> int:
             file.write(json.dumps(one) + "\n")
         if one.get("beaten_by") or not one.get("meets", True):
             print(json.dumps(one), file=sys.stderr, flush=True)
-    said = holds(lines)
+    summary = holds(lines)
     command = f"python -m verification.advice_check --cases {options.cases} --scores {options.scores}"
     record = {
         "name": "advice", "config": {"epsilon": EPSILON, "delta": DELTA, "command": command},
-        "metrics": said, "history": [one for one in lines if one["part"] == "scores"], "guarantees": [],
+        "metrics": summary, "history": [one for one in lines if one["part"] == "scores"], "guarantees": [],
         "provenance": {"version": sv.__version__},
     }  # fmt: skip
     options.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(said, indent=1))
-    return 0 if said["holds"] else 1
+    print(json.dumps(summary, indent=1))
+    return 0 if summary["holds"] else 1
 
 
 if __name__ == "__main__":

@@ -70,47 +70,47 @@ VIEWS: dict[str, dict[str, Any]] = {
 
 def contract() -> Iterator[tuple[str, Any]]:
     """Yield outputs and privacy costs of every contract case."""
-    listed = load("tests/algorithms/cases.py")
-    for case in listed.CASES:
+    cases_module = load("tests/algorithms/cases.py")
+    for case in cases_module.CASES:
         for adjacency in case.make.adjacencies:
             options = {"adjacency": adjacency, "noise_multiplier": 0.7}
             plan = case.plan(**options)
-            yield from _outputs(f"{case}/{adjacency}", plan, listed.shards())
+            yield from _outputs(f"{case}/{adjacency}", plan, cases_module.shards())
             yield from _costs(f"{case}/{adjacency}", plan)
             if adjacency != "user":
                 yield from _outputs(
-                    f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5), listed.shards()
+                    f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5), cases_module.shards()
                 )
                 yield from _costs(f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5))
             try:
-                objective, data = _net(listed)
+                objective, data = _net(cases_module)
             except ImportError:
                 yield f"contract/{case}/{adjacency}/net", ABSENT
                 continue
             yield from _outputs(
                 f"{case}/{adjacency}/net", case.plan(objective, **options | {"clip_norm": None}), data
             )
-    masked = next(case for case in listed.CASES if case.name == "consensus-sgd")
+    masked = next(case for case in cases_module.CASES if case.name == "consensus-sgd")
     plan = masked.plan(protocol="masked", adjacency="user", noise_multiplier=8.0)
-    yield from _outputs("consensus-sgd/masked", plan, listed.shards())
+    yield from _outputs("consensus-sgd/masked", plan, cases_module.shards())
     yield from _costs("consensus-sgd/masked", plan)
-    for case in listed.OTHERS:
+    for case in cases_module.OTHERS:
         plan = case.plan(case.noise)
         yield from _outputs(case.name.replace(" ", "-"), plan, case.data())
         yield from _costs(case.name.replace(" ", "-"), plan)
 
 
-def _net(listed: Any) -> tuple[Any, Any]:
+def _net(cases_module: Any) -> tuple[Any, Any]:
     import torch
 
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.objectives.nets.objective import NetObjective
 
-    data = listed.shards()
+    data = cases_module.shards()
     parts = [np.arange(data.offsets[v], data.offsets[v + 1]) for v in range(data.n)]
     agents = AgentData(data.X.astype(np.float32), (data.y > 0).astype(int), parts, classes=2)
     torch.manual_seed(0)
-    return NetObjective(torch.nn.Linear(listed.P, 2), clip_norm=1.0), agents
+    return NetObjective(torch.nn.Linear(cases_module.P, 2), clip_norm=1.0), agents
 
 
 def _outputs(name: str, plan: Any, data: Any) -> Iterator[tuple[str, Any]]:
@@ -148,8 +148,8 @@ def peers() -> Iterator[tuple[str, Any]]:
     from sottovoce.peers.run_keys import RunKeys
     from sottovoce.secure_sum.keys import MaskKey
 
-    links, listed = load("tests/peers/conftest.py"), load("tests/peers/test_equivalence.py")
-    for name, case in listed.CASES.items():
+    links, equivalence = load("tests/peers/conftest.py"), load("tests/peers/test_equivalence.py")
+    for name, case in equivalence.CASES.items():
         # the words that seed a recorded run stay when a case is renamed
         words = name.replace("masked, batches", "masked, lots")
         run = hashlib.sha256(f"recorded run of {words}".encode()).digest()
@@ -159,7 +159,7 @@ def peers() -> Iterator[tuple[str, Any]]:
             mock.patch.object(Agreement, "run", property(lambda self, run=run: run)),
             mock.patch.object(MaskKey, "fresh", side_effect=mask_keys),
         ):
-            group = listed.agreed(name, lambda **options: links.Consortium(folder, **options))
+            group = equivalence.agreed(name, lambda **options: links.Consortium(folder, **options))
             keys = [RunKeys(run, 0, hashlib.sha256(b"member %d" % v).digest()) for v in range(case[0])]
             outcomes = group.run(noises=keys, transport=links.MemoryLinks())
             label = name.replace(", ", "/").replace(" ", "-")

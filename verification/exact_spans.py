@@ -93,7 +93,7 @@ def projected(rows: list[list[int]], n: int) -> list[Fraction]:
 
 def independent(rows: list[list[int]]) -> list[list[int]]:
     """Return the rows that are not combinations of the ones before, each without its power of two."""
-    kept: list[list[int]] = []
+    basis: list[list[int]] = []
     echelon: list[tuple[int, list[int]]] = []
     for row in rows:
         power = min(((x & -x).bit_length() - 1 for x in row if x), default=0)
@@ -104,10 +104,10 @@ def independent(rows: list[list[int]]) -> list[list[int]]:
                 a, b = reduced[pivot], left[pivot]
                 left = [a * x - b * y for x, y in zip(left, reduced, strict=True)]
         if any(left):
-            kept.append(row)
+            basis.append(row)
             power = min((x & -x).bit_length() - 1 for x in left if x)
             echelon.append((next(j for j, x in enumerate(left) if x), [x >> power for x in left]))
-    return kept
+    return basis
 
 
 def determinant(matrix: list[list[int]]) -> int:
@@ -137,23 +137,23 @@ def weighted(rng: np.random.Generator, n: int, faint: bool) -> np.ndarray:
     for _ in range(int(rng.integers(0, n))):
         u, v = sorted(int(x) for x in rng.choice(n, 2, replace=False))
         edges.add((u, v))
-    listed = sorted(edges)
-    room = 1 / (1 + max(sum(u in e for e in listed) for u in range(n)))  # rows stay below one
+    pairs = sorted(edges)
+    room = 1 / (1 + max(sum(u in e for e in pairs) for u in range(n)))  # rows stay below one
     style = rng.integers(3)
     if style == 0:  # powers of two: many coincidences
-        weights = 2.0 ** -rng.integers(int(np.ceil(-np.log2(room))), 12, size=len(listed))
+        weights = 2.0 ** -rng.integers(int(np.ceil(-np.log2(room))), 12, size=len(pairs))
     elif style == 1:  # few distinct values
-        weights = rng.choice(np.array([1.0, 0.5, 0.25, 1 / 3]) * room, size=len(listed))
+        weights = rng.choice(np.array([1.0, 0.5, 0.25, 1 / 3]) * room, size=len(pairs))
     else:
-        weights = room * 2.0 ** -rng.uniform(0, 11, size=len(listed))
+        weights = room * 2.0 ** -rng.uniform(0, 11, size=len(pairs))
     if faint:
-        some = rng.random(len(listed)) < rng.choice([0.15, 0.5, 1.0])
-        some[rng.integers(len(listed))] = True
+        some = rng.random(len(pairs)) < rng.choice([0.15, 0.5, 1.0])
+        some[rng.integers(len(pairs))] = True
         weights[some] = 2.0 ** -rng.uniform(12.01, 20, size=int(some.sum()))
         if rng.random() < 0.5:
             weights[some] = 2.0 ** -rng.integers(13, 21, size=int(some.sum()))
     W = np.zeros((n, n))
-    for (u, v), weight in zip(listed, weights, strict=True):
+    for (u, v), weight in zip(pairs, weights, strict=True):
         W[u, v] = W[v, u] = weight
     W[np.arange(n), np.arange(n)] = 1 - W.sum(axis=1)
     return W
@@ -185,10 +185,10 @@ def compare(protocol: LinearProtocol, observers: tuple[int, ...], own_noise: boo
     """Return by how much the leakage is low, and high, at worst over the users."""
     truth = np.array([float(x) for x in rational_leakage(protocol, observers, own_noise)])
     view = protocol.view(observers, own_noise)
-    found = view.leakage()
+    losses = view.leakage()
     return {
-        "low": float((truth - found).max()),
-        "close": bool((found <= truth * (1 + CLOSE) + ROUNDING).all()),
+        "low": float((truth - losses).max()),
+        "close": bool((losses <= truth * (1 + CLOSE) + ROUNDING).all()),
         "rounded_up": view.rounded_up,
     }
 

@@ -49,8 +49,10 @@ def sealed(body):
     digest, signature = hashlib.sha256(body).digest(), UNSIGNED
     if len(body) >= HEADER.size and body[5] in SIGNED:
         sender, number = struct.unpack_from("<IQ", body, 8)
-        said = b"sottovoce frame\n" + body[36:68] + struct.pack("<BIQ", body[5], sender, number) + digest
-        signature = OpenSigner(sender).sign(said)
+        signed_bytes = (
+            b"sottovoce frame\n" + body[36:68] + struct.pack("<BIQ", body[5], sender, number) + digest
+        )
+        signature = OpenSigner(sender).sign(signed_bytes)
     return body + digest + signature
 
 
@@ -145,30 +147,30 @@ def chunk(task: tuple[int, int]) -> tuple[int, int]:
     return refused, taken
 
 
-def tasks(given: argparse.Namespace) -> Iterator[tuple[int, int]]:
+def tasks(arguments: argparse.Namespace) -> Iterator[tuple[int, int]]:
     """Yield seeds until the frames are thrown or the time is over."""
-    if not given.seconds:
-        for seed in range(given.seed, given.seed + -(-given.frames // CHUNK)):
+    if not arguments.seconds:
+        for seed in range(arguments.seed, arguments.seed + -(-arguments.frames // CHUNK)):
             yield seed, CHUNK
         return
-    seed, until = given.seed, time.monotonic() + given.seconds
+    seed, until = arguments.seed, time.monotonic() + arguments.seconds
     while time.monotonic() < until:
         yield seed, SHORT
         seed += 1
 
 
-def thrown(given: argparse.Namespace) -> Iterator[tuple[int, int]]:
+def thrown(arguments: argparse.Namespace) -> Iterator[tuple[int, int]]:
     """Yield the outcome of every chunk as it is done."""
-    if given.processes == 1:
-        yield from map(chunk, tasks(given))
+    if arguments.processes == 1:
+        yield from map(chunk, tasks(arguments))
         return
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-        if given.seconds:  # a pool would take all tasks at once, so the clock is asked round by round
-            wanted = tasks(given)
-            while some := list(itertools.islice(wanted, given.processes)):
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+        if arguments.seconds:  # a pool would take all tasks at once, so the clock is asked round by round
+            wanted = tasks(arguments)
+            while some := list(itertools.islice(wanted, arguments.processes)):
                 yield from pool.imap_unordered(chunk, some)
         else:
-            yield from pool.imap_unordered(chunk, tasks(given))
+            yield from pool.imap_unordered(chunk, tasks(arguments))
 
 
 def guided(seconds: int) -> None:
@@ -204,13 +206,13 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=10_000)
     parser.add_argument("--out", type=Path, help="write the record here, after every chunk")
-    given = parser.parse_args()
-    if given.atheris:
-        guided(given.atheris)
+    arguments = parser.parse_args()
+    if arguments.atheris:
+        guided(arguments.atheris)
         return 0
     started, worked, record = time.monotonic(), time.process_time(), {}
     chunks = refused = taken = 0
-    for r, t in thrown(given):
+    for r, t in thrown(arguments):
         chunks, refused, taken = chunks + 1, refused + r, taken + t
         record = {
             "command": f"python -m verification.fuzzing {' '.join(sys.argv[1:])}",
@@ -219,12 +221,12 @@ def main() -> int:
             "taken": taken,
             "bugs": 0,
             "seconds": round(time.monotonic() - started, 1),
-            "seeds": [given.seed, given.seed + chunks - 1],
+            "seeds": [arguments.seed, arguments.seed + chunks - 1],
         }
-        if given.processes == 1:
+        if arguments.processes == 1:
             record["processor_seconds"] = round(time.process_time() - worked, 1)
-        if given.out:
-            atomic_write(given.out, json.dumps(record, indent=1) + "\n")
+        if arguments.out:
+            atomic_write(arguments.out, json.dumps(record, indent=1) + "\n")
         print(f"{refused + taken:,} frames", file=sys.stderr, flush=True)
     print(json.dumps(record))
     return 0

@@ -260,25 +260,26 @@ def main() -> None:
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     started = time.time()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     sent = exact = 0
     violations: list[str] = []
-    for seed in range(asked.histories):
+    for seed in range(arguments.histories):
         with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=memory) as folder:
             patch.setattr(os, "fsync", lambda handle: None)  # the order of syncs has a test of its own
             history = History(seed, Path(folder), patch)
-            for _ in range(asked.steps):
+            for _ in range(arguments.steps):
                 history.step()
             history.settle()
         sent += len(history.sent)
         exact += not history.loose and len(history.sent) > 3
         violations += [f"history {seed}: {each}" for each in history.violations]
     record = {
-        "command": f"python -m verification.histories --histories {asked.histories} --steps {asked.steps}",
-        "histories": asked.histories,
-        "acts": asked.histories * (asked.steps + 1),
+        "command": "python -m verification.histories "
+        f"--histories {arguments.histories} --steps {arguments.steps}",
+        "histories": arguments.histories,
+        "acts": arguments.histories * (arguments.steps + 1),
         "releases_sent": sent,
         "compared_exactly": exact,
         "under_counts": len(violations),
@@ -286,8 +287,8 @@ def main() -> None:
         "seconds": round(time.time() - started),
     }
     text = json.dumps(record, indent=1)
-    if asked.out is not None:
-        asked.out.write_text(text + "\n")
+    if arguments.out is not None:
+        arguments.out.write_text(text + "\n")
     print(text)
     sys.exit(bool(violations))
 

@@ -35,39 +35,39 @@ def lived(seed: int, witness: int) -> tuple[World, bool]:
 
 def count(worlds: range, witness: int) -> dict[str, int]:
     """Return how many folders were set back, and what came of it."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in worlds:
         world, honest = lived(seed, witness)
-        found["violations"] += len(world.violations)
+        counts["violations"] += len(world.violations)
         if world._copied < 0:
             continue
         who = "honest" if honest else "all_lie"
-        found[f"{who}_set_back"] += 1
-        found[f"{who}_noticed"] += world.noticed
-        found[f"{who}_sent_twice"] += world.twice > 0
+        counts[f"{who}_set_back"] += 1
+        counts[f"{who}_noticed"] += world.noticed
+        counts[f"{who}_sent_twice"] += world.twice > 0
         unnoticed = world.twice > 0 and not world.noticed
-        found[f"{who}_sent_twice_unnoticed"] += unnoticed
-        found[f"{who}_sent_twice_unnoticed_by_a_receiver"] += unnoticed and world.received_twice
-    return dict(found)
+        counts[f"{who}_sent_twice_unnoticed"] += unnoticed
+        counts[f"{who}_sent_twice_unnoticed_by_a_receiver"] += unnoticed and world.received_twice
+    return dict(counts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--worlds", type=int, default=2000)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    started, half = time.time(), asked.worlds // 2
-    strict, usual = count(range(half), 1), count(range(half, asked.worlds), 8)
+    arguments = parser.parse_args()
+    started, half = time.time(), arguments.worlds // 2
+    strict, usual = count(range(half), 1), count(range(half, arguments.worlds), 8)
     record = {
-        "command": f"python -m verification.liars --worlds {asked.worlds}",
-        "worlds": asked.worlds,
+        "command": f"python -m verification.liars --worlds {arguments.worlds}",
+        "worlds": arguments.worlds,
         "witness_1": strict,
         "witness_8": usual,
         "seconds": round(time.time() - started),
     }
     text = json.dumps(record, indent=1)
-    if asked.out is not None:
-        asked.out.write_text(text + "\n")
+    if arguments.out is not None:
+        arguments.out.write_text(text + "\n")
     print(text)
     failed = strict["honest_sent_twice"] + usual["honest_sent_twice_unnoticed_by_a_receiver"]
     sys.exit(bool(failed + strict["violations"] + usual["violations"]))

@@ -172,10 +172,10 @@ class Consortium:
         )
         self.files.append(self.file)
         self.sign()
-        told = self.command(
+        output = self.command(
             "agree", self.file, "--directory", self.directories["m1"].folder, "--previous", last, "--json"
         )
-        forecast = {row["view"]: row["total"] for row in json.loads(told)["lifetime"]}
+        forecast = {row["view"]: row["total"] for row in json.loads(output)["lifetime"]}
         self.say(f"{what}: membership version {self.agreement.membership_version}, "
                  f"{len(self.names)} members, "
                  f"{self.agreement.plan.steps} steps left")  # fmt: skip
@@ -212,14 +212,14 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
     group.start()
     group.reach(12)
     codes = group.stop()
-    kept = read_statement(group.state("m4") / "statement.json")["rounds"]
+    rounds_done = read_statement(group.state("m4") / "statement.json")["rounds"]
     group.say(f"stopped at round {group.round()}; all start again")
     group.start()
     group.reach(12)
     codes |= group.stop()
     went_on = read_statement(group.state("m4") / "statement.json")["rounds"]
     seen["restart"] = {
-        "exit_codes": sorted(set(codes.values())), "rounds_before": kept, "rounds_after": went_on,
+        "exit_codes": sorted(set(codes.values())), "rounds_before": rounds_done, "rounds_after": went_on,
     }  # fmt: skip
     forecasts = []
 
@@ -252,13 +252,13 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
     # new key, of a certificate that expires soon; meanwhile m2's machine loses power
     renewed, own = group.folder / "new-key", group.directories["m1"].identity_folder
     old_mark = group.directories["m1"].identity.fingerprint
-    made = make_identity(renewed, "m1", days=lifetime / 86_400, start=dt.datetime.now(dt.UTC))
+    identity = make_identity(renewed, "m1", days=lifetime / 86_400, start=dt.datetime.now(dt.UTC))
     for file in (KEY, CERTIFICATE):
         shutil.copy(renewed / file, own / file)
     codes = step("m1 has a new key", "--certificate", own / CERTIFICATE, end=power_cut)
-    seen["new key"] = {"another": made.fingerprint != old_mark}
-    said = [name for name in group.names if "expired during the run" in group.log(name).read_text()]
-    seen["expired certificate"] = {"exit_codes": codes, "said_by": said}
+    seen["new key"] = {"another": identity.fingerprint != old_mark}
+    stopped_by = [name for name in group.names if "expired during the run" in group.log(name).read_text()]
+    seen["expired certificate"] = {"exit_codes": codes, "said_by": stopped_by}
     group.command("keygen", own, "--renew")
     step("m1's certificate is renewed", "--certificate", own / CERTIFICATE)
     # lost disk
@@ -274,7 +274,7 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
     """Compare models, books, ledgers and statements at the end."""
     models = {(group.state(name) / "model.npz").read_bytes() for name in group.names}
     vectors = {np.load(group.state(name) / "model.npz")["parameters"].tobytes() for name in group.names}
-    said = {name: read_statement(group.state(name) / "statement.json") for name in group.names}
+    statements = {name: read_statement(group.state(name) / "statement.json") for name in group.names}
     lifetimes = {}
     for name in NAMES:
         releases = group.sent(name)
@@ -291,10 +291,10 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
     )
     return {
         "one_model": len(vectors) == 1 and bool(models),
-        "finished": all(each["finished"] for each in said.values()),
-        "compared_chains": all(len(each["compared"]) == len(group.names) - 1 for each in said.values()),
-        "epochs_in_statements": {name: len(each["before"]) for name, each in said.items()},
-        "incidents": sum(len(each["incidents"]) for each in said.values()),
+        "finished": all(each["finished"] for each in statements.values()),
+        "compared_chains": all(len(each["compared"]) == len(group.names) - 1 for each in statements.values()),
+        "epochs_in_statements": {name: len(each["before"]) for name, each in statements.items()},
+        "incidents": sum(len(each["incidents"]) for each in statements.values()),
         "books": lifetimes,
         "books_true": all(each["agree"] for each in lifetimes.values()),
         "forecasts_exact": exact,
@@ -308,7 +308,7 @@ def main() -> int:
         "--lifetime", type=float, default=180.0, help="seconds of the certificate that expires"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folders")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -317,21 +317,21 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="sottovoce-changes-"))
     group = Consortium(folder, say)
     try:
-        seen = live(group, given.lifetime)
+        seen = live(group, arguments.lifetime)
         verdict = judged(group, seen)
     finally:
         for process in group.processes.values():
             if process.poll() is None:
                 process.kill()
     record = {
-        "command": f"python -m verification.membership_changes --lifetime {given.lifetime:g}",
+        "command": f"python -m verification.membership_changes --lifetime {arguments.lifetime:g}",
         "members": 5, "processes": "one per member, TLS 1.3 on localhost", **verdict, "changes": seen,
         "seconds": round(time.monotonic() - began),
     }  # fmt: skip
-    if not given.keep:
+    if not arguments.keep:
         shutil.rmtree(folder)
-    if given.out is not None:
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record))
     good = ("one_model", "finished", "compared_chains", "books_true", "forecasts_exact")
     return 0 if all(record[name] for name in good) and not record["incidents"] else 1

@@ -153,21 +153,21 @@ class _Finder:
         self.starts = [0]
         for line in source.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
-        self.found: list[Mutant] = []
+        self.mutants: list[Mutant] = []
         self.where: list[str] = []
         self.inside = 0
         self.compiled = False
 
     def all(self) -> list[Mutant]:
         self.body(ast.parse(self.source).body)
-        return self.found
+        return self.mutants
 
     def add(self, node: Any, what: str, after: str, statement: bool = False) -> None:
         start = self.starts[node.lineno - 1] + node.col_offset
         end = self.starts[node.end_lineno - 1] + node.end_col_offset
         before = self.source[start:end].decode()
         after = after if statement else f"({after})"
-        self.found.append(
+        self.mutants.append(
             Mutant(self.file, ".".join(self.where), node.lineno, node.end_lineno, node.col_offset, start, end,
                    what, before, after, not self.inside, self.compiled)
         )  # fmt: skip
@@ -394,8 +394,8 @@ def forked(work: Callable[[], Any], timeout: float) -> Any:
 
 def preload() -> None:
     """Import what is heavy and does not change."""
-    kept = os.path.join(tempfile.gettempdir(), "sottovoce-mutants")
-    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", kept)
+    directory = os.path.join(tempfile.gettempdir(), "sottovoce-mutants")
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", directory)
     sys.path.insert(0, str(SRC))
     for name in ("numpy", "scipy.sparse.csgraph", "scipy.stats", "scipy.optimize", "scipy.special", "numba",
                  "pytest", "_pytest.assertion", "hypothesis", "mpmath", "networkx", "dp_accounting",
@@ -441,7 +441,7 @@ def importers() -> dict[str, set[str]]:
                 for mark in marks:
                     if isinstance(mark, ast.Name):
                         defined.setdefault(mark.id, set()).add(name)
-    found: dict[str, set[str]] = {}
+    imported: dict[str, set[str]] = {}
     for name, tree in trees.items():
         used: set[str] = set()
         for node in ast.walk(tree):
@@ -451,18 +451,18 @@ def importers() -> dict[str, set[str]]:
                 used |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
                 if node.module in packages:
                     used |= {module for alias in node.names for module in defined.get(alias.name, ())}
-        found[name] = used & set(trees) - {name}
-    return found
+        imported[name] = used & set(trees) - {name}
+    return imported
 
 
 def affected(module: str) -> set[str]:
     """Return the module and all that import it, directly or not."""
-    found, graph = {module}, importers()
+    reached, graph = {module}, importers()
     while True:
-        more = {name for name, used in graph.items() if used & found} - found
+        more = {name for name, used in graph.items() if used & reached} - reached
         if not more:
-            return found
-        found |= more
+            return reached
+        reached |= more
 
 
 class _Changed(importlib.machinery.SourceFileLoader):
@@ -566,12 +566,12 @@ class _Chosen:
 
 def test_files(names: Iterable[str]) -> list[str]:
     """Return the test files of files and folders."""
-    found: list[str] = []
+    paths: list[str] = []
     for name in names:
         path = ROOT / name
         files = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
-        found += [str(f.relative_to(ROOT)) for f in files if f.exists()]
-    return list(dict.fromkeys(found))
+        paths += [str(f.relative_to(ROOT)) for f in files if f.exists()]
+    return list(dict.fromkeys(paths))
 
 
 @lru_cache(maxsize=1)
@@ -588,9 +588,9 @@ def survey(files: Sequence[str], cache: Path, refresh: bool) -> dict[str, dict[s
     notes: dict[str, dict[str, Any]] = {}
     for place, file in enumerate(files, 1):
         stamp = hashlib.sha256((ROOT / file).read_bytes() + _sources_digest().encode()).hexdigest()
-        kept = cache / (file.replace("/", "-") + ".json")
-        if kept.exists() and not refresh:
-            known = json.loads(kept.read_text())
+        stored = cache / (file.replace("/", "-") + ".json")
+        if stored.exists() and not refresh:
+            known = json.loads(stored.read_text())
             if known["stamp"] == stamp:
                 notes |= known["tests"]
                 continue
@@ -608,7 +608,7 @@ def survey(files: Sequence[str], cache: Path, refresh: bool) -> dict[str, dict[s
         if not tests:
             print(f"\n{file} gave no answer; its tests are left out.", file=sys.stderr)
             continue
-        kept.write_text(json.dumps({"stamp": stamp, "tests": tests}))
+        stored.write_text(json.dumps({"stamp": stamp, "tests": tests}))
         notes |= tests
     return notes
 
@@ -730,9 +730,9 @@ def spread(mutants: list[Mutant], size: int, seed: int) -> list[Mutant]:
     for mutant in mutants:
         by_file.setdefault(mutant.file, []).append(mutant)
     picked = []
-    for listed in by_file.values():
-        share = max(1, round(size * len(listed) / len(mutants)))
-        picked += rng.sample(listed, min(share, len(listed)))
+    for of_file in by_file.values():
+        share = max(1, round(size * len(of_file) / len(mutants)))
+        picked += rng.sample(of_file, min(share, len(of_file)))
     return sorted(picked, key=lambda m: (m.file, m.start))
 
 

@@ -107,14 +107,14 @@ class World:
         columns |= {("value", u): first_value + u for u in range(self.n)}
         whole = []
         for row in rows:
-            kept = {
+            terms = {
                 columns[s]: c
                 for s, c in row.items()
                 if s in columns and (s[0] != "value" or s[1] not in known)
             }
-            common_part = math.lcm(*(c.denominator for c in kept.values())) if kept else 1
+            common_part = math.lcm(*(c.denominator for c in terms.values())) if terms else 1
             line = [0] * len(columns)
-            for column, c in kept.items():
+            for column, c in terms.items():
                 line[column] = int(c * common_part)
             whole.append(line)
         reduced = echelon(whole)
@@ -122,35 +122,35 @@ class World:
         bare = [line for pivot, line in reduced if pivot >= first_value]
         scale = math.lcm(*(self.variances[k].denominator for k in hidden)) if hidden else 1
         weights = [int(self.variances[k] * scale) for k in hidden]
-        found: list[Any] = projected(
+        losses: list[Any] = projected(
             [line[first_noise:first_value] for line in seen],
             [line[first_value:] for line in seen],
             weights,
             self.n,
         )
-        found = [x * scale for x in found]
+        losses = [x * scale for x in losses]
         for line in bare:  # a combination without any noise in it
             for u in range(self.n):
                 if line[first_value + u]:
-                    found[u] = math.inf
-        return found
+                    losses[u] = math.inf
+        return losses
 
 
 def echelon(rows: list[list[int]]) -> list[tuple[int, list[int]]]:
     """Return (pivot, row) of independent rows, by elimination in whole numbers, in order of the pivots."""
-    kept: list[tuple[int, list[int]]] = []
+    reduced: list[tuple[int, list[int]]] = []
     for row in rows:
         left = row
-        for pivot, other in kept:
+        for pivot, other in reduced:
             if left[pivot]:
                 a, b = other[pivot], left[pivot]
                 left = [a * x - b * y for x, y in zip(left, other, strict=True)]
                 left = _shortened(left)
         if any(left):
             pivot = next(j for j, x in enumerate(left) if x)
-            kept.append((pivot, _shortened(left)))
-            kept.sort(key=lambda item: item[0])
-    return kept
+            reduced.append((pivot, _shortened(left)))
+            reduced.sort(key=lambda item: item[0])
+    return reduced
 
 
 def _shortened(row: list[int]) -> list[int]:
@@ -166,17 +166,17 @@ def projected(noises: list[list[int]], values: list[list[int]], weights: list[in
         [sum(a * b * w for a, b, w in zip(x, y, weights, strict=True)) for y in noises] + list(values[i])
         for i, x in enumerate(noises)
     ]
-    size, found, previous = len(noises), [Fraction(0)] * n, 1
+    size, losses, previous = len(noises), [Fraction(0)] * n, 1
     for k in range(size):
         pivot = table[k][k]
         for u in range(n):
-            found[u] += Fraction(table[k][size + u] ** 2, previous * pivot)
+            losses[u] += Fraction(table[k][size + u] ** 2, previous * pivot)
         for i in range(k + 1, size):
             table[i] = [
                 (x * pivot - table[i][k] * y) // previous for x, y in zip(table[i], table[k], strict=True)
             ]
         previous = pivot
-    return found
+    return losses
 
 
 def combined(*parts: tuple[Fraction, dict[Any, Fraction]]) -> dict[Any, Fraction]:
@@ -352,7 +352,7 @@ def worst(compositions: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
     distinct = list(dict.fromkeys(compositions))
     gaussian = [c for c in distinct if all(s.kind == "gaussian" for s in c)]
     rest = [c for c in distinct if c not in gaussian]
-    kept = [max(gaussian, key=lambda c: sum((s.size for s in c), Fraction(0)))] if gaussian else []
+    largest = [max(gaussian, key=lambda c: sum((s.size for s in c), Fraction(0)))] if gaussian else []
     shapes: dict[Any, list[tuple[Step, ...]]] = {}
     for c in rest:
         shapes.setdefault(tuple((s.kind, s.count, s.rate, s.replaced) for s in c), []).append(c)
@@ -365,8 +365,8 @@ def worst(compositions: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
                 for other in group
                 for others in [[(-s.size if s.kind == "sampled" else s.size) for s in other]]
             ):
-                kept.append(c)
-    return kept
+                largest.append(c)
+    return largest
 
 
 def judge(compositions: list[tuple[Step, ...]], claimed: float, delta: float) -> dict[str, Any]:
@@ -466,27 +466,27 @@ def whom(
     if view in ("pairwise", "network", "colluders") and n < 2:
         view = "local"
     user = int(rng.integers(n)) if rng.random() < 0.4 else None
-    asked: dict[str, Any] = {"view": view}
+    query: dict[str, Any] = {"view": view}
     if view == "pairwise":
         observer, user = rng.choice(n, 2, replace=False).tolist()
-        return asked | {"observer": observer, "user": user}, [(observer,)], [user]
+        return query | {"observer": observer, "user": user}, [(observer,)], [user]
     about = [] if user is None else [user]
     if user is not None:
-        asked["user"] = user
+        query["user"] = user
     others = [v for v in range(n) if v != user]
     if view in ("local", "outsider", "central"):
-        return asked, [()], about or None
+        return query, [()], about or None
     if view == "network":
         if rng.random() < 0.5:
-            return asked, [(v,) for v in others], about or None
+            return query, [(v,) for v in others], about or None
         observer = int(rng.choice(others))
-        return asked | {"observer": observer}, [(observer,)], about or None
+        return query | {"observer": observer}, [(observer,)], about or None
     size = int(rng.integers(1, max(2, min(4, len(others) - (user is None)) + 1)))
     size = min(size, n - 1)
     if rng.random() < 0.4:
-        return asked | {"colluders": size}, list(itertools.combinations(others, size)), about or None
+        return query | {"colluders": size}, list(itertools.combinations(others, size)), about or None
     chosen = tuple(sorted(rng.choice(others, size, replace=False).tolist()))
-    return asked | {"colluders": list(chosen)}, [chosen], about or None
+    return query | {"colluders": list(chosen)}, [chosen], about or None
 
 
 @dataclass
@@ -638,10 +638,10 @@ def averaging(rng: np.random.Generator) -> Case:
                 if visits[u]
             ]
         lib = plan.schedule(0)
-        found = seen(drawn, lib, n, [Fraction(std) ** 2] * n, view, coalitions, observer)
+        losses = seen(drawn, lib, n, [Fraction(std) ** 2] * n, view, coalitions, observer)
         return [
             (Step("gaussian", squared * loss[u] if loss[u] != math.inf else math.inf),)
-            for who, loss in found
+            for who, loss in losses
             for u in (users or [u for u in range(n) if u not in who])
         ]
 
@@ -652,7 +652,7 @@ def averaging(rng: np.random.Generator) -> Case:
 class Options:
     """What all gradient plans have: drawn once, read by the library and by the reference."""
 
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     n: int
     adjacency: str
     steps: int
@@ -705,7 +705,7 @@ def options(
     low, high = (0.6, 6) if sampled else (1.0, 60)
     unequal = each and n > 1 and rng.random() < 0.5
     z = [eighths(rng, low, high) for _ in range(n)] if unequal else [eighths(rng, low, high)] * n
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "steps": steps,
         "clip_norm": clip_norm,
         "noise_multiplier": tuple(z) if unequal else z[0],
@@ -729,14 +729,14 @@ def options(
     if adjacency == "user" and not with_sizes:
         batch_size = rate = None
     if with_sizes:
-        given["sizes"] = sizes
+        arguments["sizes"] = sizes
     if batch_size is not None:
-        given["batch_size"] = batch_size
+        arguments["batch_size"] = batch_size
     if rate is not None:
-        given["sample_rate"] = rate
+        arguments["sample_rate"] = rate
     weighting = "sites" if sites and rng.random() < 0.5 else "records"
     if sites:
-        given["weighting"] = weighting
+        arguments["weighting"] = weighting
     q = Fraction(1) if rate is None else Fraction(rate)
     if adjacency == "user":
         divisors = [Fraction(1)] * n
@@ -752,7 +752,9 @@ def options(
         rates = [batch_size / size for size in sizes]
     else:
         rates = [1.0] * n
-    return Options(given, n, adjacency, steps, Fraction(clip_norm), [Fraction(x) for x in z], divisors, rates)
+    return Options(
+        arguments, n, adjacency, steps, Fraction(clip_norm), [Fraction(x) for x in z], divisors, rates
+    )
 
 
 VIEWS = ["local", "outsider", "network", "pairwise", "colluders", "central"]
@@ -779,9 +781,9 @@ def consensus(rng: np.random.Generator, sampled: bool, name: str = "consensus-sg
         adjacencies=registry.algorithm(name).adjacencies,
     )  # fmt: skip
     if name == "consensus-fedavg":
-        opts.given["local_steps"] = int(rng.integers(1, 9))  # what happens inside an update costs nothing
+        opts.arguments["local_steps"] = int(rng.integers(1, 9))  # what happens inside an update costs nothing
     plan = registry.algorithm(name)(
-        GLM(dim=2), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
+        GLM(dim=2), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.arguments
     )
     question, coalitions, users = whom(rng, n, [*VIEWS, "network", "pairwise", "colluders"])
     view = question["view"]
@@ -816,7 +818,7 @@ def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
         if len(set(opts.divisors)) > 1:
             raise SottovoceError("unequal rows")
     plan = registry.algorithm("muffliato-sgd")(
-        GLM(dim=2), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
+        GLM(dim=2), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.arguments
     )
     question, coalitions, users = whom(rng, n, [*VIEWS, "network", "pairwise", "colluders"])
     view = question["view"]
@@ -824,10 +826,12 @@ def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
     def compositions() -> list[tuple[Step, ...]]:
         if steps > 1 or view in ("local", "outsider", "central"):
             return own_noise(opts, users, coalitions, lambda u: steps)
-        found = seen(drawn, plan.schedule(0), n, [opts.variance(u) for u in range(n)], view, coalitions, None)
+        losses = seen(
+            drawn, plan.schedule(0), n, [opts.variance(u) for u in range(n)], view, coalitions, None
+        )
         return [
             opts.steps_of(u, {loss[u]: 1})
-            for who, loss in found
+            for who, loss in losses
             for u in (users or [u for u in range(n) if u not in who])
         ]
 
@@ -839,24 +843,24 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
     network, _ = graph(rng)
     n = network.n
     opts = options(rng, n, sampled, sites=False, steps=int(rng.integers(1, 9)) if name == "mafalda" else None)
-    given, inner = dict(opts.given), 1
+    arguments, inner = dict(opts.arguments), 1
     if name == "dp-dinno":
-        inner = given["primal_steps"] = int(rng.integers(1, 4))
+        inner = arguments["primal_steps"] = int(rng.integers(1, 4))
     if name == "mafalda":
-        given["adjacency"] = opts.adjacency = "user"
+        arguments["adjacency"] = opts.adjacency = "user"
         opts.divisors = [Fraction(1)] * n
     protocol_name = "neighbor-sum" if name == "dp-dinno" else "gossip:1"
-    plan = registry.algorithm(name)(GLM(dim=2), protocol_name, network=network, **given)
+    plan = registry.algorithm(name)(GLM(dim=2), protocol_name, network=network, **arguments)
     question, coalitions, users = whom(rng, n, VIEWS)
 
     def compositions() -> list[tuple[Step, ...]]:
         if name == "mafalda":
             # noise C^-1 xi with xi of std z clip sens hides gradients that all move by up to twice the clip
-            found = correlation(plan)
-            C = np.asarray(found.C, dtype=float)
+            correlated = correlation(plan)
+            C = np.asarray(correlated.C, dtype=float)
             signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(C))))
             longest = Fraction(float(np.square(signs @ C.T).sum(axis=1).max()))
-            scale = Fraction(float(found.sens)) ** 2
+            scale = Fraction(float(correlated.sens)) ** 2
             outside = [u for u in range(n) if any(u not in who for who in coalitions)]
             return [
                 (Step("gaussian", 4 * longest / (opts.z[u] ** 2 * scale) * (1 - Fraction(1, 10**9))),)
@@ -879,7 +883,7 @@ def decor(rng: np.random.Generator) -> Case:
     question, coalitions, users = whom(rng, n, ["local", "outsider", "network", "pairwise", "colluders"])
 
     def compositions() -> list[tuple[Step, ...]]:
-        found = []
+        losses = []
         for who in coalitions:
             world = World(n)
             rows = world.releases([(Fraction(own) * Fraction(clip_norm)) ** 2] * n)
@@ -890,11 +894,11 @@ def decor(rng: np.random.Generator) -> Case:
                     rows[u] = combined((Fraction(1), rows[u]), (Fraction(1), {symbol: Fraction(1)}))
                     rows[v] = combined((Fraction(1), rows[v]), (Fraction(-1), {symbol: Fraction(1)}))
             loss = world.losses(who, rows=rows)
-            found += [
+            losses += [
                 (Step("gaussian", steps * 4 * Fraction(clip_norm) ** 2 * loss[u]),)
                 for u in (users or [u for u in range(n) if u not in who])
             ]
-        return found
+        return losses
 
     return Case(plan, question, 0.0, compositions, {"algorithm": "decor", "protocol": "gossip:1"})
 
@@ -904,25 +908,25 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
     network, _ = graph(rng)
     n = network.n
     opts = options(rng, n, sampled, sites=False)
-    given = dict(opts.given)
+    arguments = dict(opts.arguments)
     secret = opts.adjacency == "user" and rng.random() < 0.3
     if secret:
         for key in ("batch_size", "sample_rate"):
-            given.pop(key, None)
-        given["noise_multiplier"] = float(opts.z[0])
+            arguments.pop(key, None)
+        arguments["noise_multiplier"] = float(opts.z[0])
         opts.z = [opts.z[0]] * n
         tokens, cap = int(rng.integers(1, 4)), None if rng.random() < 0.4 else int(rng.integers(1, 60))
-        given |= {"path": "secret", "tokens": tokens, "cap": cap}
+        arguments |= {"path": "secret", "tokens": tokens, "cap": cap}
         most = opts.steps * tokens
         counts = Counter({u: most if cap is None else min(cap, most) for u in range(n)})
-        plan = registry.algorithm("random-walk-sgd")(GLM(dim=2), network, **given)
+        plan = registry.algorithm("random-walk-sgd")(GLM(dim=2), network, **arguments)
     elif rng.random() < 0.5:
         path = sv.protocols.draw_path(network, opts.steps, rng).tolist()
         counts = Counter(path)
-        plan = registry.algorithm("random-walk-sgd")(GLM(dim=2), network, path=path, **given)
+        plan = registry.algorithm("random-walk-sgd")(GLM(dim=2), network, path=path, **arguments)
     else:
         plan = registry.algorithm("random-walk-sgd")(
-            GLM(dim=2), network, seed=int(rng.integers(1000)), **given
+            GLM(dim=2), network, seed=int(rng.integers(1000)), **arguments
         )
         counts = Counter(holders(plan).tolist())
     # one colluder of a secret walk is told the average over paths, which is not recomputed here
@@ -936,12 +940,12 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
 def dp_sgd(rng: np.random.Generator, sampled: bool) -> Case:
     """One holder; lots, or all records."""
     opts = options(rng, 1, sampled, sites=False, each=False)
-    given = dict(opts.given)
-    if "sizes" in given:
-        given["records"] = given.pop("sizes")[0]
-    plan = registry.algorithm("dp-sgd")(GLM(dim=2), **given)
+    arguments = dict(opts.arguments)
+    if "sizes" in arguments:
+        arguments["records"] = arguments.pop("sizes")[0]
+    plan = registry.algorithm("dp-sgd")(GLM(dim=2), **arguments)
     if sampled and rng.random() < 0.05:
-        plan = registry.algorithm("dp-sgd")(GLM(dim=2), **given, accounting="rdp")
+        plan = registry.algorithm("dp-sgd")(GLM(dim=2), **arguments, accounting="rdp")
     return Case(
         plan, {}, 0.0, lambda: own_noise(opts, None, [()], lambda u: opts.steps), {"algorithm": "dp-sgd"}
     )
@@ -953,18 +957,18 @@ def dp_cd(rng: np.random.Generator) -> Case:
     steps, z, p = int(rng.integers(1, 200)), eighths(rng, 2, 100), int(rng.integers(1, 6))
     moves = 1 if adjacency == "add-remove" else 2
     squared = steps * Fraction(moves) ** 2 / Fraction(z) ** 2
-    given: dict[str, Any] = {"smoothness": (0.25,) * p}
+    arguments: dict[str, Any] = {"smoothness": (0.25,) * p}
     if rng.random() < 0.6:
-        given = {"bounds": (1.0,) * p}
+        arguments = {"bounds": (1.0,) * p}
         if rng.random() < 0.5:
-            given["smoothness_mu"] = mu = eighths(rng, 0.05, 2)
+            arguments["smoothness_mu"] = mu = eighths(rng, 0.05, 2)
             squared += Fraction(mu) ** 2
         else:
-            given["smoothness_share"] = share = int(rng.integers(1, 60)) / 64
+            arguments["smoothness_share"] = share = int(rng.integers(1, 60)) / 64
             squared /= 1 - Fraction(share)
     plan = registry.algorithm("dp-cd")(
         GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip_norm=eighths(rng, 0.2, 4),
-        noise_multiplier=z, adjacency=adjacency, **given,
+        noise_multiplier=z, adjacency=adjacency, **arguments,
     )  # fmt: skip
     return Case(plan, {}, 0.0, lambda: [(Step("gaussian", squared),)], {"algorithm": "dp-cd"})
 

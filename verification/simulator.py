@@ -112,8 +112,8 @@ class SimulatedStore:
     def row_hash(self, count: int) -> bytes:
         """Return the chained hash of the first ``count`` entries."""
         for entry in self.disk.durable[len(self._hashes) - 1 :]:
-            said = repr((entry.round, entry.frame, entry.state, entry.note, entry.heads)).encode()
-            self._hashes.append(hashlib.sha256(self._hashes[-1] + said).digest())
+            content = repr((entry.round, entry.frame, entry.state, entry.note, entry.heads)).encode()
+            self._hashes.append(hashlib.sha256(self._hashes[-1] + content).digest())
         return self._hashes[count]
 
     def load(self) -> StoredRun:

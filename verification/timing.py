@@ -41,7 +41,7 @@ class Curious(Peer):
 
     def __init__(self, config: PeerConfig, rounds: int) -> None:
         super().__init__(config)
-        self.asked = 0.0
+        self.sent_at = 0.0
         self.wanted = rounds
         self.times: dict[int, list[float]] = {v: [] for v in (0, 2)}
         self.waiting: set[int] = set()
@@ -52,12 +52,12 @@ class Curious(Peer):
     def _send(self, out: list[tuple[int, bytes]]) -> None:
         super()._send(out)
         if any(FrameCodec.kind_of(raw) == ROW for _, raw in out):
-            self.asked, self.waiting = time.perf_counter(), {0, 2}
+            self.sent_at, self.waiting = time.perf_counter(), {0, 2}
 
     def _deliver(self, sender: int, raw: bytes) -> None:
         if FrameCodec.kind_of(raw) == ROW and sender in self.waiting:
             self.waiting.discard(sender)
-            self.times[sender].append(time.perf_counter() - self.asked)
+            self.times[sender].append(time.perf_counter() - self.sent_at)
         super()._deliver(sender, raw)
         if min(map(len, self.times.values())) >= self.wanted:
             self.stop()
@@ -143,16 +143,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--pace", type=float, default=0.5)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     record: dict[str, Any] = {
-        "command": f"python -m verification.timing --rounds {given.rounds} --pace {given.pace:g}",
-        "without": compared(None, given.rounds),
-        "with": compared(given.pace, given.rounds),
+        "command": f"python -m verification.timing --rounds {arguments.rounds} --pace {arguments.pace:g}",
+        "without": compared(None, arguments.rounds),
+        "with": compared(arguments.pace, arguments.rounds),
         "load": os.getloadavg()[0],
     }
     text = json.dumps(record, indent=1)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    if arguments.out is not None:
+        arguments.out.write_text(text + "\n")
     print(text)
     tests = ("kolmogorov_smirnov_p", "mann_whitney_p")
     apart = max(record["without"][test] for test in tests) < 1e-6

@@ -84,10 +84,11 @@ def main(folder: Path) -> None:
     for name in HOSPITALS:
         state = folder / name / "state"
         models[name] = np.load(state / "model.npz")["parameters"]
-        said = json.loads((state / "statement.json").read_text())["guarantee"]
+        guarantee = json.loads((state / "statement.json").read_text())["guarantee"]
         print(
-            f"   {name:6} accuracy {accuracy(models[name], *test):.3f}   epsilon {said['epsilon']:.3g} at "
-            f"delta {said['delta']:g} ({said['adjacency']}, {said['label']}, {said['releases']} releases)"
+            f"   {name:6} accuracy {accuracy(models[name], *test):.3f}   "
+            f"epsilon {guarantee['epsilon']:.3g} at delta {guarantee['delta']:g} "
+            f"({guarantee['adjacency']}, {guarantee['label']}, {guarantee['releases']} releases)"
         )
     equal = len({model.tobytes() for model in models.values()}) == 1
     print(f"   the three models are {'equal to the last bit' if equal else 'DIFFERENT'}")

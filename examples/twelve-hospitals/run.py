@@ -59,19 +59,20 @@ def main(folder: Path) -> dict[str, float]:
     if any(codes):
         raise SystemExit("A peer failed; its message is above.")
     models = [np.load(folder / f"{name}-state" / "model.npz")["parameters"] for name in HOSPITALS]
-    said = json.loads((folder / f"{HOSPITALS[0]}-state" / "statement.json").read_text())["guarantee"]
+    guarantee = json.loads((folder / f"{HOSPITALS[0]}-state" / "statement.json").read_text())["guarantee"]
     accuracy = float(np.mean(np.where(X_test @ models[0] >= 0, 1.0, -1.0) == y_test))
     score = taken["score"]
-    found = {
-        "accuracy": accuracy, "predicted": score["mean"], "half": score["half"], "epsilon": said["epsilon"],
+    summary = {
+        "accuracy": accuracy, "predicted": score["mean"], "half": score["half"],
+        "epsilon": guarantee["epsilon"],
         "deviation": score["deviation"],
         "equal": float(all(np.array_equal(models[0], other) for other in models)),
     }  # fmt: skip
     say(
         f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['half']:.3f}; epsilon "
-        f"{said['epsilon']:.3g} at delta {said['delta']:g}, {said['label']}."
+        f"{guarantee['epsilon']:.3g} at delta {guarantee['delta']:g}, {guarantee['label']}."
     )
-    return found
+    return summary
 
 
 def draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
