@@ -163,7 +163,8 @@ def test_answers_quote_messages_that_the_code_can_print():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 messages.append(node.value)
             elif isinstance(node, ast.JoinedStr):  # adjacent literals of one f-string are joined
-                messages.append("".join(p.value if isinstance(p, ast.Constant) else "\0" for p in node.values))
+                parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
+                messages.append("".join(parts))
     everything = "\n".join(messages)
     quoted = re.findall(r"^### `(.*)`$", (ROOT / "docs/answers.md").read_text(), re.MULTILINE)
     assert len(quoted) > 10
