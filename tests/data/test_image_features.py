@@ -5,18 +5,17 @@ import pytest
 
 from sottovoce.data.image_features import (
     FEATURES,
-    Deskewed,
-    Joined,
-    Mirrored,
-    Opponent,
     OrientedFeatures,
-    PooledPixels,
     Scattering,
     Whitened,
     dead_leaves,
     deskew,
+    joined,
+    mirrored,
     named_features,
+    opponent,
     pen_strokes,
+    pooled_pixels,
     textured_shapes,
 )
 from sottovoce.errors import InvalidInput
@@ -25,8 +24,8 @@ MAPS = {
     "oriented": OrientedFeatures(),
     "scattering": Scattering(directions=4),
     "whitened": Whitened(OrientedFeatures(4), "strokes", drawings=200),
-    "deskewed": Deskewed(OrientedFeatures(4)),
-    "joined": Joined((OrientedFeatures(4), PooledPixels(4))),
+    "deskewed": lambda x: OrientedFeatures(4)(deskew(x)),
+    "joined": joined(OrientedFeatures(4), pooled_pixels(4)),
 }
 
 
@@ -124,15 +123,15 @@ def test_deskewing_leaves_an_empty_image_and_marks_a_bad_one():
 
 def test_opponent_channels_tell_color_from_light():
     grey = np.repeat(dead_leaves(2, np.random.default_rng(0)).mean(1, keepdims=True), 3, axis=1)
-    rows = Opponent(PooledPixels(4))(grey).reshape(2, 3, 64)
-    np.testing.assert_allclose(rows[:, 0], PooledPixels(4)(grey[:, 0]), rtol=1e-5)
+    rows = opponent(pooled_pixels(4))(grey).reshape(2, 3, 64)
+    np.testing.assert_allclose(rows[:, 0], pooled_pixels(4)(grey[:, 0]), rtol=1e-5)
     assert np.abs(rows[:, 1:]).max() < 1e-6
     red = grey.copy()
     red[:, 0] += 0.3
-    changed = Opponent(PooledPixels(4))(red).reshape(2, 3, 64) - rows
+    changed = opponent(pooled_pixels(4))(red).reshape(2, 3, 64) - rows
     np.testing.assert_allclose(changed.mean((0, 2)), [0.1, 0.15, 0.075], rtol=1e-4)
     with pytest.raises(InvalidInput, match="count, 3, side, side"):
-        Opponent(PooledPixels(4))(grey[:, 0])
+        opponent(pooled_pixels(4))(grey[:, 0])
 
 
 @pytest.mark.parametrize(("make", "shape"), [(textured_shapes, (30, 28, 28)), (dead_leaves, (30, 3, 32, 32))])
@@ -146,7 +145,7 @@ def test_random_pictures_are_reproducible_and_use_the_range(make, shape):
 
 
 def test_whitening_in_color_whitens_fresh_leaves():
-    whiten = Whitened(Opponent(PooledPixels(8)), "leaves", ridge=0.01, drawings=600)
+    whiten = Whitened(opponent(pooled_pixels(8)), "leaves", ridge=0.01, drawings=600)
     fresh = dead_leaves(600, np.random.default_rng(9))
     assert np.allclose(np.linalg.norm(whiten(fresh), axis=1), 1, atol=1e-5)
     mean, root = whiten._statistics
@@ -156,7 +155,7 @@ def test_whitening_in_color_whitens_fresh_leaves():
     with pytest.raises(InvalidInput, match="32 pixels a side, got 16"):
         whiten(fresh[:, :, :16, :16])
     with pytest.raises(InvalidInput, match="strokes or shapes or leaves"):
-        Whitened(PooledPixels(), "photos")
+        Whitened(pooled_pixels(), "photos")
 
 
 def test_named_features_have_the_widths_they_are_documented_with():
@@ -173,18 +172,18 @@ def test_named_features_have_the_widths_they_are_documented_with():
 
 def test_a_mirrored_image_has_the_same_row():
     for features, x in (
-        (Mirrored(Joined((OrientedFeatures(4), PooledPixels(4)))), images()),
-        (Mirrored(Opponent(PooledPixels(4))), dead_leaves(3, np.random.default_rng(1))),
+        (joined(OrientedFeatures(4), pooled_pixels(4)), images()),
+        (opponent(pooled_pixels(4)), dead_leaves(3, np.random.default_rng(1))),
     ):
-        rows, seen = features(x), features(x[..., ::-1])
+        rows, seen = mirrored(features)(x), mirrored(features)(x[..., ::-1])
         np.testing.assert_allclose(seen, rows, atol=1e-6)
-        assert np.abs(features.features(x) - rows).max() > 1e-3
+        assert np.abs(features(x) - rows).max() > 1e-3
 
 
 @pytest.mark.parametrize("drawings", [200, 900])  # fewer and more than the row is wide
 def test_the_directions_kept_are_whitened_and_the_widest(drawings):
     features = OrientedFeatures(4)  # 196 numbers
-    whiten = Whitened(Joined((features, features)), "strokes", ridge=1e-6, drawings=drawings, keep=30)
+    whiten = Whitened(joined(features, features), "strokes", ridge=1e-6, drawings=drawings, keep=30)
     mean, root = whiten._statistics
     drawn = whiten.features(pen_strokes(drawings, np.random.default_rng(0)))
     rows = (drawn - mean) @ root

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.data.images import Images, check_sum, load_images, read_cifar, read_idx
+from sottovoce.data.images import Images, load_images, read_cifar, read_idx
 from sottovoce.errors import DataError
 
 SHARED = Path(os.environ.get("SOTTOVOCE_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -91,14 +91,6 @@ def test_labels_outside_the_classes_are_refused():
     x = np.zeros((2, 1, 4, 4), np.uint8)
     with pytest.raises(DataError, match="label is 7"):
         Images("toy", x, np.array([0, 7]), x, np.array([0, 1]), 3)
-
-
-def test_a_wrong_checksum_removes_the_file(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"something else")
-    with pytest.raises(DataError, match="removed"):
-        check_sum(path, "sha256", "0" * 64)
-    assert not path.exists()
 
 
 def test_resizing_keeps_constants_and_corners():

@@ -13,16 +13,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy import linalg
 from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
+
+Features = Callable[[ArrayLike], np.ndarray]  # images to rows, each from its own image
 
 
 def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
@@ -73,7 +75,7 @@ class OrientedFeatures:
     window: float = 2.0
     stride: int = 4
 
-    def __call__(self, images: Any) -> np.ndarray:
+    def __call__(self, images: ArrayLike) -> np.ndarray:
         """Return (count, features) float32 of grey images (count, side, side) in [0, 1]."""
         return _in_blocks(self._block, images)
 
@@ -103,7 +105,7 @@ class Scattering:
     stride: int = 4
     second: bool = True
 
-    def __call__(self, images: Any) -> np.ndarray:
+    def __call__(self, images: ArrayLike) -> np.ndarray:
         """Return (count, features) float32 of grey images (count, side, side) in [0, 1]."""
         return _in_blocks(self._block, images)
 
@@ -128,27 +130,21 @@ class Scattering:
         return values.sign() * values.abs().sqrt()  # the average of a chroma channel may be negative
 
 
-@dataclass(frozen=True)
-class PooledPixels:
-    """Means over squares of ``size`` pixels."""
-
-    size: int = 2
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Return (count, features) float32 of grey images (count, side, side)."""
-        return _in_blocks(lambda x: F.avg_pool2d(x, self.size).flatten(1), images)
+def pooled_pixels(size: int = 2) -> Features:
+    """Return the features that are means over squares of ``size`` pixels of grey images."""
+    return lambda images: _in_blocks(lambda x: F.avg_pool2d(x, size).flatten(1), images)
 
 
-def deskew(images: Any) -> np.ndarray:
+def deskew(images: ArrayLike) -> np.ndarray:
     """Return grey images sheared upright and moved to the middle, each by its own moments.
 
     The shear makes the mixed second moment of the ink zero, as for handwriting that leans to neither side.
     An image without ink stays as it is; one with a pixel that is no number becomes NaN.
     """
-    return _in_blocks(lambda x: _upright(x)[:, 0], images)
+    return _in_blocks(lambda x: _deskewed(x)[:, 0], images)
 
 
-def _upright(x: Tensor) -> Tensor:
+def _deskewed(x: Tensor) -> Tensor:
     side = x.shape[-1]
     at = torch.arange(side, dtype=torch.float32)
     ink = x[:, 0].clamp(min=0)
@@ -171,61 +167,34 @@ def _upright(x: Tensor) -> Tensor:
     return torch.where(bad[:, None, None, None], torch.nan, moved)
 
 
-@dataclass(frozen=True)
-class Deskewed:
-    """Features of the images after `deskew`."""
-
-    features: Any
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Return the rows of the upright images."""
-        rows: np.ndarray = self.features(deskew(images))
-        return rows
+def joined(*parts: Features) -> Features:
+    """Return several kinds of features in one row."""
+    return lambda images: np.concatenate([part(images) for part in parts], axis=1)
 
 
-@dataclass(frozen=True)
-class Joined:
-    """Several kinds of features in one row."""
+def mirrored(features: Features) -> Features:
+    """Return the mean of the features of an image and of its mirror image, so that both have the same row.
 
-    parts: tuple[Any, ...]
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Return the rows of all parts, joined."""
-        return np.concatenate([part(images) for part in self.parts], axis=1)
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """Mean of the features of an image and of its mirror image, so that both have the same row.
-
-    What a thing is does not change in a mirror. A linear model trained on both images would come to the same:
-    by symmetry it has no use for what differs between them, and noise on that part only disturbs it.
+    A linear model trained on both images would come to the same: by symmetry it has no use for what differs
+    between them, and noise on that part only disturbs it.
     """
 
-    features: Any
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Return the rows of images whose last axis runs from left to right."""
+    def rows(images: ArrayLike) -> np.ndarray:
         values = np.asarray(images)
-        rows: np.ndarray = (self.features(values) + self.features(values[..., ::-1])) / 2
-        return rows
+        return (features(values) + features(values[..., ::-1])) / 2
+
+    return rows
 
 
-@dataclass(frozen=True)
-class Opponent:
-    """Features of three opponent channels of color images: light, red against green, yellow against blue.
+def opponent(light: Features, colors: Features | None = None) -> Features:
+    """Return features of three opponent channels of color images, (count, 3, side, side) in [0, 1].
 
-    Parameters
-    ----------
-    light : features of the luminance.
-    colors : features of each of the two chroma channels; those of the luminance by default.
+    ``light`` are the features of the luminance, ``colors`` those of red against green and of yellow against
+    blue; by default the same.
     """
+    other = light if colors is None else colors
 
-    light: Any
-    colors: Any = None
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Return the rows of images (count, 3, side, side) in [0, 1], red, green, blue."""
+    def rows(images: ArrayLike) -> np.ndarray:
         values = np.asarray(images, np.float32)
         if values.ndim != 4 or values.shape[1] != 3:
             raise InvalidInput(
@@ -233,9 +202,10 @@ class Opponent:
                 "images go to the features themselves."
             )
         red, green, blue = values[:, 0], values[:, 1], values[:, 2]
-        other = self.light if self.colors is None else self.colors
         channels = ((red + green + blue) / 3, (red - green) / 2, (red + green) / 4 - blue / 2)
-        return np.concatenate([self.light(channels[0]), other(channels[1]), other(channels[2])], axis=1)
+        return np.concatenate([light(channels[0]), other(channels[1]), other(channels[2])], axis=1)
+
+    return rows
 
 
 def textured_shapes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
@@ -317,7 +287,7 @@ class Whitened:
 
     def __init__(
         self,
-        features: Any,
+        features: Features,
         pictures: str,
         *,
         ridge: float = 0.1,
@@ -349,7 +319,7 @@ class Whitened:
         root = linalg.solve_triangular(lower, np.eye(len(lower)), lower=True, overwrite_b=True)
         return mean, np.ascontiguousarray(root.T, np.float32)
 
-    def __call__(self, images: Any) -> np.ndarray:
+    def __call__(self, images: ArrayLike) -> np.ndarray:
         """Return (count, features) float32 rows of unit length."""
         values = np.asarray(images)
         if self._side is None:
@@ -361,29 +331,31 @@ class Whitened:
             )
         mean, root = self._statistics
         parts = []
-        for first in range(
-            0, len(values), 4000
-        ):  # the wide rows of many images need not all be there at once
+        for first in range(0, len(values), 4000):  # the wide rows of all images would fill the memory
             rows = (self.features(values[first : first + 4000]) - mean) @ root
             parts.append(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
         return np.concatenate(parts) if parts else np.zeros((0, root.shape[1]), np.float32)
 
 
-_FIRST = Scattering(second=False)
-_GREY = Joined((_FIRST, OrientedFeatures(), PooledPixels(2)))
-_COLOR = Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4))))
+_FIRST, _ORIENTED = Scattering(second=False), OrientedFeatures()
+_GREY = joined(_FIRST, _ORIENTED, pooled_pixels(2))
+_COLOR = joined(opponent(_FIRST), opponent(_ORIENTED), opponent(pooled_pixels(4)))
+_MIRRORED = mirrored(_COLOR)
+_FINE = joined(opponent(Scattering(), _FIRST), opponent(pooled_pixels(4)))
+
+
+def _upright(features: Features) -> Features:
+    return lambda images: features(deskew(images))
+
+
 FEATURES: dict[str, Callable[[], Whitened]] = {
-    "handwriting": lambda: Whitened(Deskewed(OrientedFeatures()), "strokes"),
-    "handwriting-fine": lambda: Whitened(Deskewed(OrientedFeatures(stride=3)), "strokes"),
+    "handwriting": lambda: Whitened(_upright(_ORIENTED), "strokes"),
+    "handwriting-fine": lambda: Whitened(_upright(OrientedFeatures(stride=3)), "strokes"),
     "objects": lambda: Whitened(_GREY, "shapes", drawings=6000),
-    "objects-mirrored": lambda: Whitened(Mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
+    "objects-mirrored": lambda: Whitened(mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
     "photographs": lambda: Whitened(_COLOR, "leaves", drawings=4000),
-    "photographs-mirrored": lambda: Whitened(
-        Mirrored(_COLOR), "leaves", drawings=4000, ridge=0.01, keep=2000
-    ),
-    "photographs-fine": lambda: Whitened(
-        Joined((Opponent(Scattering(), _FIRST), Opponent(PooledPixels(4)))), "leaves", drawings=4000
-    ),
+    "photographs-mirrored": lambda: Whitened(_MIRRORED, "leaves", drawings=4000, ridge=0.01, keep=2000),
+    "photographs-fine": lambda: Whitened(_FINE, "leaves", drawings=4000),
 }
 
 
@@ -424,7 +396,7 @@ def _principal(centered: np.ndarray, keep: int, ridge: float) -> np.ndarray:
     return np.ascontiguousarray(vectors / np.sqrt(values + ridge * values.mean()), np.float32)
 
 
-def _in_blocks(block: Any, images: Any, size: int = 1000) -> np.ndarray:
+def _in_blocks(block: Callable[[Tensor], Tensor], images: ArrayLike, size: int = 1000) -> np.ndarray:
     values = np.asarray(images)
     grey = torch.as_tensor(np.ascontiguousarray(values), dtype=torch.float32)
     with torch.no_grad():
@@ -458,7 +430,7 @@ def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, T
 
     def bump(center: float, width: float, angle: float, slant: float) -> Tensor:
         total = torch.zeros(side, side)
-        for a, b in turns:  # periodised, as the discrete transform is
+        for a, b in turns:  # periodic, as the discrete transform is
             along = (across + b) * math.cos(angle) + (down + a) * math.sin(angle)
             beside = -(across + b) * math.sin(angle) + (down + a) * math.cos(angle)
             total += torch.exp(-(width**2) * ((along - center) ** 2 + (beside / slant) ** 2) / 2)

@@ -1,62 +1,33 @@
 """Image data sets from their official files: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100; digits embedded.
 
-A file is looked for in SOTTOVOCE_DATA, then in the per-user cache; `download` fetches it from its public
-address and keeps it only if its checksum is right. A file that is truncated or has another shape is refused
-before any of it is used. CIFAR's official archives hold Python pickles; only the binary versions are read.
+A file is looked for in SOTTOVOCE_DATA, then in the per-user cache. A file that is truncated or has another
+shape is refused before any of it is used. CIFAR's official archives hold Python pickles; only the binary
+versions are read.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
+import math
 import os
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from sottovoce._io import atomic_write
+from sottovoce.data.base import is_tensor
 from sottovoce.data.files import read_array
 from sottovoce.data.loaders import data_folder
 from sottovoce.errors import DataError
 
-_IDX_FILES = (
-    "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz",
-)  # fmt: skip
-_SOURCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
-    "mnist": (
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        {
-            _IDX_FILES[0]: ("sha256", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-            _IDX_FILES[1]: ("sha256", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-            _IDX_FILES[2]: ("sha256", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-            _IDX_FILES[3]: ("sha256", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-        },
-    ),
-    "fashion_mnist": (
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        {
-            _IDX_FILES[0]: ("md5", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-            _IDX_FILES[1]: ("md5", "25c81989df183df01b3e8a0aad5dffbe"),
-            _IDX_FILES[2]: ("md5", "bef4ecab320f06d8554ea6380940ec79"),
-            _IDX_FILES[3]: ("md5", "bb300cfdad3c16e7a12a480ee83cd310"),
-        },
-    ),
-    "cifar10": (
-        "https://www.cs.toronto.edu/~kriz/",
-        {"cifar-10-binary.tar.gz": ("md5", "c32a1d4ab5d03f1284b67883e8d87530")},
-    ),
-    "cifar100": (
-        "https://www.cs.toronto.edu/~kriz/",
-        {"cifar-100-binary.tar.gz": ("md5", "03b5dce01913d631647c71ecec9e9cb8")},
-    ),
-}
+SETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+_IDX_FILES = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +60,16 @@ class Images:
                     f"{self.name}: a {part} label is {wrong}, but the classes are 0 to {self.classes - 1}."
                 )
 
-    def floats(self, x: np.ndarray, mean: Any = 0.0, std: Any = 1.0, side: int | None = None) -> np.ndarray:
+    @staticmethod
+    def floats(
+        x: np.ndarray, mean: ArrayLike = 0.0, std: ArrayLike = 1.0, side: int | None = None
+    ) -> np.ndarray:
         """Return images as float32 ``(x / 255 - mean) / std``, resized to ``side`` if given.
 
         ``mean`` and ``std`` are public constants: a number, or one per channel.
         """
         values = x if side is None or side == x.shape[-1] else _resized(x, side)
-        shape = (1, -1, 1, 1)
-        center = np.asarray(mean, np.float32).reshape(shape)
-        scale = np.asarray(std, np.float32).reshape(shape)
+        center, scale = (np.asarray(constant, np.float32).reshape(1, -1, 1, 1) for constant in (mean, std))
         return ((values.astype(np.float32) / np.float32(255) - center) / scale).astype(np.float32)
 
 
@@ -117,7 +89,7 @@ class ImageReading:
     std: float = 1.0
     features: str | None = None
 
-    def __call__(self, images: Any) -> np.ndarray:
+    def __call__(self, images: ArrayLike) -> np.ndarray:
         """Return (n, channels, side, side) float32 of images (n, [channels,] h, w): bytes, or [0, 1]."""
         array = np.asarray(images)
         if array.ndim == 3:
@@ -127,22 +99,18 @@ class ImageReading:
                 f"images must be numbers of shape (n, height, width) or (n, channels, height, width), got "
                 f"{array.dtype} of shape {array.shape}."
             )
-        if array.dtype != np.uint8:
-            if array.size and not (
-                array.min() >= 0 and array.max() <= (255 if array.dtype.kind in "ui" else 1)
-            ):
-                raise DataError("pixels must be whole numbers 0 to 255 or fractions 0 to 1.")
-            array = array.astype(np.uint8) if array.dtype.kind in "ui" else array
-        if array.dtype == np.uint8:
-            held = Images("these", array, np.zeros(len(array), np.int64), array[:0], np.zeros(0, np.int64), 1)
-            return held.floats(array, self.mean, self.std, self.side)
+        whole = array.dtype.kind in "ui"
+        if array.size and not (array.min() >= 0 and array.max() <= (255 if whole else 1)):
+            raise DataError("pixels must be whole numbers 0 to 255 or fractions 0 to 1.")
+        if whole:
+            return Images.floats(array.astype(np.uint8), self.mean, self.std, self.side)
         if self.side not in (None, array.shape[-1]):
             raise DataError(f"images of fractions must have side {self.side} already, or give bytes.")
         return ((array.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
-        return {"side": self.side, "mean": self.mean, "std": self.std, "features": self.features}
+        return dict(vars(self))
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> ImageReading:
@@ -152,9 +120,9 @@ class ImageReading:
 
 def read_images(data: Any) -> Any:
     """Return an array of images from an array, or from the array ``X`` of an NPZ file."""
-    if not isinstance(data, (str, os.PathLike)):
-        return data.detach().numpy() if hasattr(data, "detach") else data
-    return read_array(Path(data))
+    if isinstance(data, (str, os.PathLike)):
+        return read_array(Path(data))
+    return data.detach().numpy() if is_tensor(data) else data
 
 
 def load_images(name: str, folder: str | Path | None = None) -> Images:
@@ -169,67 +137,25 @@ def load_images(name: str, folder: str | Path | None = None) -> Images:
     ...
     sottovoce.errors.DataError: There is no image set 'imagenet'; there are digits, mnist, ...
     """
+    if name not in SETS:
+        raise DataError(f"There is no image set {name!r}; there are {', '.join(SETS)}.")
     if name == "digits":
         return _digits()
-    if name not in _SOURCES:
-        raise DataError(f"There is no image set {name!r}; there are digits, {', '.join(_SOURCES)}.")
     place = data_folder(name) if folder is None else Path(folder)
-    if name in ("mnist", "fashion_mnist"):
-        x, y, x_test, y_test = (read_idx(_either(place, file)) for file in _IDX_FILES)
-        return Images(name, x[:, None], y.astype(np.int64), x_test[:, None], y_test.astype(np.int64), 10)
-    return _cifar(name, place)
+    if name.startswith("cifar"):
+        return _cifar(name, place)
+    x, y, x_test, y_test = (read_idx(_either(place, file)) for file in _IDX_FILES)
+    return Images(name, x[:, None], y.astype(np.int64), x_test[:, None], y_test.astype(np.int64), 10)
 
 
-def download(name: str, folder: str | Path | None = None) -> Path:
-    """Fetch the official files of a set into ``folder`` (the per-user cache by default) and return it.
-
-    Files already there are checked, not fetched again. A file whose checksum is wrong is removed.
-    """
-    if name not in _SOURCES:
-        raise DataError(f"There is no image set {name!r} to download; there are {', '.join(_SOURCES)}.")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sottovoce" / name
-    place = cache if folder is None else Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    address, files = _SOURCES[name]
-    for file, (kind, wanted) in files.items():
-        path = place / file
-        if not path.is_file():
-            _fetch(address + file, path)
-        check_sum(path, kind, wanted)
-    return place
+def _either(place: Path, file: str) -> Path:
+    """Return the gzipped file, or the same unpacked."""
+    gzipped = place / f"{file}.gz"
+    return place / file if (place / file).is_file() and not gzipped.is_file() else gzipped
 
 
-def check_sum(path: Path, kind: str, wanted: str) -> None:
-    """Raise, and remove the file, unless its digest is the one expected."""
-    digest = hashlib.new(kind, path.read_bytes(), usedforsecurity=False).hexdigest()
-    if digest != wanted:
-        path.unlink()
-        raise DataError(
-            f"{path.name}: expected {kind} {wanted[:12]}..., got {digest[:12]}...; the file was removed, "
-            "download it again."
-        )
-
-
-def _fetch(address: str, path: Path) -> None:
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
-    def receive(target: BinaryIO) -> None:
-        try:
-            with urlopen(address, timeout=60) as source:
-                while block := source.read(1 << 20):
-                    target.write(block)
-        except (URLError, OSError) as problem:
-            raise DataError(
-                f"{address} cannot be fetched ({problem}); put {path.name} into {path.parent} by hand."
-            ) from None
-
-    atomic_write(path, receive)
-
-
-def read_idx(path: str | Path) -> np.ndarray:
+def read_idx(path: Path) -> np.ndarray:
     """Read an idx file of bytes, gzipped or not; refuse one that is truncated or of another kind."""
-    path = Path(path)
     try:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -239,19 +165,17 @@ def read_idx(path: str | Path) -> np.ndarray:
         raise DataError(f"{path.name} is truncated or damaged; fetch the original file again.") from None
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or not 1 <= raw[3] <= 4:
         raise DataError(f"{path.name} is not an idx file of bytes; expected a header 0x0000080n.")
-    axes = raw[3]
-    if len(raw) < 4 + 4 * axes:
+    first = 4 + 4 * raw[3]
+    if len(raw) < first:
         raise DataError(f"{path.name} is truncated: its header is incomplete; fetch the original file again.")
-    shape = struct.unpack(f">{axes}I", raw[4 : 4 + 4 * axes])
-    size = 1
-    for length in shape:
-        size *= length
-    if len(raw) != 4 + 4 * axes + size:
+    shape = struct.unpack(f">{raw[3]}I", raw[4:first])
+    size = math.prod(shape)
+    if len(raw) != first + size:
         raise DataError(
             f"{path.name} is truncated or damaged: its header promises {size} bytes, it holds "
-            f"{len(raw) - 4 - 4 * axes}; fetch the original file again."
+            f"{len(raw) - first}; fetch the original file again."
         )
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
+    return np.frombuffer(raw, np.uint8, offset=first).reshape(shape).copy()
 
 
 def read_cifar(raw: bytes, label_bytes: int, name: str = "the file") -> tuple[np.ndarray, np.ndarray]:
@@ -267,37 +191,38 @@ def read_cifar(raw: bytes, label_bytes: int, name: str = "the file") -> tuple[np
 
 
 def _cifar(name: str, place: Path) -> Images:
-    for file in ("cifar10.npz", "cifar10_small.npz"):  # a copy in one file, whole or the first few thousand
-        if name == "cifar10" and (place / file).is_file():
-            return _cifar_npz(place / file)
-    label_bytes, classes = (1, 10) if name == "cifar10" else (2, 100)
-    train = [f"data_batch_{i}.bin" for i in range(1, 6)] if name == "cifar10" else ["train.bin"]
-    test = ["test_batch.bin"] if name == "cifar10" else ["test.bin"]
-    read = _reader(place, name)
-    parts = [[read_cifar(read(file), label_bytes, file) for file in files] for files in (train, test)]
-    (x, y), (x_test, y_test) = (
-        (np.concatenate([a for a, _ in part]), np.concatenate([b for _, b in part])) for part in parts
-    )
+    if name == "cifar10":
+        for file in (
+            "cifar10.npz",
+            "cifar10_small.npz",
+        ):  # a copy in one file, whole or the first few thousand
+            if (place / file).is_file():
+                return _cifar_npz(place / file)
+        label_bytes, classes = 1, 10
+        train, test = [f"data_batch_{i}.bin" for i in range(1, 6)], ["test_batch.bin"]
+    else:
+        label_bytes, classes, train, test = 2, 100, ["train.bin"], ["test.bin"]
+    archive = place / f"cifar-{classes}-binary.tar.gz"
+
+    def read(files: list[str]) -> list[np.ndarray]:
+        arrays = [read_cifar(_cifar_bytes(place, archive, file), label_bytes, file) for file in files]
+        return [np.concatenate(column) for column in zip(*arrays, strict=True)]
+
+    (x, y), (x_test, y_test) = read(train), read(test)
     return Images(name, x, y, x_test, y_test, classes)
 
 
-def _reader(place: Path, name: str) -> Callable[[str], bytes]:
-    """Return a function that reads a .bin file from the folder or from the official archive."""
-    archive = next(iter(_SOURCES[name][1]))
-
-    def read(file: str) -> bytes:
-        unpacked = next(iter(sorted(place.rglob(file))), None)
-        if unpacked is not None:
-            return unpacked.read_bytes()
-        if (place / archive).is_file():
-            with tarfile.open(place / archive) as tar:
-                for member in tar:
-                    if member.isfile() and Path(member.name).name == file:
-                        stream = tar.extractfile(member)
-                        return b"" if stream is None else stream.read()
-        raise DataError(f"{file} is missing in {place}; put {archive} (or its .bin files) there.")
-
-    return read
+def _cifar_bytes(place: Path, archive: Path, file: str) -> bytes:
+    """Return a .bin file from the folder or from the official archive."""
+    for unpacked in sorted(place.rglob(file)):
+        return unpacked.read_bytes()
+    if archive.is_file():
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if member.isfile() and Path(member.name).name == file:
+                    stream = tar.extractfile(member)
+                    return b"" if stream is None else stream.read()
+    raise DataError(f"{file} is missing in {place}; put {archive.name} (or its .bin files) there.")
 
 
 def _cifar_npz(path: Path) -> Images:
@@ -317,12 +242,6 @@ def _digits() -> Images:
     y = bunch.target.astype(np.int64)
     cut = 1437  # the customary four fifths; the last writers are held out
     return Images("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10)
-
-
-def _either(place: Path, file: str) -> Path:
-    """The gzipped file, or the same unpacked."""
-    plain = place / file.removesuffix(".gz")
-    return plain if plain.is_file() and not (place / file).is_file() else place / file
 
 
 def _resized(x: np.ndarray, side: int) -> np.ndarray:

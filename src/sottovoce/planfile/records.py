@@ -18,7 +18,7 @@ import numpy as np
 from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
-from sottovoce.data.images import ImageReading, load_images
+from sottovoce.data.images import SETS, ImageReading, load_images
 from sottovoce.data.ingest import UserData, ingest
 from sottovoce.data.tables import Columns, Scale, TableData
 from sottovoce.errors import ConfigError, DataError
@@ -34,7 +34,6 @@ from sottovoce.models.adapters import (
 from sottovoce.models.saved import seen_images
 from sottovoce.planfile.schema import DataSection, ModelSection, prefix_errors
 
-IMAGE_SETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 IMAGE_KEYS = ("folder", "side", "mean", "std")
 TABLE_KEYS = (
     "file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardize",
@@ -133,14 +132,14 @@ def network_records(
 ) -> PlanRecords:
     """Return the records of a network: official images, or a table or arrays of one's own."""
     public: UserData | None
-    if section.file is None and (section.name or "digits") in IMAGE_SETS:
+    if section.file is None and (section.name or "digits") in SETS:
         private, public, classes, columns = _images(section, folder)
         model_options, uncharged = _model_options(section, None, classes=tuple(range(classes)))
         parts = _image_parts(section, private.targets, agents)
     else:
         for key in IMAGE_KEYS:
             if getattr(section, key) is not None:
-                raise ConfigError(f"[data] {key} is for sets of images: {', '.join(IMAGE_SETS)}.")
+                raise ConfigError(f"[data] {key} is for sets of images: {', '.join(SETS)}.")
         table = _table(section, folder, agents, names)
         columns = table.columns
         if columns is not None and section.intercept:
