@@ -45,7 +45,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 import sottovoce as sv
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.mafalda import correlation
-from sottovoce.algorithms.public_walk_sgd import holders
+from sottovoce.algorithms.random_walk_sgd import holders
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
 

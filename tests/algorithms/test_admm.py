@@ -347,11 +347,11 @@ def test_a_gate_that_draws_otherwise_than_announced_stops():
     fed = FederatedADMM(GLM(), 6, 5, 1.0, 0.8, 0.3, 0.2)
     for clip_norm, std, step in ((0.3, 0.2, 4), (0.4, 0.2, 4), (0.3, 0.1, 4), (0.3, 0.2, 5)):
         gate = ClientProxMechanism(
-            GLM(),
-            shards,
-            range(6),
-            6,
-            random,
+            objective=GLM(),
+            data=shards,
+            agents=range(6),
+            users=6,
+            random=random,
             gamma=0.8,
             clip_norm=clip_norm,
             noise_std=std,
@@ -368,10 +368,10 @@ def test_a_gate_that_draws_otherwise_than_announced_stops():
     whole = Shards(X, y, np.array([0, 6]))
     for clip_norm, where in ((0.4, "mean"), (0.3, "increment")):
         gate = RecordProxMechanism(
-            GLM(),
-            whole,
-            [0],
-            random,
+            objective=GLM(),
+            data=whole,
+            agents=[0],
+            random=random,
             gamma=0.8,
             relaxation=0.5,
             clip_norm=clip_norm,
@@ -387,8 +387,8 @@ def test_a_gate_that_draws_otherwise_than_announced_stops():
         options = {"clip_norm": 0.3, "noise_std": 0.2, "cap": 4, **other}
         with pytest.raises(ReleaseMismatch):
             TokenProxMechanism(
-                GLM(), shards, random, gamma=0.8, relaxation=0.5, steps=30,
-                releases=[token.releases(i) for i in range(6)], **options,
+                objective=GLM(), data=shards, agents=range(6), random=random, gamma=0.8, relaxation=0.5,
+                steps=30, releases=[token.releases(i) for i in range(6)], **options,
             )  # fmt: skip
 
 

@@ -110,7 +110,9 @@ def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
     other = values.copy()
     other[7] = evil
     first, second = (
-        ValueMechanism(rows, range(16), RunRandomness(Silent(), 0, 0), noise_std=1.0, radius=0.5).released(0)
+        ValueMechanism(
+            rows=rows, agents=range(16), random=RunRandomness(Silent(), 0, 0), noise_std=1.0, radius=0.5
+        ).released(0)
         for rows in (values, other)
     )
     moved = np.linalg.norm(first - second, axis=1)

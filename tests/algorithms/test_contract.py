@@ -255,14 +255,14 @@ def test_a_sampler_or_adjacency_other_than_planned_is_refused(case, lie):
     gate = plan.source(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         GradientMechanism(
-            gate.query,
-            range(N),
-            gate.random,
+            query=gate.query,
+            agents=range(N),
+            random=gate.random,
             clip_norm=gate.clip_norm,
-            noise_multipliers=gate.std / gate.clip_norm,
+            noise_multipliers=gate.noise_multipliers,
             adjacency=gate.adjacency,
             rates=gate.rates,
-            divisors=gate.divisors.ravel(),
+            divisors=gate.divisors,
             releases=other,
         )
 

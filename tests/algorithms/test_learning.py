@@ -9,8 +9,6 @@ from torch import nn
 
 import sottovoce as sv
 from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusSGD, DPDiNNO, MuffliatoSGD, Optimizer, Rate
-from sottovoce.algorithms.dp_dinno import dp_dinno
-from sottovoce.algorithms.dp_dsgt import dp_dsgt
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.data.poisson_sampling import PoissonSampler
@@ -183,7 +181,7 @@ def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
     )
     data = Shards(np.ones((3010, 1)), np.tile([1.0, -1.0], 1505), np.array([0, 10, 1010, 2010, 3010]))
     source = uneven.source(uneven.prepared(data), range(4), RunRandomness.from_rng(np.random.default_rng(0)))
-    std = source.std / source.divisors.ravel()  # what really stands behind a row of each node
+    std = source.stds / source.divisors  # what really stands behind a row of each node
     assert std == pytest.approx(0.7 / np.array([10, 1000, 1000, 1000]))
     steps = options["steps"]
     # node 3 hears node 2 alone, then the sum of nodes 0 and 1
@@ -348,7 +346,7 @@ def test_dsgt_tracks_the_sum_of_the_gradients():
     objective, data = net(), blobs()
     plan = DPDSGT(objective, FOUR, steps=6, sizes=data.sizes, batch_size=20, noise_multiplier=0.7)
     source = plan.source(data, range(4), RunRandomness.from_rng(np.random.default_rng(5)))
-    text = dp_dsgt(source, objective.start(4), lambda k: 0.1)
+    text = plan.algorithm(source, objective.start(4))
     state, gossip = text.init(), sv.protocols.Gossip(FOUR, 1)
     for k in range(6):
         state = text.update(state, gossip.apply(text.message(state, k)), k)
@@ -377,13 +375,15 @@ def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
     largest = np.linalg.eigvalsh(np.diag(degrees) - A)[-1]
 
     class Nothing:
+        agents = range(10)
+
         def gradient_with_l2(self, theta, k, stream):
             return np.zeros_like(theta)
 
-    text = dp_dinno(
-        Nothing(), np.random.default_rng(0).normal(size=(10, 3)), degrees,
-        rate=lambda k: 0.5, rho=lambda k: share * 4 / 3 / largest / 0.5, optimizer=Optimizer(),
-    )  # fmt: skip
+    options = {"clip_norm": 1.0, "adjacency": "user", "learning_rate": 0.5, "optimizer": "sgd"}
+    rho = share * 4 / 3 / largest / 0.5
+    plan = DPDiNNO(GLM(dim=3), graph, steps=600, rho=rho, rho_growth=1.0, **options)
+    text = plan.algorithm(Nothing(), np.random.default_rng(0).normal(size=(10, 3)))
     state = text.init()
     for k in range(600):
         state = text.update(state, A @ text.message(state, k), k)
@@ -516,8 +516,8 @@ def handed(x, adjacency):
     data = AgentData(x, np.zeros(len(x), int), [np.arange(len(x))])
     noise = Rounding()
     source = GradientMechanism(
-        objective.query(data), [0], RunRandomness(noise, 0, 0), clip_norm=1.0, noise_multipliers=[1.0],
-        adjacency=adjacency, rates=[1.0], divisors=[len(x)],
+        query=objective.query(data), agents=[0], random=RunRandomness(noise, 0, 0), clip_norm=1.0,
+        noise_multipliers=[1.0], adjacency=adjacency, rates=[1.0], divisors=[len(x)],
     )  # fmt: skip
     source(np.zeros_like(objective.start(1)), 0)
     return noise.handed

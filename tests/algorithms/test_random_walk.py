@@ -9,8 +9,7 @@ import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import walk_curve
 from sottovoce.accounting.published.formulas import published_walk_loss
 from sottovoce.algorithms.gradient_plan import noise_multipliers
-from sottovoce.algorithms.public_walk_sgd import holders, published_losses
-from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
+from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD, holders, published_losses
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms.random_walk import holder_step
@@ -261,9 +260,8 @@ def test_a_gate_that_draws_otherwise_than_announced_stops():
 
     def gate(releases=listed, **other):
         random = RunRandomness.from_rng(np.random.default_rng(0))
-        return RandomWalkMechanism(
-            GLM(), shards(), plan.network, random, releases=releases, **{**options, **other}
-        )
+        common = {"objective": GLM(), "data": shards(), "network": plan.network, "agents": range(6)}
+        return RandomWalkMechanism(random=random, releases=releases, **{**common, **options, **other})
 
     gate()
     for other in ({"clip_norm": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):

@@ -6,12 +6,11 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD, RandomWalkSGD
 from sottovoce.algorithms.averaging import noise_in_result
-from sottovoce.algorithms.consensus_sgd import consensus_sgd
 from sottovoce.algorithms.federated_admm import absorbed
-from sottovoce.algorithms.fixed_point import fixed_point
+from sottovoce.algorithms.fixed_point import FixedPoint
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.algorithms.optimizers import Optimizer, Rate
-from sottovoce.algorithms.public_walk_sgd import holders
+from sottovoce.algorithms.random_walk_sgd import holders
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.noise.grid import mask_grid
@@ -37,44 +36,30 @@ class Constant:
 
 
 def descended(steps, average_from, decay=0.0, received=2.0):
-    text = consensus_sgd(
-        Constant(), np.zeros((2, 1)), lambda k: 0.5, Optimizer(), decay=decay, average_from=average_from
-    )
-    state = text.init()
+    options = {"clip_norm": 1.0, "adjacency": "user", "learning_rate": 0.5, "average_from": average_from}
+    plan = ConsensusSGD(GLM(dim=1), "tree", network="path:2", steps=5, **options)
+    algorithm = plan.algorithm(Constant(decay), np.zeros((2, 1)))
+    state = algorithm.init()
     for k in range(steps):
-        assert text.message(state, k).tolist() == [[1.0], [1.0]]
-        state = text.update(state, np.full((2, 1), received), k)
-    return text.output(state)[0, 0]
+        assert algorithm.message(state, k).tolist() == [[1.0], [1.0]]
+        state = algorithm.update(state, np.full((2, 1), received), k)
+    return algorithm.output(state)[0, 0]
 
 
-def test_iterates_are_averaged_from_the_step_that_was_asked_for():
-    """Iterates after steps 0, 1, 2, 3 are -1, -2, -3, -4."""
-    assert descended(4, average_from=4) == -4.0
-    assert descended(4, average_from=2) == -3.5
-    assert descended(4, average_from=0) == -2.5
-    assert descended(0, average_from=0) == 0.0
+def test_iterates_are_averaged_from_a_rounded_share_of_the_steps():
+    """Iterates after steps 0, ..., 4 are -1, -2, -3, -4, -5."""
+    assert descended(5, average_from=1.0) == -5.0
+    assert descended(5, average_from=0.48) == -4.0
+    assert descended(5, average_from=0.0) == -3.0
+    assert descended(0, average_from=0.0) == 0.0
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(InvalidInput):
+            plan(average_from=wrong)
 
 
 def test_the_l2_term_is_added_after_the_mean():
     """theta <- theta - 0.5 (2 + 0.5 theta): -1, -1.75, -2.3125."""
-    assert descended(3, average_from=9, decay=0.5) == -2.3125
-
-
-@pytest.mark.parametrize(("share", "first"), [(1.0, 5), (0.48, 2), (0.0, 0)])
-def test_the_share_after_which_is_averaged_is_rounded_to_a_step(share, first, monkeypatch):
-    seen = {}
-    monkeypatch.setattr(
-        sv.algorithms.consensus_sgd,
-        "consensus_sgd",
-        lambda *args, **options: seen.update(options),
-        raising=True,
-    )
-    plan(average_from=share).algorithm(Constant(), np.zeros((4, 1)))
-    assert seen == {"average_from": first, "decay": 0.0}
-    assert isinstance(seen["average_from"], int)
-    for wrong in (-0.1, 1.1):
-        with pytest.raises(InvalidInput):
-            plan(average_from=wrong)
+    assert descended(3, average_from=1.0, decay=0.5) == -2.3125
 
 
 @pytest.mark.parametrize(
@@ -323,6 +308,7 @@ def test_a_fixed_point_travels_as_one_row_of_all_blocks():
         def released(self, u, k):
             return np.array([1]), u[1:] / 2
 
-    text = fixed_point(Half(), np.ones((1, 6)), lambda k: 1.0)
+    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, steps=1, start=np.ones((2, 3)))
+    text = plan.algorithm(Half(), np.ones((1, 6)))
     sent = text.message(text.init(), 0)
     assert sent.tolist() == [[1.0, 1.0, 1.0, 0.5, 0.5, 0.5]]

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import DPCD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
+from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
 from sottovoce.algorithms.averaging import averaging
 from sottovoce.algorithms.consensus_sgd import estimand
-from sottovoce.algorithms.dp_sgd import dp_sgd
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, Rate
-from sottovoce.algorithms.public_walk_sgd import published_losses, random_walk_sgd
+from sottovoce.algorithms.random_walk_sgd import published_losses
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
@@ -57,8 +56,10 @@ def test_fresh_noise_by_name_follows_the_loudest_row():
 
 def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_asked_for():
     """Steps of 0.5 along a constant slope: -0.5, -1, -1.5."""
-    for options, answer in (({}, -1.5), ({"averaging": True}, -1.0)):
-        text = dp_sgd(lambda theta, k: theta, np.zeros((1, 1)), lambda k: 0.5, Optimizer(), **options)
+    common = {"records": 9, "steps": 3, "clip_norm": 1.0, "learning_rate": 0.5}
+    for options, answer in (({}, -1.5), ({"output": "mean"}, -1.0)):
+        plan = DPSGD(GLM(dim=1), **common, **options)
+        text = plan.algorithm(SimpleNamespace(descends=False), np.zeros((1, 1)))
         state = text.init()
         for k in range(3):
             state = text.update(state, np.ones((1, 1)), k)
@@ -130,7 +131,9 @@ def test_adam_divides_by_the_root_and_a_hundred_millionth():
 
 
 def test_the_first_holder_of_a_token_is_the_first_of_its_path():
-    text = random_walk_sgd(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)), lambda k: 0.1, [2, 0, 1])
+    options = {"steps": 3, "clip_norm": 1.0, "adjacency": "user", "path": (2, 0, 1)}
+    plan = RandomWalkSGD(GLM(dim=1), "ring:3", **options)
+    text = plan.algorithm(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)))
     assert int(text.init().common) == 2
 
 

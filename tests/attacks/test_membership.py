@@ -210,23 +210,22 @@ class Dealt:
 @pytest.mark.parametrize(("method", "times", "part"), [("dp_dsgd", 0, 0), ("dp_dsgt", 1, 1)])
 def test_a_neighbor_adds_up_the_owners_noisy_gradients(method, times, part):
     """What the tap decodes against the gradients themselves; who does not hear the owner decodes nothing."""
-    from sottovoce.algorithms.dp_dsgd import dp_dsgd
-    from sottovoce.algorithms.dp_dsgt import dp_dsgt
-    from sottovoce.algorithms.optimizers import Optimizer
+    from sottovoce.algorithms import DPDSGD, DPDSGT
     from sottovoce.attacks.membership import _Tap
     from sottovoce.runners import run_stacked
 
     copies, agents, width, steps, rate = 2, 3, 4, 6, 0.5
     source = Dealt(steps, copies * agents, width)
     start = np.tile(np.arange(4.0), (copies * agents, 1))
-    texts = {
-        "dp_dsgd": lambda: dp_dsgd(source, start, lambda k: rate, Optimizer()),
-        "dp_dsgt": lambda: dp_dsgt(source, start, lambda k: rate),
+    options = {"steps": steps, "learning_rate": rate, "clip_norm": 1.0, "adjacency": "user"}
+    plans = {
+        "dp_dsgd": DPDSGD(sv.objectives.GLM(dim=4), sv.graphs.path(3), **options),
+        "dp_dsgt": DPDSGT(sv.objectives.GLM(dim=4), sv.graphs.path(3), **options),
     }
     direction = np.array([0.5, 0.5, -0.5, 0.5])
     views = {"neighbor": (1,), "distant": (2,)}
     tap = _Tap(lambda k: sv.protocols.Gossip(sv.graphs.path(3), 1), copies, direction, views, start[0], 0)
-    run_stacked(texts[method](), tap.protocol, steps)
+    run_stacked(plans[method].algorithm(source, start), tap.protocol, steps)
     parts = 1 if method == "dp_dsgd" else 2
     found = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, times, part]
     pulled = (source.given @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent

@@ -73,9 +73,9 @@ def gate(
     noise = Recorder() if noise is None else noise
     given = {"clip_norm": 2.0, "rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
     source = GradientMechanism(
-        Sums(RECORDS, decay),
-        [5, 7, 9],
-        RunRandomness(noise, batches=3, start=0, numbers=numbers),
+        query=Sums(RECORDS, decay),
+        agents=[5, 7, 9],
+        random=RunRandomness(noise, batches=3, start=0, numbers=numbers),
         adjacency=adjacency,
         noise_multipliers=z,
         releases=releases,
@@ -97,8 +97,8 @@ def test_a_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
     np.testing.assert_allclose(source(THETA, 6), (sums + 100) / [[2], [4], [8]], rtol=1e-12)
     assert noise.asked == [([5, 7, 9], 6, [2.0, 4.0, 6.0], 0)]
     moves = 1 if adjacency == "add-remove" else 2
-    assert source.sensitivity.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
-    assert source.noise_std.tolist() == [1.0, 1.0, 0.75]
+    assert source.sensitivities.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
+    assert source.noise_stds.tolist() == [1.0, 1.0, 0.75]
     assert source.width == 2
 
 
@@ -108,8 +108,8 @@ def test_at_user_level_the_mean_is_clipped_and_the_noise_is_not_divided():
     rows[0] *= 2 / math.hypot(3, 5)
     np.testing.assert_allclose(source(THETA, 0, stream=4), rows + 100, rtol=1e-12)
     assert noise.asked == [([5, 7, 9], 0, [2.0, 4.0, 6.0], 4)]
-    assert source.sensitivity.tolist() == [4.0] * 3
-    assert source.noise_std.tolist() == [2.0, 4.0, 6.0]
+    assert source.sensitivities.tolist() == [4.0] * 3
+    assert source.noise_stds.tolist() == [2.0, 4.0, 6.0]
 
 
 def test_the_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
@@ -140,7 +140,7 @@ def test_without_noise_no_source_is_asked_and_one_noise_is_enough_to_ask():
     quiet, noise = gate(z=(0.0,) * 3, clip_norm=math.inf)
     assert quiet(THETA, 0)[1].tolist() == [1.5, 2.0]
     assert noise.asked == noise.sizes == []
-    assert quiet.std.tolist() == [0.0] * 3
+    assert quiet.stds.tolist() == [0.0] * 3
     one, noise = gate(z=(0.0, 0.0, 1.0))
     one(THETA, 0)
     assert len(noise.asked) == 1
@@ -160,7 +160,7 @@ def test_rounding_is_paid_for_by_a_lower_clip(adjacency, paid):
     assert noise.sizes == [(2, 6.0)]  # asked for the widest noise, 3 clips
     longest = np.linalg.norm(source(THETA, 0)[1] * (1 if adjacency == "user" else 4) - 100)
     assert longest == pytest.approx(2.0 - paid)
-    assert source.sensitivity.max() == {"add-remove": 1.0, "replace-one": 2.0, "user": 4.0}[adjacency]
+    assert source.sensitivities.max() == {"add-remove": 1.0, "replace-one": 2.0, "user": 4.0}[adjacency]
 
 
 @pytest.mark.parametrize(("adjacency", "too_much"), [("add-remove", 1.0), ("user", 2.0)])
@@ -322,9 +322,9 @@ def test_a_block_draws_clips_and_notes_what_single_steps_do(noisy, averaging, mo
 
     def fresh():
         return GradientMechanism(
-            GLM("squared").query(data),
-            [6],
-            RunRandomness(SimulatedNoise(3), batches=5, start=0, numbers=(8,)),
+            query=GLM("squared").query(data),
+            agents=[6],
+            random=RunRandomness(SimulatedNoise(3), batches=5, start=0, numbers=(8,)),
             clip_norm=0.7,
             noise_multipliers=[1.5 if noisy else 0.0],
             adjacency="add-remove",
@@ -360,7 +360,7 @@ def test_only_one_agent_at_record_level_descends():
     def descends(query, agents, adjacency):
         n = len(agents)
         return GradientMechanism(
-            query, agents, noise_multipliers=[1.0] * n, adjacency=adjacency, rates=[1.0] * n,
+            query=query, agents=agents, noise_multipliers=[1.0] * n, adjacency=adjacency, rates=[1.0] * n,
             divisors=[1.0] * n, **common,
         ).descends  # fmt: skip
 
@@ -379,9 +379,9 @@ def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
     rows = np.array([[10.0], [4.125], [np.nan]])
     listed = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
     source = ValueMechanism(
-        rows,
-        [5, 7, 9],
-        RunRandomness(noise, batches=0, start=0),
+        rows=rows,
+        agents=[5, 7, 9],
+        random=RunRandomness(noise, batches=0, start=0),
         radius=0.5,
         noise_std=3.0,
         center=4.0,
@@ -404,22 +404,13 @@ def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
 
 def test_values_without_room_for_rounding_are_refused_and_late_noise_is_left_to_the_protocol():
     noise = Recorder(slack=1.0)
+    random = RunRandomness(noise, batches=0, start=0)
     with pytest.raises(InvalidInput, match="rounding slack"):
-        ValueMechanism(
-            np.zeros((1, 1)), [0], RunRandomness(noise, batches=0, start=0), radius=1.0, noise_std=3.0
-        )
-    later = ValueMechanism(
-        np.ones((1, 1)),
-        [0],
-        RunRandomness(Recorder(), batches=0, start=0),
-        radius=2.0,
-        noise_std=3.0,
-        noise_later=True,
-    )
+        ValueMechanism(rows=np.zeros((1, 1)), agents=[0], random=random, radius=1.0, noise_std=3.0)
+    common = {"agents": [0], "random": RunRandomness(Recorder(), batches=0, start=0), "noise_std": 3.0}
+    later = ValueMechanism(rows=np.ones((1, 1)), radius=2.0, noise_later=True, **common)
     assert later.released(0).tolist() == [[1.0]]
-    far = ValueMechanism(
-        np.full((1, 1), 5.0), [0], RunRandomness(Recorder(), batches=0, start=0), radius=2.0, noise_std=3.0
-    )
+    far = ValueMechanism(rows=np.full((1, 1), 5.0), radius=2.0, **common)
     assert far.released(0).tolist() == [[102.0]]  # about zero, with noise, unless told otherwise
 
 
@@ -558,8 +549,10 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
 
     def released(noise):
         random = RunRandomness.from_rng(noise)
-        options = {"adjacency": "add-remove", "rates": [1.0], "divisors": [4.0]}
-        gate = GradientMechanism(Wide(), [0], random, clip_norm=1.0, noise_multipliers=[0.6], **options)
+        options = {"adjacency": "add-remove", "rates": [1.0], "divisors": [4.0], "agents": [0]}
+        gate = GradientMechanism(
+            query=Wide(), random=random, clip_norm=1.0, noise_multipliers=[0.6], **options
+        )
         return gate(np.zeros((1, 300), np.float32), 3)
 
     drawn = SimulatedNoise(5).perturb(np.zeros((1, 300), np.float32), agents=[0], step=3, std=0.6)

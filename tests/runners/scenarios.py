@@ -54,7 +54,9 @@ def values(dim=3, dtype=np.float64, n=N):
 
 def text(agents, rows, noise=NOISE):
     return averaging(
-        ValueMechanism(rows[agents], agents, RunRandomness(noise, 0, 0), noise_std=1.0, radius=1.0)
+        ValueMechanism(
+            rows=rows[agents], agents=agents, random=RunRandomness(noise, 0, 0), noise_std=1.0, radius=1.0
+        )
     )
 
 

@@ -29,14 +29,14 @@ import numpy as np
 from sottovoce._validate import clip
 from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.central_plan import CentralPlan, check_records
+from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.options import Adjacency, check_adjacency
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.admm import RecordProxMechanism
-from sottovoce.mechanisms.base import ProximalSource
+from sottovoce.mechanisms.admm import ProximalMechanism, RecordProxMechanism
+from sottovoce.mechanisms.base import Announced
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.runners import Algorithm, State
@@ -57,9 +57,9 @@ def regularized(plan: CentralADMM | UsersADMM) -> Prox:
     return lambda zh: plan.objective.regularizer.prox(zh, plan.gamma)
 
 
-def announced(plan: CentralADMM | UsersADMM, agents: Sequence[int]) -> list[Sequence[Release]] | None:
-    """Return the releases of the hosted agents; None without a clip norm, where nothing is claimed."""
-    return [plan.releases(int(a)) for a in agents] if math.isfinite(plan.clip_norm) else None
+def sensitivity(plan: CentralADMM | UsersADMM, moves: float) -> float:
+    """Return the length of so many clips; without a clip norm nothing is claimed."""
+    return moves * (plan.clip_norm if math.isfinite(plan.clip_norm) else 1.0)
 
 
 class UsersADMM(Plan):
@@ -91,8 +91,11 @@ class UsersADMM(Plan):
 
     @property
     def _sensitivity(self) -> float:
-        """How far a user moves a row, twice a clipped step; without a clip norm nothing is claimed."""
-        return 4.0 * (self.clip_norm if math.isfinite(self.clip_norm) else 1.0)
+        """How far a user moves a row, twice a clipped step."""
+        return sensitivity(self, 4.0)
+
+    def _announced(self, agents: Sequence[int]) -> Announced | None:
+        return super()._announced(agents) if math.isfinite(self.clip_norm) else None
 
     def prepared(self, data: Any) -> Shards:
         """Return the users' records, checked."""
@@ -169,51 +172,34 @@ class CentralADMM(CentralPlan):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return K noisy means."""
-        clip_norm = self.clip_norm if math.isfinite(self.clip_norm) else 1.0
-        sensitivity = (2.0 if self.noise_in == "mean" else 4.0) * clip_norm / self.records
-        return (Release(agent, 0, sensitivity, self.noise_std, self.adjacency, steps=self.steps),)
+        moved = sensitivity(self, 2.0 if self.noise_in == "mean" else 4.0) / self.records
+        return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
+
+    def _announced(self, agents: Sequence[int]) -> Announced | None:
+        return super()._announced(agents) if math.isfinite(self.clip_norm) else None
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
         """Return the mechanism before the holder's records."""
-        return RecordProxMechanism(
-            self.objective, data, agents, random, gamma=self.gamma, relaxation=self.relaxation,
-            clip_norm=self.clip_norm, noise_std=self.noise_std, noise_in=self.noise_in,
-            records=self.records, releases=announced(self, agents),
-        )  # fmt: skip
+        return self._mechanism(RecordProxMechanism, agents, random, data=data)
 
-    def algorithm(self, source: ProximalSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the holder."""
-        fresh = self.noise_in == "mean"
-        return central_admm(source, start, regularized(self), self.records, 0.0 if fresh else self.relaxation)
+    def algorithm(self, source: ProximalMechanism, start: np.ndarray) -> Algorithm:
+        """Return Algorithm 2 of [1] with the noise on the released mean."""
+        prox, lam, fresh = regularized(self), self.relaxation, self.noise_in == "mean"
 
-    def prepared(self, data: Any) -> Shards:
-        """Return the holder's records, checked: as many as the plan says."""
-        return check_records(self.objective.prepared(super().prepared(data)), self.records)
+        def init() -> State:
+            return State((start,), (np.repeat(start[:, None], self.records, axis=1),))
+
+        def message(state: State, k: int) -> np.ndarray:
+            return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            (zh,) = state.common
+            z = prox(zh[0])
+            duals = source.proximal_step(state.own[0], z, k).local
+            return State((z + received if fresh else zh + lam * received,), (duals,))
+
+        return Algorithm(init, message, update, lambda state: prox(state.common[0]))
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return z and z^."""
         return {"coef": rows[0], "mean": state.common[0][0]}
-
-
-def central_admm(
-    source: ProximalSource, start: np.ndarray, prox: Prox, records: int, relaxation: float = 0.0
-) -> Algorithm:
-    """Return Algorithm 2 of [1] with the noise on the released mean.
-
-    ``relaxation`` 0 makes z^ afresh in every step, from z and the released mean; else z^ grows by its share.
-    """
-
-    def init() -> State:
-        duals = np.repeat(start[:, None], records, axis=1)
-        return State((start,), (duals,))
-
-    def message(state: State, k: int) -> np.ndarray:
-        return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        (zh,) = state.common
-        z = prox(zh[0])
-        duals = source.proximal_step(state.own[0], z, k).local
-        return State((zh + relaxation * received if relaxation else z + received,), (duals,))
-
-    return Algorithm(init, message, update, lambda state: prox(state.common[0]))

@@ -19,12 +19,13 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import View
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation import Averaging, ObservationModel
+from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
@@ -32,6 +33,7 @@ from sottovoce.algorithms.options import (
     NoiseAllocation,
     as_network_argument,
     check_adjacency,
+    check_noise_allocation,
     check_protocol,
     not_a_protocol,
 )
@@ -39,7 +41,7 @@ from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network, as_network
-from sottovoce.mechanisms.base import ValueSource
+from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
@@ -112,6 +114,7 @@ class PrivateAveraging(Plan):
     query: ClassVar[str] = "value"
     maskable: ClassVar[bool] = True
     noise_field: ClassVar[str] = "noise_std"
+    observation = Averaging()  # one release per node, averaged: exact for every view
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -149,11 +152,6 @@ class PrivateAveraging(Plan):
         return int(self.protocol.n)
 
     @property
-    def observation(self) -> ObservationModel:
-        """One release per node, averaged: exact for every view."""
-        return Averaging()
-
-    @property
     def width(self) -> int:
         """Numbers in a row."""
         return self.dim
@@ -189,13 +187,9 @@ class PrivateAveraging(Plan):
         """The common integer grid of masked rows; None over other protocols and without noise."""
         if not self.protocol.masked or self.noise_std == 0:
             return None
-        return mask_grid(
-            bound=self.radius * max(self._factors) + float(np.abs(self.center).max()),
-            sensitivity=2 * self.radius * min(self._factors),
-            noise_std=list(self._noise_stds),
-            dim=self.dim,
-            steps=1,
-        )
+        bound = self.radius * max(self._factors) + float(np.abs(self.center).max())
+        sensitivity, stds = 2 * self.radius * min(self._factors), list(self._noise_stds)
+        return mask_grid(bound=bound, sensitivity=sensitivity, noise_std=stds, dim=self.dim, steps=1)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -208,28 +202,18 @@ class PrivateAveraging(Plan):
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the one release of a node, or one for every visit of a walk; none if it never comes."""
         times = self.protocol.contributions(agent)
-        if not times:
-            return ()
-        return (
-            Release(
-                sender=agent,
-                step=0,
-                sensitivity=2 * (self.radius * self._factors[agent]),
-                noise_std=self._noise_stds[agent],
-                count=times,
-            ),
-        )
+        sensitivity = 2 * (self.radius * self._factors[agent])
+        return (Release(agent, 0, sensitivity, self._noise_stds[agent], count=times),) if times else ()
 
     def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
         """Return the mechanism before the hosted nodes' rows."""
-        later = bool(self.protocol.adds_noise)
         if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
             raise InvalidInput(
                 f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
                 f"have {data.shape[1]}; state dim={data.shape[1]}."
             )
         gridded = noise_on_grid(self, random, agents, [1.0] * len(agents))
-        center: Any = self.center
+        center: ArrayLike = self.center
         if gridded is not random:
             if data.shape[1] != self.dim:
                 raise InvalidInput(
@@ -245,13 +229,21 @@ class PrivateAveraging(Plan):
             middle = np.asarray(center, data.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the center
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
-        return ValueMechanism(
-            data, agents, gridded, radius=(self.radius * factors).tolist(),
-            noise_std=[self._noise_stds[a] for a in agents], center=center, noise_later=later,
-            releases=None if later else [self.releases(a) for a in agents],
-        )  # fmt: skip
+        return self._mechanism(
+            ValueMechanism,
+            agents,
+            gridded,
+            rows=data,
+            radius=(self.radius * factors).tolist(),
+            noise_std=[self._noise_stds[a] for a in agents],
+            center=center,
+            noise_later=bool(self.protocol.adds_noise),
+        )
 
-    def algorithm(self, source: ValueSource, start: np.ndarray) -> Algorithm:
+    def _announced(self, agents: Sequence[int]) -> Announced | None:
+        return None if self.protocol.adds_noise else super()._announced(agents)
+
+    def algorithm(self, source: ValueMechanism, start: np.ndarray) -> Algorithm:
         """Return the update rule of the nodes that ``source`` hosts."""
         return averaging(source)
 
@@ -286,11 +278,7 @@ class PrivateAveraging(Plan):
             return super().calibrated_to(epsilon, delta, view, **adversary)
         if self.noise_std == 0:
             return self.with_noise(self.radius).calibrated_to(epsilon, delta, view, **adversary)
-        if self.noise == "optimal" and view in ("local", "outsider"):
-            raise BudgetInfeasible(
-                f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
-                "the same: leave noise out, or name the view network or colluders."
-            )
+        check_noise_allocation(self.noise, view)
         allowed = gaussian_mu(epsilon, delta)
         if allowed <= 0:
             raise BudgetInfeasible(
@@ -328,7 +316,7 @@ class PrivateAveraging(Plan):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values."""
-        return {
+        values: dict[str, Any] = {
             "algorithm": self.name,
             "protocol": self.protocol.name,
             "n": self.n,
@@ -337,13 +325,10 @@ class PrivateAveraging(Plan):
             "radius": self.radius,
             "center": self.center,
             "noise_multiplier": self.noise_multiplier,
-            **(
-                {"noise": self.noise, "floor": self.floor, "tolerate": self.tolerate}
-                if self.noise != "equal"
-                else {}
-            ),
-            **({} if self.site_weights is None else {"site_weights": self.site_weights}),
         }
+        if self.noise != "equal":
+            values |= {"noise": self.noise, "floor": self.floor, "tolerate": self.tolerate}
+        return values if self.site_weights is None else values | {"site_weights": self.site_weights}
 
 
 def site_factors(plan: PrivateAveraging) -> tuple[float, ...]:
@@ -403,7 +388,7 @@ def Muffliato(protocol: Any, noise_std: float, radius: float, **options: Any) ->
     return plan
 
 
-def averaging(source: ValueSource) -> Algorithm:
+def averaging(source: ValueMechanism) -> Algorithm:
     """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
     return Algorithm(
         init=lambda: State((), (np.zeros_like(source.rows),)),

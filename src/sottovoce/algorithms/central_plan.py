@@ -15,6 +15,7 @@ from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import HypercubeExchange, Protocol
 
 ALONE: Protocol = HypercubeExchange(1)  # sends nothing
@@ -23,18 +24,15 @@ ALONE: Protocol = HypercubeExchange(1)  # sends nothing
 class CentralPlan(Plan):
     """A plan of one trusted holder of all records: one agent, no messages, one view.
 
-    Subclasses state their releases and `records`, the public number of records. Data may be given as a
-    Dataset, a pair (X, y), or the shards of one user.
+    Subclasses state their releases. Data may be given as a Dataset, a pair (X, y), or the shards of one user.
     """
 
+    objective: GLM
+    records: int  # the public number of records
+
     central: ClassVar[bool] = True
-
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
-
-    @property
-    def n(self) -> int:
-        """One: the holder."""
-        return 1
+    n = 1
 
     @property
     def observation(self) -> ObservationModel:
@@ -51,8 +49,15 @@ class CentralPlan(Plan):
         return [self.privacy()]
 
     def prepared(self, data: Any) -> Any:
-        """Return the holder's records as one part."""
-        return as_one_part(data, self.name)
+        """Return the holder's records as one part, checked; where one is replaced, as many as agreed."""
+        shards = self.objective.prepared(as_one_part(data, self.name))
+        if shards.n != 1:
+            raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
+        if self.adjacency == "replace-one" and len(shards.y) != self.records:
+            raise InvalidInput(
+                f"The plan is for {self.records} records (a public number), got {len(shards.y)}."
+            )
+        return shards
 
     def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting row: zeros."""
@@ -77,12 +82,3 @@ def as_one_part(data: Any, name: str) -> Any:
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != len(y) or len(y) == 0:
         raise DataError(f"Expected features (n, p) and n >= 1 labels, got shapes {X.shape} and {y.shape}.")
     return Shards(X, y, np.array([0, len(y)]))
-
-
-def check_records(shards: Shards, records: int | None) -> Shards:
-    """Return the records of one holder, refused unless there are ``records``; None allows any number."""
-    if shards.n != 1:
-        raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
-    if records is not None and len(shards.y) != records:
-        raise InvalidInput(f"The plan is for {records} records (a public number), got {len(shards.y)}.")
-    return shards

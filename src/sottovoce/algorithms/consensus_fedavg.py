@@ -24,7 +24,7 @@ import numpy as np
 
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD, consensus_sgd
 from sottovoce.algorithms.options import Adjacency
-from sottovoce.mechanisms.base import UpdateSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm
 
 
@@ -58,12 +58,10 @@ class ConsensusFedAvg(ConsensusSGD):
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     query: ClassVar[str] = "local-update"
 
-    def algorithm(self, source: UpdateSource, start: np.ndarray) -> Algorithm:  # type: ignore[override]
+    def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
         """Return the update rule of the members that ``source`` hosts; the l2 term acts in local steps."""
-        return consensus_sgd(
-            lambda theta, k: source.local_update(theta, k, steps=self.local_steps, rate=self.local_rate),
-            start,
-            self.rate,
-            self.optimizer,
-            average_from=round(self.average_from * self.steps),
-        )
+
+        def release(theta: np.ndarray, k: int) -> np.ndarray:
+            return source.local_update(theta, k, steps=self.local_steps, rate=self.local_rate)
+
+        return consensus_sgd(release, start, self)

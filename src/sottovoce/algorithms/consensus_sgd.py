@@ -23,12 +23,12 @@ import numpy as np
 
 from sottovoce.accounting.accountant import View
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation import Consensus, ObservationModel
+from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
-from sottovoce.algorithms.options import NoiseAllocation
-from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.algorithms.optimizers import OptimizerState
+from sottovoce.algorithms.options import NoiseAllocation, check_noise_allocation
+from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
 from sottovoce.protocols.registry import Capability
@@ -78,6 +78,7 @@ class ConsensusSGD(GradientPlan):
     needs: ClassVar[tuple[Capability, ...]] = ("exact",)
     default_protocol: ClassVar[str] = "tree:kind=uniform"
     maskable: ClassVar[bool] = True
+    observation = Consensus()  # the views of different steps compose
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,11 +89,6 @@ class ConsensusSGD(GradientPlan):
                     'number, or noise = "equal".'
                 )
             _ = self._shape  # what is no tree is refused now
-
-    @property
-    def observation(self) -> ObservationModel:
-        """Exact consensus: views of steps compose."""
-        return Consensus()
 
     def _divisors(self, sizes: Sequence[int]) -> list[float]:
         """Return one divisor for all, or each agent's own."""
@@ -122,11 +118,7 @@ class ConsensusSGD(GradientPlan):
 
     def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
         """Return this plan with the least noise that meets a budget."""
-        if self.noise == "optimal" and view in ("local", "outsider"):
-            raise BudgetInfeasible(
-                f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
-                "the same: leave noise out, or name the view network or colluders."
-            )
+        check_noise_allocation(self.noise, view)
         return super().calibrated_to(epsilon, delta, view, **adversary)
 
     def describe(self) -> Mapping[str, Any]:
@@ -143,14 +135,7 @@ class ConsensusSGD(GradientPlan):
 
     def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
         """Return the update rule of the agents that ``source`` hosts."""
-        return consensus_sgd(
-            source,
-            start,
-            self.rate,
-            self.optimizer,
-            decay=source.decay,
-            average_from=round(self.average_from * self.steps),
-        )
+        return consensus_sgd(source, start, self, decay=source.decay)
 
 
 def estimand(plan: ConsensusSGD) -> str:
@@ -185,16 +170,14 @@ class ConsensusModel(NamedTuple):
 def consensus_sgd(
     release: Callable[[np.ndarray, int], np.ndarray],
     start: np.ndarray,
-    rate: Callable[[int], float],
-    optimizer: Optimizer,
-    *,
+    plan: ConsensusSGD,
     decay: float = 0.0,
-    average_from: int,
 ) -> Algorithm:
     """Return the algorithm: ``release(theta, k)`` is sent, the mean of all rows is received.
 
     ``decay`` is the weight of the l2 term, which depends on no record and is added after the mean.
     """
+    optimizer, average_from = plan.optimizer, round(plan.average_from * plan.steps)
 
     def init() -> State:
         moments = optimizer.init(start)
@@ -205,7 +188,7 @@ def consensus_sgd(
         received = received.astype(model.theta.dtype, copy=False)  # means of integer sums are float64
         if decay:
             received = received + received.dtype.type(decay) * model.theta
-        step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
+        step, moments = optimizer.step(model.moments, received, plan.rate(k), model.theta)
         moved = model.theta - step
         if k < average_from:
             return State(ConsensusModel(moved, moments, model.total, model.taken), ())

@@ -15,7 +15,7 @@ record is replaced and m = 1 where it is added or removed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -25,7 +25,7 @@ from sottovoce._validate import clip, non_negative, several
 from sottovoce.accounting.accountant import View
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
-from sottovoce.algorithms.central_plan import CentralPlan, check_records
+from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.options import Adjacency, check_adjacency
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import BudgetInfeasible, InvalidInput
@@ -33,8 +33,6 @@ from sottovoce.mechanisms.coordinate import CoordinateMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
-
-Prox = Callable[[Any, Any], Any]  # Regularizer.prox: (values, step) -> values
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +90,7 @@ class DPCD(CentralPlan):
 
     name: ClassVar[str] = "dp-cd"
     query: ClassVar[str] = "coordinate"
+    width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
         non_negative(self.noise_multiplier, "noise_multiplier")
@@ -105,11 +104,6 @@ class DPCD(CentralPlan):
             raise InvalidInput("Give either public smoothness constants or public feature bounds, not both.")
         if self.smoothness_mu is not None and self.bounds is None:
             raise InvalidInput("smoothness_mu is for private smoothness; leave it out or give bounds.")
-
-    @property
-    def width(self) -> int:
-        """One released coordinate."""
-        return 1
 
     @property
     def _dim(self) -> int:
@@ -128,56 +122,72 @@ class DPCD(CentralPlan):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the coordinates, in units of C_j / n, and before them the smoothness if it is private."""
-        coordinates = Release(
-            agent, 0, MOVES[self.adjacency], self.noise_multiplier, self.adjacency, steps=self.steps
-        )
+        z, adjacency = self.noise_multiplier, self.adjacency
+        coordinates = Release(agent, 0, MOVES[adjacency], z, adjacency, steps=self.steps)
         if self.bounds is None:
             return (coordinates,)
         sensitivity = math.sqrt(self._dim) / self.records
         std = sensitivity / self._preliminary_mu
-        return (
-            Release(agent, 0, sensitivity, std, self.adjacency, stream=PRELIMINARY),
-            coordinates,
-        )
-
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
-        """Return the mechanism before the holder's records."""
-        return CoordinateMechanism(
-            self.objective,
-            data,
-            agents,
-            random,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            adjacency=self.adjacency,
-            records=self.records,
-            smoothness=self.smoothness,
-            bounds=self.bounds,
-            smoothness_mu=self._preliminary_mu,
-            releases=[self.releases(int(a)) for a in agents],
-        )
-
-    def algorithm(self, source: CoordinateMechanism, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the holder."""
-        return dp_cd(
-            source,
-            start,
-            self.objective.regularizer.prox,
-            steps=self.steps,
-            step_scale=self.step_scale,
-            period=self.period,
-            averaging=self.output == "mean",
-        )
+        return (Release(agent, 0, sensitivity, std, adjacency, stream=PRELIMINARY), coordinates)
 
     def prepared(self, data: Any) -> Shards:
         """Return the holder's records, checked: dense, as many as agreed, as wide as the plan."""
-        shards = self.objective.prepared(super().prepared(data))
-        check_records(shards, self.records if self.adjacency == "replace-one" else None)
+        shards: Shards = super().prepared(data)
         if is_sparse(shards.X):
             raise InvalidInput("DP-CD works on dense features; take DP-GCD for sparse data.")
         if shards.dim != self._dim:
             raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards
+
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
+        """Return the mechanism before the holder's records."""
+        smoothness_mu = self._preliminary_mu
+        return self._mechanism(CoordinateMechanism, agents, random, data=data, smoothness_mu=smoothness_mu)
+
+    def algorithm(self, source: CoordinateMechanism, start: np.ndarray) -> Algorithm:
+        """Return Algorithm 1; the holder's own state is the margins of its records."""
+        prox, steps, length = self.objective.regularizer.prox, self.steps, self.period or self.steps
+
+        def init() -> State:
+            M = source.released_smoothness()
+            model = CDModel(start, np.zeros_like(start), np.zeros((), np.int64), M)
+            return State(model, source.margins(start))
+
+        def message(state: State, k: int) -> np.ndarray:
+            j = int(source.chosen(k)[0])
+            return np.array([[source.coordinate(state.common.M, state.own, j, k)]])
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            model: CDModel = state.common
+            j = int(source.chosen(k)[0])
+            gamma = self.step_scale / model.M[j]
+            w = model.w.copy()
+            w[:, j] = prox(model.w[:, j] - gamma * received[:, 0], gamma)
+            margins = source.moved(state.own, j, float(w[0, j] - model.w[0, j]))
+            return restarted(CDModel(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
+
+        def restarted(model: CDModel, margins: np.ndarray, k: int) -> State:
+            """Begin a new period at the average of the last; the run's last period is left for the output."""
+            if k % length or k >= steps:
+                return State(model, margins)
+            w = model.total / length
+            fresh = CDModel(w, np.zeros_like(w), np.zeros((), np.int64), model.M)
+            return State(fresh, source.margins(w))
+
+        def block(state: State, k: int, count: int) -> State:
+            while count:
+                model: CDModel = state.common
+                part, gamma = min(count, length - k % length), self.step_scale / model.M
+                w, total, margins = source.descend(model.M, model.w, model.total, state.own, k, part, gamma)
+                k, count = k + part, count - part
+                state = restarted(CDModel(w, total, model.taken + part, model.M), margins, k)
+            return state
+
+        def output(state: State) -> np.ndarray:
+            model: CDModel = state.common
+            return model.total / int(model.taken) if self.output == "mean" and model.taken else model.w
+
+        return Algorithm(init, message, update, output, block)
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return the coefficients, the last iterate, and the smoothness that was used."""
@@ -195,9 +205,8 @@ class DPCD(CentralPlan):
             )
         unit = self.with_noise(1.0)
         plan = unit.with_noise(unit.privacy(view, **adversary).mu / allowed)
-        while (
-            plan.privacy(view, **adversary).epsilon(delta) > epsilon
-        ):  # the last places: never above the target
+        # the last places: never above the target
+        while plan.privacy(view, **adversary).epsilon(delta) > epsilon:
             plan = plan.with_noise(plan.noise_multiplier * (1 + 1e-12))
         return plan
 
@@ -219,64 +228,3 @@ class CDModel(NamedTuple):
     total: np.ndarray
     taken: np.ndarray
     M: np.ndarray
-
-
-def dp_cd(
-    source: CoordinateMechanism,
-    start: np.ndarray,
-    prox: Prox,
-    *,
-    steps: int,
-    step_scale: float = 1.0,
-    period: int | None = None,
-    averaging: bool = True,
-    compiled: bool = True,
-) -> Algorithm:
-    """Return Algorithm 1; the holder's own state is the margins of its records.
-
-    ``compiled`` does many steps in one loop.
-    """
-    length = period or steps
-
-    def init() -> State:
-        M = source.released_smoothness()
-        model = CDModel(start, np.zeros_like(start), np.zeros((), np.int64), M)
-        return State(model, source.margins(start))
-
-    def message(state: State, k: int) -> np.ndarray:
-        j = int(source.chosen(k)[0])
-        return np.array([[source.coordinate(state.common.M, state.own, j, k)]])
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        model: CDModel = state.common
-        j = int(source.chosen(k)[0])
-        gamma = step_scale / model.M[j]
-        w = model.w.copy()
-        w[:, j] = prox(model.w[:, j] - gamma * received[:, 0], gamma)
-        margins = source.moved(state.own, j, float(w[0, j] - model.w[0, j]))
-        return _restarted(CDModel(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
-
-    def _restarted(model: CDModel, margins: np.ndarray, k: int) -> State:
-        """Begin a new period at the average of the last; the run's last period is left for the output."""
-        if k % length or k >= steps:
-            return State(model, margins)
-        w = model.total / length
-        fresh = CDModel(w, np.zeros_like(w), np.zeros((), np.int64), model.M)
-        return State(fresh, source.margins(w))
-
-    def block(state: State, k: int, count: int) -> State:
-        while count:
-            model: CDModel = state.common
-            part = min(count, length - k % length)
-            w, total, margins = source.descend(
-                model.M, model.w, model.total, state.own, k, part, step_scale / model.M
-            )
-            k, count = k + part, count - part
-            state = _restarted(CDModel(w, total, model.taken + part, model.M), margins, k)
-        return state
-
-    def output(state: State) -> np.ndarray:
-        model: CDModel = state.common
-        return model.total / int(model.taken) if averaging and model.taken else model.w
-
-    return Algorithm(init, message, update, output, block if compiled else None)

@@ -19,7 +19,6 @@ largest l, which is at most twice the largest degree.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -72,14 +71,30 @@ class DPDiNNO(GradientPlan):
         return self.primal_steps
 
     def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
-        network = self.schedule(0).network
+        """Return Algorithm 3 of [1]; the received rows are sums over neighbors."""
+        network, optimizer = self.schedule(0).network, self.optimizer
         assert network is not None
-        degrees = np.asarray(network.degrees, start.dtype)[list(source.agents)]
-        return dp_dinno(
-            source, start, degrees, rate=self.rate, rho=lambda k: self.rho * self.rho_growth**k,
-            optimizer=self.optimizer, primal_steps=self.primal_steps, fresh_moments=self.fresh_moments,
-        )  # fmt: skip
+        d = np.asarray(network.degrees, start.dtype)[list(source.agents)][:, None]
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            own: DiNNOVariables = state.own
+            rho = own.theta.dtype.type(self.rho * self.rho_growth**k)
+            y = own.y + rho * (d * own.theta - received)
+            middle = (d * own.theta + received) / 2
+            moments = optimizer.init(start) if self.fresh_moments else own.moments
+            psi = own.theta
+            for t in range(self.primal_steps):
+                h = source.gradient_with_l2(psi, k, t) + y + 2 * rho * (d * psi - middle)
+                step, moments = optimizer.step(moments, h, self.rate(k), psi)
+                psi = psi - step
+            return State((), DiNNOVariables(psi, y, moments))
+
+        return Algorithm(
+            init=lambda: State((), DiNNOVariables(start, np.zeros_like(start), optimizer.init(start))),
+            message=lambda state, k: state.own.theta,
+            update=update,
+            output=lambda state: state.own.theta,
+        )
 
 
 class DiNNOVariables(NamedTuple):
@@ -88,38 +103,3 @@ class DiNNOVariables(NamedTuple):
     theta: np.ndarray
     y: np.ndarray
     moments: OptimizerState
-
-
-def dp_dinno(
-    source: GradientSource,
-    start: np.ndarray,
-    degrees: np.ndarray,
-    *,
-    rate: Callable[[int], float],
-    rho: Callable[[int], float],
-    optimizer: Optimizer,
-    primal_steps: int = 1,
-    fresh_moments: bool = False,
-) -> Algorithm:
-    """Return Algorithm 3 of [1]; the received rows are sums over neighbors."""
-    d = degrees[:, None]
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        own: DiNNOVariables = state.own
-        r = own.theta.dtype.type(rho(k))
-        y = own.y + r * (d * own.theta - received)
-        middle = (d * own.theta + received) / 2
-        moments = optimizer.init(start) if fresh_moments else own.moments
-        psi = own.theta
-        for t in range(primal_steps):
-            h = source.gradient_with_l2(psi, k, t) + y + 2 * r * (d * psi - middle)
-            step, moments = optimizer.step(moments, h, rate(k), psi)
-            psi = psi - step
-        return State((), DiNNOVariables(psi, y, moments))
-
-    return Algorithm(
-        init=lambda: State((), DiNNOVariables(start, np.zeros_like(start), optimizer.init(start))),
-        message=lambda state, k: state.own.theta,
-        update=update,
-        output=lambda state: state.own.theta,
-    )

@@ -11,14 +11,13 @@ noise comes from a noise source, not from a published seed. A local optimizer ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
@@ -47,8 +46,20 @@ class DPDSGD(GradientPlan):
     excludes: ClassVar[tuple[Capability, ...]] = ("masked", "fresh_noise")
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
-        return dp_dsgd(source, start, self.rate, self.optimizer)
+        """Return Algorithm 1 of [1]."""
+        optimizer = self.optimizer
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            (theta, moments), rate = state.own, self.rate(k)
+            step, moments = optimizer.step(moments, source.gradient_with_l2(theta, k), rate, theta)
+            return State((), DSGDVariables(received - step, moments))
+
+        return Algorithm(
+            init=lambda: State((), DSGDVariables(start, optimizer.init(start))),
+            message=lambda state, k: state.own.theta,
+            update=update,
+            output=lambda state: state.own.theta,
+        )
 
 
 class DSGDVariables(NamedTuple):
@@ -56,21 +67,3 @@ class DSGDVariables(NamedTuple):
 
     theta: np.ndarray
     moments: OptimizerState
-
-
-def dp_dsgd(
-    source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float], optimizer: Optimizer
-) -> Algorithm:
-    """Return Algorithm 1 of [1]."""
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        own: DSGDVariables = state.own
-        step, moments = optimizer.step(own.moments, source.gradient_with_l2(own.theta, k), rate(k), own.theta)
-        return State((), DSGDVariables(received - step, moments))
-
-    return Algorithm(
-        init=lambda: State((), DSGDVariables(start, optimizer.init(start))),
-        message=lambda state, k: state.own.theta,
-        update=update,
-        output=lambda state: state.own.theta,
-    )

@@ -10,7 +10,6 @@ one, never recomputed; mixing is synchronous with a doubly stochastic W, which k
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -52,8 +51,21 @@ class DPDSGT(GradientPlan):
         return 2 * n_params(self.objective)
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
-        return dp_dsgt(source, start, self.rate)
+        """Return Algorithm 2 of [1]."""
+        dim = start.shape[1]
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            mixed, tracked = received[:, :dim], received[:, dim:]
+            moved = mixed - mixed.dtype.type(self.rate(k)) * tracked
+            g = source.gradient_with_l2(moved, k)
+            return State((), DSGTVariables(moved, tracked + g - state.own.g, g))
+
+        return Algorithm(
+            init=lambda: State((), DSGTVariables(start, np.zeros_like(start), np.zeros_like(start))),
+            message=lambda state, k: np.concatenate([state.own.theta, state.own.y], axis=1),
+            update=update,
+            output=lambda state: state.own.theta,
+        )
 
 
 class DSGTVariables(NamedTuple):
@@ -62,21 +74,3 @@ class DSGTVariables(NamedTuple):
     theta: np.ndarray
     y: np.ndarray
     g: np.ndarray
-
-
-def dp_dsgt(source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
-    """Return Algorithm 2 of [1]."""
-    dim = start.shape[1]
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        mixed, tracked = received[:, :dim], received[:, dim:]
-        moved = mixed - mixed.dtype.type(rate(k)) * tracked
-        g = source.gradient_with_l2(moved, k)
-        return State((), DSGTVariables(moved, tracked + g - state.own.g, g))
-
-    return Algorithm(
-        init=lambda: State((), DSGTVariables(start, np.zeros_like(start), np.zeros_like(start))),
-        message=lambda state, k: np.concatenate([state.own.theta, state.own.y], axis=1),
-        update=update,
-        output=lambda state: state.own.theta,
-    )

@@ -13,7 +13,7 @@ M-norm (the slide shows the case of equal M_j), and a proximal step for l1, l2 a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from sottovoce._validate import clip
 from sottovoce.accounting.release import MOVES, Release
-from sottovoce.algorithms.central_plan import CentralPlan, check_records
+from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.dp_cd import check_separable
 from sottovoce.algorithms.options import Adjacency, check_adjacency
 from sottovoce.data.base import Shards
@@ -71,16 +71,12 @@ class DPGCD(CentralPlan):
     name: ClassVar[str] = "dp-gcd"
     query: ClassVar[str] = "choose"
     noise_field: ClassVar[str] = "noise_ratio"
+    width = 2  # the number of a coordinate, and its value
 
     def __post_init__(self) -> None:
         check_adjacency(self.adjacency, self.adjacencies, self.name)
         clip(self.clip_norm, noisy=self.noise_ratio > 0)
         check_separable(self.objective)
-
-    @property
-    def width(self) -> int:
-        """The number of a coordinate, and its value."""
-        return 2
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the selections and the values, in units of C_j / n."""
@@ -91,26 +87,38 @@ class DPGCD(CentralPlan):
             for stream, kind in enumerate(("noisy-max", "laplace"))
         )
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
-        """Return the mechanism before the holder's records."""
-        return NoisyMaxMechanism(
-            self.objective, data, agents, random, clip_norm=self.clip_norm, noise_ratio=self.noise_ratio,
-            adjacency=self.adjacency, records=self.records, smoothness=self.smoothness,
-            releases=[self.releases(int(a)) for a in agents],
-        )  # fmt: skip
-
-    def algorithm(self, source: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the holder."""
-        gamma = self.step_scale / source.M
-        return dp_gcd(source, start, self.objective.regularizer.prox, gamma, self.steps)
-
     def prepared(self, data: Any) -> Shards:
         """Return the holder's records, checked, dense or sparse."""
-        shards = self.objective.prepared(super().prepared(data))
-        check_records(shards, self.records if self.adjacency == "replace-one" else None)
-        if not isinstance(self.smoothness, (int, float)) and len(self.smoothness) != shards.dim:
+        shards: Shards = super().prepared(data)
+        if isinstance(self.smoothness, tuple) and len(self.smoothness) != shards.dim:
             raise InvalidInput(f"The plan knows {len(self.smoothness)} coordinates, the data {shards.dim}.")
         return shards
+
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
+        """Return the mechanism before the holder's records."""
+        return self._mechanism(NoisyMaxMechanism, agents, random, data=data)
+
+    def algorithm(self, source: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
+        """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""
+        prox, gamma = self.objective.regularizer.prox, self.step_scale / source.M
+
+        def message(state: State, k: int) -> np.ndarray:
+            return np.array([source.choose(state.common.w, k)], dtype=np.float64)
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            model: GCDModel = state.common
+            j, value = int(received[0, 0]), received[:, 1]
+            w, chosen = model.w.copy(), model.chosen.copy()
+            w[:, j] = prox(model.w[:, j] - gamma[j] * value, gamma[j])
+            chosen[k] = j
+            return State(GCDModel(w, chosen), ())
+
+        return Algorithm(
+            init=lambda: State(GCDModel(start, np.full(self.steps, -1)), ()),
+            message=message,
+            update=update,
+            output=lambda state: state.common.w,
+        )
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return the coefficients, and which coordinates were chosen, in order."""
@@ -122,31 +130,3 @@ class GCDModel(NamedTuple):
 
     w: np.ndarray
     chosen: np.ndarray
-
-
-def dp_gcd(
-    source: NoisyMaxMechanism,
-    start: np.ndarray,
-    prox: Callable[[Any, Any], Any],
-    gamma: np.ndarray,
-    steps: int,
-) -> Algorithm:
-    """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""
-
-    def message(state: State, k: int) -> np.ndarray:
-        return np.array([source.choose(state.common.w, k)], dtype=np.float64)
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        model: GCDModel = state.common
-        j, value = int(received[0, 0]), received[:, 1]
-        w, chosen = model.w.copy(), model.chosen.copy()
-        w[:, j] = prox(model.w[:, j] - gamma[j] * value, gamma[j])
-        chosen[k] = j
-        return State(GCDModel(w, chosen), ())
-
-    return Algorithm(
-        init=lambda: State(GCDModel(start, np.full(steps, -1)), ()),
-        message=message,
-        update=update,
-        output=lambda state: state.common.w,
-    )

@@ -12,7 +12,7 @@ accounted by privacy loss distributions instead of moments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -20,18 +20,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation import Curator, ObservationModel
+from sottovoce.accounting.observation import Curator
 from sottovoce.algorithms.central_plan import ALONE, as_one_part
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
-
-Prox = Callable[[np.ndarray, float], np.ndarray]
-Descend = Callable[[np.ndarray, np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +66,8 @@ class DPSGD(GradientPlan):
     central: ClassVar[bool] = True
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
     proximal: ClassVar[bool] = True
+    n = 1
+    observation = Curator()
 
     @classmethod
     def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -82,16 +81,6 @@ class DPSGD(GradientPlan):
             raise InvalidInput(f"dp-sgd has one agent that holds all records, got {len(sizes)} agents.")
         sizes = sizes if records is None else (records,)
         return {**options, "sizes": sizes, "records": None if sizes is None else sizes[0]}
-
-    @property
-    def n(self) -> int:
-        """One: the holder."""
-        return 1
-
-    @property
-    def observation(self) -> ObservationModel:
-        """A trusted curator: its releases are all that is seen."""
-        return Curator()
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -109,15 +98,38 @@ class DPSGD(GradientPlan):
         return super().prepared(as_one_part(data, self.name))
 
     def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the holder; plain steps of a linear model are one compiled loop."""
-        return dp_sgd(
-            source,
-            start,
-            self.rate,
-            self.optimizer,
-            prox=self.objective.regularizer.prox,
-            averaging=self.output == "mean",
-            descend=source.descend if source.descends else None,
+        """Return Algorithm 1; plain steps of a linear model are one compiled loop."""
+        optimizer, prox, averaging = self.optimizer, self.objective.regularizer.prox, self.output == "mean"
+
+        def init() -> State:
+            total = np.zeros_like(start) if averaging else np.zeros((0,), start.dtype)
+            return State(SGDModel(start, optimizer.init(start), total), ())
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            model: SGDModel = state.common
+            step, moments = optimizer.step(model.moments, received, self.rate(k), model.theta)
+            theta = prox(model.theta - step, self.rate(k))
+            return State(SGDModel(theta, moments, model.total + theta if averaging else model.total), ())
+
+        def block(state: State, k: int, count: int) -> State:
+            model: SGDModel = state.common
+            rates = np.array([self.rate(t) for t in range(k, k + count)])
+            theta, total = source.descend(model.theta, model.total, k, rates)
+            moments = model.moments._replace(taken=model.moments.taken + count)
+            return State(SGDModel(theta, moments, total), ())
+
+        def output(state: State) -> np.ndarray:
+            model: SGDModel = state.common
+            if not averaging or not model.moments.taken:
+                return model.theta
+            return model.total / model.theta.dtype.type(model.moments.taken)
+
+        return Algorithm(
+            init,
+            lambda state, k: source(state.common.theta, k),
+            update,
+            output,
+            block if source.descends and optimizer.plain else None,
         )
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
@@ -136,49 +148,3 @@ class SGDModel(NamedTuple):
     theta: np.ndarray
     moments: OptimizerState
     total: np.ndarray
-
-
-def dp_sgd(
-    release: Callable[[np.ndarray, int], np.ndarray],
-    start: np.ndarray,
-    rate: Callable[[int], float],
-    optimizer: Optimizer,
-    *,
-    prox: Prox | None = None,
-    averaging: bool = False,
-    descend: Descend | None = None,
-) -> Algorithm:
-    """Return Algorithm 1; ``descend`` takes many plain steps at once, compiled."""
-
-    def init() -> State:
-        total = np.zeros_like(start) if averaging else np.zeros((0,), start.dtype)
-        return State(SGDModel(start, optimizer.init(start), total), ())
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        model: SGDModel = state.common
-        step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
-        theta = model.theta - step
-        if prox is not None:
-            theta = prox(theta, rate(k))
-        return State(SGDModel(theta, moments, model.total + theta if averaging else model.total), ())
-
-    def block(state: State, k: int, count: int) -> State:
-        model: SGDModel = state.common
-        rates = np.array([rate(t) for t in range(k, k + count)])
-        assert descend is not None
-        theta, total = descend(model.theta, model.total, k, rates)
-        return State(SGDModel(theta, model.moments._replace(taken=model.moments.taken + count), total), ())
-
-    def output(state: State) -> np.ndarray:
-        model: SGDModel = state.common
-        if not averaging or not model.moments.taken:
-            return model.theta
-        return model.total / model.theta.dtype.type(model.moments.taken)
-
-    return Algorithm(
-        init,
-        lambda state, k: release(state.common.theta, k),
-        update,
-        output,
-        block if descend is not None and optimizer.plain else None,
-    )

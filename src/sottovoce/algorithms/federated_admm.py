@@ -24,15 +24,14 @@ from sottovoce.accounting.accountant import View, account
 from sottovoce.accounting.guarantee import Guarantee, Label
 from sottovoce.accounting.observation import Federation, ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.admm import Prox, UsersADMM, announced, regularized
+from sottovoce.algorithms.admm import UsersADMM, regularized
 from sottovoce.algorithms.options import Adjacency
 from sottovoce.algorithms.plan import noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import as_network
-from sottovoce.mechanisms.admm import ClientProxMechanism
-from sottovoce.mechanisms.base import ProximalSource
+from sottovoce.mechanisms.admm import ClientProxMechanism, ProximalMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
@@ -132,10 +131,8 @@ class FederatedADMM(UsersADMM):
         """The common integer grid of masked rows; None with a server, without noise or without a width."""
         if self.protocol is None or not self.noise_std or self.objective.dim is None:
             return None
-        return mask_grid(
-            bound=2 * self.clip_norm, sensitivity=4 * self.clip_norm, noise_std=[self.noise_std] * self.users,
-            dim=self.width, steps=self.steps,
-        )  # fmt: skip
+        C, std = self.clip_norm, [self.noise_std] * self.users
+        return mask_grid(bound=2 * C, sensitivity=4 * C, noise_std=std, dim=self.width, steps=self.steps)
 
     @property
     def observation(self) -> ObservationModel:
@@ -170,15 +167,8 @@ class FederatedADMM(UsersADMM):
         participations: int | None = None,
     ) -> Guarantee:
         """Return the guarantee; ``participations`` (local view) is how often the client took part."""
-        return account(
-            self,
-            view,
-            observer=observer,
-            user=user,
-            colluders=colluders,
-            participations=participations,
-            label=label,
-        )
+        who: dict[str, Any] = {"observer": observer, "user": user, "colluders": colluders}
+        return account(self, view, **who, participations=participations, label=label)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and, with a secure sum, the central one; with masks, the members'."""
@@ -187,58 +177,41 @@ class FederatedADMM(UsersADMM):
 
     def _traffic(self) -> tuple[int, int]:
         if self.protocol is not None:
-            return self.protocol.rounds * self.steps, self.protocol.messages * self.steps
+            return super()._traffic()
         return 2 * self.steps, 2 * self.users * self.steps  # model down, noisy step up
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> ClientProxMechanism:
         """Return the mechanism before the hosted clients' records."""
-        return ClientProxMechanism(
-            self.objective,
-            data,
-            agents,
-            self.users,
-            noise_on_grid(self, random, agents, [1.0] * len(agents)),
-            gamma=self.gamma,
-            clip_norm=self.clip_norm,
-            noise_std=self.noise_std,
-            sample_rate=self.sample_rate,
-            everyone=self.secure_sum,
-            releases=announced(self, agents),
-        )
+        random = noise_on_grid(self, random, agents, [1.0] * len(agents))
+        return self._mechanism(ClientProxMechanism, agents, random, data=data, everyone=self.secure_sum)
 
-    def algorithm(self, source: ProximalSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the clients that ``source`` hosts."""
-        return federated_admm(source, start, regularized(self), self.relaxation, secure_sum=self.secure_sum)
+    def algorithm(self, source: ProximalMechanism, start: np.ndarray) -> Algorithm:
+        """Return Algorithm 3 of [1]: z^ is common, each client's dual its own.
+
+        Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure
+        sum the dual stays without noise.
+        """
+        prox, lam = regularized(self), self.relaxation
+
+        def message(state: State, k: int) -> np.ndarray:
+            return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            (zh,), (u,) = state
+            step = source.proximal_step(u, prox(zh[0]), k)
+            own = u + lam * (step.local if self.secure_sum else step.released)
+            return State((absorbed(zh, received[:1], lam),), (own,))
+
+        return Algorithm(
+            init=lambda: State((start[:1],), (start,)),
+            message=message,
+            update=update,
+            output=lambda state: np.repeat(prox(state.common[0]), len(state.own[0]), axis=0),
+        )
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return z and z^; who took part stays untold."""
         return {"coef": rows[0], "mean": state.common[0][0]}
-
-
-def federated_admm(
-    source: ProximalSource, start: np.ndarray, prox: Prox, relaxation: float, *, secure_sum: bool
-) -> Algorithm:
-    """Return Algorithm 3 of [1]: z^ is common, each client's dual its own.
-
-    Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure
-    sum the dual stays without noise.
-    """
-
-    def message(state: State, k: int) -> np.ndarray:
-        return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        (zh,), (u,) = state
-        step = source.proximal_step(u, prox(zh[0]), k)
-        own = u + relaxation * (step.local if secure_sum else step.released)
-        return State((absorbed(zh, received[:1], relaxation),), (own,))
-
-    return Algorithm(
-        init=lambda: State((start[:1],), (start,)),
-        message=message,
-        update=update,
-        output=lambda state: np.repeat(prox(state.common[0]), len(state.own[0]), axis=0),
-    )
 
 
 def absorbed(zh: np.ndarray, mean: np.ndarray, relaxation: float) -> np.ndarray:

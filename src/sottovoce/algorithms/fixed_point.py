@@ -109,30 +109,33 @@ class FixedPoint(CentralPlan):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return one Gaussian release per active block and step."""
-        assert self.active_blocks is not None
-        return (
-            Release(
-                agent, 0, self.sensitivity, self.noise_std, self.adjacency, steps=self.steps,
-                count=self.active_blocks,
-            ),
-        )  # fmt: skip
+        blocks = self.active_blocks or len(self.start)
+        scale = (self.sensitivity, self.noise_std, self.adjacency)
+        return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)
 
     def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
         """Return the mechanism before the operator."""
-        assert self.active_blocks is not None
-        return FixedPointMechanism(
-            self.operator, data, agents, random, sensitivity=self.sensitivity, noise_std=self.noise_std,
-            blocks=len(self.start), active_blocks=self.active_blocks, active=self.active, error=self.error,
-            adjacency=self.adjacency, releases=[self.releases(int(a)) for a in agents],
-        )  # fmt: skip
+        return self._mechanism(FixedPointMechanism, agents, random, data=data, blocks=len(self.start))
 
     def algorithm(self, source: FixedPointMechanism, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the holder of the data."""
-        return fixed_point(source, start, self._relaxed)
+        """Return Algorithm 1: the blocks that move are released, the others stay."""
 
-    def _relaxed(self, k: int) -> float:
-        value = self.relaxation
-        return probability(value(k), "relaxation", zero=False) if callable(value) else value
+        def message(state: State, k: int) -> np.ndarray:
+            u = state.common[0].reshape(source.blocks, -1)
+            rows, released = source.released(u, k)
+            lam = self.relaxation
+            if callable(lam):
+                lam = probability(lam(k), "relaxation", zero=False)
+            moved = u.copy()
+            moved[rows] = u[rows] + lam * (released - u[rows])
+            return moved.reshape(1, -1)
+
+        return Algorithm(
+            init=lambda: State((start,), ()),
+            message=message,
+            update=lambda state, received, k: State((received,), ()),
+            output=lambda state: state.common[0],
+        )
 
     def prepared(self, data: Any) -> Any:
         """Return the data as they are: only the operator reads them."""
@@ -149,29 +152,8 @@ class FixedPoint(CentralPlan):
     def describe(self) -> Mapping[str, Any]:
         """Return the plan's numbers; operator, active and error are code and are named only."""
         names = ("sensitivity", "noise_std", "steps", "active_blocks", "adjacency")
-        code = {
-            key: getattr(getattr(self, key), "__qualname__", None) for key in ("operator", "active", "error")
-        }
+        functions = {"operator": self.operator, "active": self.active, "error": self.error}
+        code = {key: getattr(function, "__qualname__", None) for key, function in functions.items()}
         relaxation = None if callable(self.relaxation) else self.relaxation
         numbers = {"algorithm": self.name, "n": 1, **{name: getattr(self, name) for name in names}}
         return {**numbers, "relaxation": relaxation, "start": digest(self.start), **code}
-
-
-def fixed_point(
-    source: FixedPointMechanism, start: np.ndarray, relaxation: Callable[[int], float]
-) -> Algorithm:
-    """Return Algorithm 1: the blocks that move are released, the others stay."""
-
-    def message(state: State, k: int) -> np.ndarray:
-        u = state.common[0].reshape(source.blocks, -1)
-        rows, released = source.released(u, k)
-        moved = u.copy()
-        moved[rows] = u[rows] + relaxation(k) * (released - u[rows])
-        return moved.reshape(1, -1)
-
-    return Algorithm(
-        init=lambda: State((start,), ()),
-        message=message,
-        update=lambda state, received, k: State((received,), ()),
-        output=lambda state: state.common[0],
-    )

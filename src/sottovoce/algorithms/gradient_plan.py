@@ -15,7 +15,7 @@ from sottovoce.accounting.accountant import View
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
-from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.algorithms.options import (
     Adjacency,
     as_network_argument,
@@ -28,7 +28,7 @@ from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgu
 from sottovoce.data.base import as_agent_records
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
-from sottovoce.mechanisms.base import Mechanism
+from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
@@ -125,8 +125,8 @@ class GradientPlan(Plan):
         z = self.noise_multiplier
         if isinstance(z, tuple) and len(z) != self.n:
             raise InvalidInput(f"expected one noise multiplier per agent ({self.n}), got {len(z)}.")
-        regularizer = self.objective.regularizer
-        if any((regularizer.l1, regularizer.box, regularizer.ball)) and not self.proximal:
+        r = self.objective.regularizer
+        if any((r.l1, r.box, r.ball)) and not self.proximal:
             raise InvalidInput(f"{self.name} takes l2 only; use ADMM for l1, box or ball.")
 
     def _check_schedule(self) -> None:
@@ -161,7 +161,7 @@ class GradientPlan(Plan):
             raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
         return protocol
 
-    # ---- the facts ------------------------------------------------------------------------------------
+    # ---- facts ----------------------------------------------------------------------------------------
 
     @property
     def n(self) -> int:
@@ -187,14 +187,8 @@ class GradientPlan(Plan):
         return self._schedule(self.protocol)
 
     def _schedule(self, protocol: ScheduleArgument) -> Schedule:
-        return Schedule(
-            protocol,
-            self.steps,
-            network=self.network,
-            seed=self.seed,
-            accept=self._accepted,
-            grid=self._grid_or_none,
-        )
+        options = {"network": self.network, "seed": self.seed}
+        return Schedule(protocol, self.steps, **options, accept=self._accepted, grid=self._grid_or_none)
 
     def _grid_or_none(self) -> MaskGrid | None:
         return self.grid  # a method, because plans are pickled with their schedule
@@ -207,13 +201,9 @@ class GradientPlan(Plan):
     @cached_property
     def _grid(self) -> MaskGrid:
         releases = [self.releases(agent)[0] for agent in range(self.n)]
-        return mask_grid(
-            bound=self._largest_row(),
-            sensitivity=min(release.sensitivity for release in releases),
-            noise_std=[release.noise_std for release in releases],
-            dim=self.width,
-            steps=self.steps,
-        )
+        sensitivity, stds = min(r.sensitivity for r in releases), [r.noise_std for r in releases]
+        bound, size = self._largest_row(), {"dim": self.width, "steps": self.steps}
+        return mask_grid(bound=bound, sensitivity=sensitivity, noise_std=stds, **size)
 
     def _largest_row(self) -> float:
         """Return the public bound of a clean coordinate: the clip norm times the records of a large batch.
@@ -223,14 +213,12 @@ class GradientPlan(Plan):
         clip_norm = float(self.clip_norm or 1.0)
         if self.adjacency == "user":
             return clip_norm
-        most = []
-        for agent, (rate, divisor) in enumerate(zip(self._sample_rates, self._public_divisors, strict=True)):
-            if self.sizes is None:
-                most.append(16 * divisor)
-            else:
-                size = self.sizes[agent]
-                most.append(size if rate == 1 else min(size, 4 * rate * size + 16))
-        return clip_norm * max(m / d for m, d in zip(most, self._public_divisors, strict=True))
+        divisors = self._public_divisors
+        if self.sizes is None:
+            return clip_norm * 16
+        rates = zip(self.sizes, self._sample_rates, strict=True)
+        most = [size if rate == 1 else min(size, 4 * rate * size + 16) for size, rate in rates]
+        return clip_norm * max(m / d for m, d in zip(most, divisors, strict=True))
 
     @property
     def _multipliers(self) -> tuple[float, ...]:
@@ -266,43 +254,33 @@ class GradientPlan(Plan):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the noisy gradients of one agent, in the unit of the row that leaves."""
-        clip_norm = self.clip_norm if self.clip_norm is not None and math.isfinite(self.clip_norm) else 1.0
+        C = self.clip_norm if math.isfinite(self.clip_norm or math.inf) else 1.0
+        assert C is not None
         divisor = self._public_divisors[agent]
-        return (
-            Release(
-                sender=agent,
-                step=0,
-                sensitivity=MOVES[self.adjacency] * clip_norm / divisor,
-                noise_std=self._multipliers[agent] * clip_norm / divisor,
-                adjacency=self.adjacency,
-                sample_rate=1.0 if self.adjacency == "user" else self._sample_rates[agent],
-                steps=self.steps,
-                count=self._draws_per_step(),
-            ),
-        )
+        scale = (MOVES[self.adjacency] * C / divisor, self._multipliers[agent] * C / divisor, self.adjacency)
+        rate = 1.0 if self.adjacency == "user" else self._sample_rates[agent]
+        return (Release(agent, 0, *scale, rate, steps=self.steps, count=self._draws_per_step()),)
+
+    # ---- running and calibration ----------------------------------------------------------------------
 
     def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism before the hosted agents' records; audits pass a query instead of records."""
         query: GradientQuery = data if hasattr(data, "sums") else self.objective.query(data)
         hosted = [int(a) for a in agents]
         public = [self._public_divisors[a] for a in hosted]
-        divisors = public
-        if self.adjacency == "user":  # inside the clip: the divisor may follow the records
-            divisors = self._divisors(data.sizes.tolist())
-        clip_norm = self.clip_norm or math.inf
-        return GradientMechanism(
-            query,
+        return self._mechanism(
+            GradientMechanism,
             hosted,
             noise_on_grid(self, random, hosted, public),
-            clip_norm=clip_norm,
+            query=query,
             noise_multipliers=[self._multipliers[a] for a in hosted],
-            adjacency=self.adjacency,
             rates=[self._sample_rates[a] for a in hosted],
-            divisors=divisors,
-            releases=[self.releases(a) for a in hosted] if math.isfinite(clip_norm) else None,
+            # at user level it is inside the clip, and may follow the records
+            divisors=self._divisors(data.sizes.tolist()) if self.adjacency == "user" else public,
         )
 
-    # ---- running and calibration ----------------------------------------------------------------------
+    def _announced(self, agents: Sequence[int]) -> Announced | None:
+        return super()._announced(agents) if math.isfinite(self.clip_norm or math.inf) else None
 
     def prepared(self, data: Any) -> Any:
         """Return the agents' records, refused unless agents and records are those of the plan."""
@@ -355,8 +333,7 @@ class GradientPlan(Plan):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values."""
-        rate: Rate = self.learning_rate
-        return {**super().describe(), "learning_rate": vars(rate)}
+        return {**super().describe(), "learning_rate": vars(self.learning_rate)}
 
 
 def n_params(objective: Objective) -> int:

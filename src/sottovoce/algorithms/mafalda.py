@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.accounting.observation import ObservationModel, TimeCorrelated
+from sottovoce.accounting.observation import TimeCorrelated
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
@@ -65,14 +65,10 @@ class Mafalda(GradientPlan):
     needs: ClassVar[tuple[Capability, ...]] = ("plain_gossip",)
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     uses_optimizer: ClassVar[bool] = False
+    observation = TimeCorrelated()  # all steps of a node are one mechanism
 
     def _accepted(self, protocol: Protocol) -> Protocol:
         return one_round(super()._accepted(protocol), self.protocol, self.name)
-
-    @property
-    def observation(self) -> ObservationModel:
-        """All steps of a node are one mechanism."""
-        return TimeCorrelated()
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the run of one node as a joint release: together the steps cost one."""
@@ -90,7 +86,7 @@ class Mafalda(GradientPlan):
         return muffliato_sgd(source, start, self.rate)
 
 
-def one_round(protocol: Protocol, option: Any, name: str) -> Protocol:
+def one_round(protocol: Protocol, option: object, name: str) -> Protocol:
     """Refuse what is not one round of gossip on one network in every step."""
     if not protocol.plain_gossip or protocol.rounds != 1:
         raise InvalidInput(f"{name} averages by one round of Gossip, got {protocol!r}.")

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.accounting.observation import LinearGossip, ObservationModel
+from sottovoce.accounting.observation import LinearGossip
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.mechanisms.base import RegularizedSource
@@ -56,11 +56,7 @@ class MuffliatoSGD(GradientPlan):
     needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
     excludes: ClassVar[tuple[Capability, ...]] = ("exact",)
     uses_optimizer: ClassVar[bool] = False
-
-    @property
-    def observation(self) -> ObservationModel:
-        """The linear formula is conditional; local privacy is valid."""
-        return LinearGossip()
+    observation = LinearGossip()  # the linear formula is conditional; local privacy is valid
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -69,13 +65,10 @@ class MuffliatoSGD(GradientPlan):
 
     def _row_noise(self, k: int) -> float:
         """Return the largest noise in a row that step ``k`` gossips: the rate times that of a gradient."""
-        z = self.noise_multiplier
-        divisor = 1.0
-        if self.adjacency != "user" and self.batch_size is not None:
-            divisor = float(self.batch_size)
-        elif self.adjacency != "user" and self.sizes is not None:
-            divisor = float(min(self._divisors(self.sizes)))
-        return self.rate(k) * float(np.max(z)) * float(self.clip_norm or 1.0) / divisor or 1.0
+        z, divisor = float(np.max(self.noise_multiplier)), 1.0
+        if self.adjacency != "user" and (self.batch_size is not None or self.sizes is not None):
+            divisor = min(self._divisors(self.sizes or [1]))
+        return self.rate(k) * z * float(self.clip_norm or 1.0) / divisor or 1.0
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
         """Return the update rule of the agents that ``source`` hosts."""
@@ -86,9 +79,8 @@ class _ScaledSchedule(Schedule):
     """Scales the fresh noise of protocols given by name to the noise of the rows."""
 
     def __init__(self, plan: MuffliatoSGD) -> None:
-        super().__init__(
-            plan.protocol, plan.steps, network=plan.network, seed=plan.seed, accept=plan._accepted
-        )
+        options = {"network": plan.network, "seed": plan.seed}
+        super().__init__(plan.protocol, plan.steps, **options, accept=plan._accepted)
         self._row_noise = plan._row_noise
         self._scaled: dict[float, Protocol] = {}
 

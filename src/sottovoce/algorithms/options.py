@@ -15,7 +15,7 @@ import numpy as np
 
 from sottovoce import _validate, protocols
 from sottovoce.algorithms.optimizers import Optimizer, Rate
-from sottovoce.errors import InvalidInput, SottovoceError
+from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
 from sottovoce.protocols import NamedProtocol, Protocol
 
@@ -131,6 +131,15 @@ def check_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
     """Refuse an adjacency that an algorithm is not accounted under."""
     if adjacency not in allowed:
         raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
+
+
+def check_noise_allocation(noise: str, view: str | None) -> None:
+    """Refuse to calibrate optimal noise against an adversary for whom everybody takes the same."""
+    if noise == "optimal" and view in ("local", "outsider"):
+        raise BudgetInfeasible(
+            f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
+            "the same: leave noise out, or name the view network or colluders."
+        )
 
 
 def check_protocol(

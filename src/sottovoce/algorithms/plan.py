@@ -16,7 +16,7 @@ import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from sottovoce.algorithms.options import Adjacency, converted
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.mechanisms.base import Mechanism
+from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of
@@ -38,6 +38,8 @@ from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
+
+AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
 
@@ -94,7 +96,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     adjacency: Adjacency
     accounting: str = "pld"
     sizes: tuple[int, ...] | None = None  # public numbers of records, where the plan has them
-    center: Any = 0.0  # the public center of the rows that travel
+    center: float | tuple[float, ...] = 0.0  # the public center of the rows that travel
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return the class that these options describe."""
         return cls
 
-    # ---- the facts ------------------------------------------------------------------------------------
+    # ---- facts ----------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -160,7 +162,19 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             return ()
         return (EMPTY_PLACE if self.adjacency == "add-remove" else "the number of records is public",)
 
-    # ---- what a runner needs besides ------------------------------------------------------------------
+    # ---- running --------------------------------------------------------------------------------------
+
+    def _mechanism(
+        self, kind: type[AnyMechanism], agents: Sequence[int], random: RunRandomness, **facts: Any
+    ) -> AnyMechanism:
+        """Return a mechanism with the options it has in common with this plan; ``facts`` are the others."""
+        common = {item.name for item in fields(kind)} & {item.name for item in fields(self)}  # type: ignore[arg-type]
+        arguments = {name: getattr(self, name) for name in common} | {"releases": self._announced(agents)}
+        return kind(agents=agents, random=random, **(arguments | facts))
+
+    def _announced(self, agents: Sequence[int]) -> Announced | None:
+        """Return the releases of the hosted agents; None where nothing is claimed."""
+        return [self.releases(int(a)) for a in agents]
 
     def prepared(self, data: Any) -> Any:
         """Return the data of all agents, checked against the plan."""
@@ -182,7 +196,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return the guarantees worth printing by default."""
         return [self.privacy("local")]
 
-    # ---- convenience: accounting, cost, calibration, running -------------------------------------------
+    # ---- accounting and cost --------------------------------------------------------------------------
 
     def privacy(
         self,
@@ -221,13 +235,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     def _traffic(self) -> tuple[int, int]:
         """Return the rounds and messages of all steps."""
+        if self.is_stationary:
+            return self.schedule(0).rounds * self.steps, self.schedule(0).messages * self.steps
         rounds = messages = 0
-        last: Protocol | None = None
         for k in range(self.steps):
             protocol = self.schedule(k)
-            if last is not None and protocol is last and k == 1:  # one protocol for all steps
-                return rounds * self.steps, messages * self.steps
-            rounds, messages, last = rounds + protocol.rounds, messages + protocol.messages, protocol
+            rounds, messages = rounds + protocol.rounds, messages + protocol.messages
         return rounds, messages
 
     def _bytes_per_number(self) -> int:

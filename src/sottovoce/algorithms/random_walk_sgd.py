@@ -1,18 +1,45 @@
-"""Random-walk SGD by one name: the option ``path`` chooses between a public and a secret path."""
+r"""Random-walk SGD: the holder of a token takes one noisy step and passes the token on.
+
+.. math:: \theta^{k+1} = \theta^k - \eta_k \tilde G_{v_k}(\theta^k), \qquad v_{k+1} \sim W_{v_k,\cdot}
+
+References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
+ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
+Departures: a public path (peers, networks) is accounted as it is: an agent pays for its own visits. At record
+level batches are Poisson and clipped record by record. On a secret path, drawn during the run, the pairwise
+guarantee is that of the path accountant (`sottovoce.accounting.walks`), which needs no condition on the
+noise; the printed formula is `published_losses`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from sottovoce._validate import several
+from sottovoce.accounting.observation import ObservationModel, TokenWalk
+from sottovoce.accounting.published.formulas import published_walk_loss
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.algorithms.public_walk_sgd import PublicWalkSGD
-from sottovoce.algorithms.secret_walk_sgd import SecretWalkSGD
+from sottovoce.algorithms.schedule import Schedule
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.graphs import Network, as_network
+from sottovoce.mechanisms.base import GradientSource
+from sottovoce.mechanisms.random_walk import RandomWalkMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.glm import GLM
+from sottovoce.protocols import Broadcast, Protocol, TokenPass, Walk, draw_path
+from sottovoce.protocols.registry import Capability
+from sottovoce.runners import Algorithm, State
 
 
 @dataclass(frozen=True, repr=False)
-class RandomWalkSGD(PublicWalkSGD):
+class RandomWalkSGD(GradientPlan):
     """SGD carried by a token over a network, for linear models, networks and peers.
 
     Parameters are those of `GradientPlan`, with a network (or its name) in place of the protocol, and these:
@@ -47,6 +74,299 @@ class RandomWalkSGD(PublicWalkSGD):
     ('ldp', 1.369)
     """
 
+    path: str | tuple[int, ...] = "public"
+    cap: int | None = None
+    tokens: int = 1
+    feature_norm: float | None = None
+    final_public: bool = True
+
+    name: ClassVar[str] = "random-walk-sgd"
+    needs: ClassVar[tuple[Capability, ...]] = ("token",)
+    uses_optimizer: ClassVar[bool] = False
+    sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
+
     @classmethod
     def _variant(cls, options: Mapping[str, Any]) -> type[Plan]:
         return SecretWalkSGD if options["path"] == "secret" else cls
+
+    @classmethod
+    def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
+        protocol, network, path = options["protocol"], options["network"], options["path"]
+        if protocol is not None and not (isinstance(protocol, str) and protocol == "walk"):
+            if network is not None:
+                raise InvalidInput(f"{cls.name} runs over walk, not over {protocol}.")
+            network = protocol
+        if network is None:
+            raise InvalidInput(f"{cls.name} needs a network for its protocol walk.")
+        network = as_network(network)
+        if not isinstance(path, str):
+            path = tuple(int(v) for v in Walk(network, options["steps"], path=several(path, "path")).path)
+        elif path not in ("public", "secret"):
+            raise InvalidInput(f'path must be "public", "secret" or one node per step, got {path!r}.')
+        return {**options, "protocol": "walk", "network": network, "path": path}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_path()
+
+    def _check_path(self) -> None:
+        if self.cap is not None or self.tokens != 1 or self.feature_norm is not None:
+            raise InvalidInput('cap, tokens and feature_norm are for path="secret"; leave them out.')
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return int(self.network.n)
+
+    @cached_property
+    def _holders(self) -> np.ndarray:
+        """The holder of the token at every step of the path."""
+        if isinstance(self.path, tuple):
+            return np.array(self.path)
+        return _drawn_path(self.network, self.steps, self.seed)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The hop of every step; at the end the model goes to all, edge by edge."""
+        return self._schedule(self._hop)
+
+    def _hop(self, k: int) -> Protocol:
+        holder = int(self._holders[k])
+        if k + 1 < self.steps:
+            return TokenPass(self.n, holder, [int(self._holders[k + 1])])
+        return Broadcast(self.network, holder) if self.final_public else TokenPass(self.n, holder, [])
+
+    @cached_property
+    def _visits(self) -> dict[int, list[tuple[int, int]]]:
+        """Per node the (first step, steps) of every visit of the token."""
+        visits: dict[int, list[tuple[int, int]]] = {}
+        bounds = [0, *(np.flatnonzero(np.diff(self._holders)) + 1).tolist(), self.steps]
+        for start, stop in itertools.pairwise(bounds):
+            visits.setdefault(int(self._holders[start]), []).append((start, stop - start))
+        return visits
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return one release per visit of the token."""
+        if agent not in self._releases:
+            (whole,) = super().releases(agent)
+            visits = self._visits.get(agent, [])
+            self._releases[agent] = tuple(replace(whole, step=step, steps=steps) for step, steps in visits)
+        return self._releases[agent]
+
+    @cached_property
+    def _releases(self) -> dict[int, tuple[Release, ...]]:
+        return {}
+
+    def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
+        """Return the walk along the public path: in step k the holder steps and hands over.
+
+        Only the holder computes and releases. Until the end the output is the token's model, where
+        its holder is hosted, if it will be handed to everybody; otherwise what each agent saw last.
+        """
+        path, places = self._holders, {agent: place for place, agent in enumerate(source.agents)}
+
+        def message(state: State, k: int) -> np.ndarray:
+            (theta,) = state.own
+            place = places.get(int(path[k]))
+            if place is None:
+                return theta
+            token = theta[[place]]
+            gradient = source.rows(token, k, 0, [place])
+            if source.decay:  # the l2 term holds no data and costs nothing
+                gradient = gradient + theta.dtype.type(source.decay) * token
+            moved: np.ndarray = theta.copy()
+            moved[[place]] -= theta.dtype.type(self.rate(k)) * gradient
+            return moved
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            return State(np.asarray(path[min(k + 1, len(path) - 1)]), (received,))
+
+        def output(state: State) -> np.ndarray:
+            (theta,) = state.own
+            place = places.get(int(state.common)) if self.final_public else None
+            return theta if place is None else np.repeat(theta[[place]], len(theta), axis=0)
+
+        return Algorithm(lambda: State(np.asarray(path[0]), (start,)), message, update, output)
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the final model: the last holder's."""
+        return {"coef": rows[self._holders[-1]]}
+
+    def _traffic(self) -> tuple[int, int]:
+        """Return one row per hop to another node, and the broadcast of a public result."""
+        hops = int((np.diff(self._holders) != 0).sum())
+        return self.steps, hops + (self.n - 1 if self.final_public else 0)
+
+
+def holders(plan: RandomWalkSGD) -> np.ndarray:
+    """Return the holder of the token at every step of a public path."""
+    return plan._holders
+
+
+def published_losses(plan: RandomWalkSGD) -> np.ndarray:
+    """Return the printed formula of [1], no guarantee: (n, n) losses over alpha, user by observer."""
+    (release,) = GradientPlan.releases(plan, 0)
+    per_visit = 1 / (2 * release.ratio**2)
+    return np.asarray(per_visit * plan.tokens * published_walk_loss(plan.network, plan.steps))
+
+
+@lru_cache(maxsize=32)
+def _drawn_path(network: Network, steps: int, seed: int) -> np.ndarray:
+    path = draw_path(network, steps, np.random.default_rng(seed))
+    path.setflags(write=False)
+    return path
+
+
+# ---- a path that is drawn during the run ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class SecretWalkSGD(RandomWalkSGD):
+    """SGD carried by tokens on secret paths, simulated in one process; one row per token.
+
+    Guarantees
+    ----------
+    User level. "local" counts ``cap`` (else all) contributions. "pairwise" and "network" use the path
+    accountant, which hands the observer the whole path, so that how often each node contributed may be
+    published. Amplification by iteration is counted only when ``feature_norm`` is given; the plan is refused
+    unless the loss is smooth with learning_rate <= 2/beta and the clip is never active. Tokens add up.
+    """
+
+    path: str | tuple[int, ...] = "secret"
+
+    def _check_schedule(self) -> None:
+        # rows are tokens: sizes are checked against the network
+        if self.sizes is not None and len(self.sizes) != self.n:
+            raise InvalidInput(
+                f"the network has {self.n} nodes, but sizes are given for {len(self.sizes)} agents."
+            )
+
+    def _check_sampling(self) -> None:
+        if self.adjacency != "user" or self.batch_size is not None or self.sample_rate is not None:
+            raise InvalidInput(
+                'a walk on a secret path is accounted at user level with all records; give adjacency="user" '
+                "and no batch_size."
+            )
+
+    def _check_path(self) -> None:
+        if not isinstance(self.objective, GLM):
+            raise InvalidInput("a secret path is for linear models; networks walk a public one.")
+        if isinstance(self.noise_multiplier, tuple):
+            raise InvalidInput("a secret path takes one noise multiplier for all nodes.")
+        if self.feature_norm is None:
+            return
+        beta = self.objective.smoothness(self.feature_norm)
+        steepest = self.objective.slope_bound * self.feature_norm
+        if self.objective.l2 or steepest > (self.clip_norm or 0.0):
+            raise InvalidInput(
+                "Amplification by iteration needs gradients that the clip never touches (a clipped step "
+                f"may expand): l2 = 0 and clip_norm >= {steepest:g}; or leave feature_norm out."
+            )
+        longest = max(self.rate(0), self.rate(self.steps - 1))
+        if longest > 2 / beta:
+            raise InvalidInput(
+                f"Amplification by iteration needs learning_rate <= 2/beta = {2 / beta:.4g}, got "
+                f"{longest:g}; take a smaller step, or leave feature_norm out."
+            )
+
+    @cached_property
+    def _holders(self) -> np.ndarray:
+        raise InvalidInput("a secret path is drawn during the run; nobody knows it before.")
+
+    @property
+    def observation(self) -> ObservationModel:
+        """The distribution of the path decides what an observer learns."""
+        return TokenWalk(
+            self.network,
+            self.steps,
+            tokens=self.tokens,
+            cap=self.cap,
+            contractive=self.feature_norm is not None,
+            final_public=self.final_public,
+        )
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """One row per token, and tokens never mix: a secret path is no public schedule."""
+        return self._schedule(TokenPass(self.tokens, 0, []))
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return as many releases as the path may bring."""
+        if agent not in self._releases:
+            (whole,) = GradientPlan.releases(self, agent)
+            most = self.steps * self.tokens
+            visits = most if self.cap is None else min(self.cap, most)
+            self._releases[agent] = (replace(whole, step=0, steps=visits),)
+        return self._releases[agent]
+
+    def prepared(self, data: Any) -> Any:
+        """Return the agents' records checked, also against the public bound on their length."""
+        if not self.final_public:
+            raise InvalidInput(
+                "the result of a run hands the model out, so a secret path with final_public=False can be "
+                "accounted but not run; take final_public=True."
+            )
+        records = super().prepared(data)
+        if self.feature_norm is not None:
+            too_long = np.linalg.norm(records.X, axis=1) > self.feature_norm * (1 + 1e-9)
+            if too_long.any():
+                raise DataError(
+                    f"Record {int(np.flatnonzero(too_long)[0])} is longer than feature_norm = "
+                    f"{self.feature_norm:g}, on which the guarantee counts; scale the records first."
+                )
+        return records
+
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> RandomWalkMechanism:
+        """Return the mechanism before all nodes' records."""
+        if list(agents) != list(range(self.n)):
+            raise InvalidInput('a walk on a secret path runs in one process; peers take path="public".')
+        return self._mechanism(RandomWalkMechanism, agents, random, data=data)
+
+    def algorithm(self, source: RandomWalkMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
+        """Return walks whose paths are drawn as they go, one row per token; `block` is compiled."""
+        rate = self.rate
+
+        def init() -> State:
+            holders = source.first()
+            return State((), Tokens(start[holders], holders, np.zeros(len(source.agents), np.int64)))
+
+        def message(state: State, k: int) -> np.ndarray:
+            theta, holders, counts = state.own
+            moved, counts = theta.copy(), counts.copy()
+            for token, v in enumerate(holders.tolist()):
+                gradient = source.row(theta[token], k, token, holder=v, contributions=int(counts[v]))
+                moved[token] -= rate(k) * gradient
+                counts[v] += 1
+            return moved
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            _, holders, counts = state.own
+            visits = np.bincount(holders, minlength=len(counts))
+            after = [source.next(v, k, token) for token, v in enumerate(holders.tolist())]
+            return State((), Tokens(received, np.array(after, holders.dtype), counts + visits))
+
+        def block(state: State, k: int, count: int) -> State:
+            first, last = rate(k), rate(k + count - 1)
+            rates = np.full(count, first)
+            if first != last:
+                rates = np.array([rate(k + i) for i in range(count)])
+            theta, holders, counts = state.own
+            return State((), Tokens(*source.many_steps(theta, holders, counts, k, rates)))
+
+        return Algorithm(init, message, update, lambda state: state.own.theta, block)
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the mean of the tokens' models, and how often every node contributed."""
+        return {"coef": rows.mean(axis=0), "contributions": state.own.counts}
+
+    def _traffic(self) -> tuple[int, int]:
+        """Return one row per hop: how often a token stays is not known before."""
+        return self.steps, self.steps * self.tokens + (self.n - 1 if self.final_public else 0)
+
+
+class Tokens(NamedTuple):
+    """The model each token carries, who holds it, and how often every node contributed."""
+
+    theta: np.ndarray
+    holders: np.ndarray
+    counts: np.ndarray

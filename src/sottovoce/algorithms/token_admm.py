@@ -23,7 +23,7 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.admm import Prox, UsersADMM, announced, regularized
+from sottovoce.algorithms.admm import UsersADMM, regularized
 from sottovoce.algorithms.options import Adjacency
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
@@ -112,22 +112,40 @@ class TokenADMM(UsersADMM):
         """Return the mechanism before the users' records."""
         if list(agents) != list(range(self.users)):
             raise InvalidInput(f"{self.name} runs in one process, where all users are hosted.")
-        return TokenProxMechanism(
-            self.objective,
-            data,
-            random,
-            gamma=self.gamma,
-            relaxation=self.relaxation,
-            clip_norm=self.clip_norm,
-            noise_std=self.noise_std,
-            cap=self.cap,
-            steps=self.steps,
-            releases=announced(self, agents),
-        )
+        return self._mechanism(TokenProxMechanism, agents, random, data=data)
 
     def algorithm(self, source: TokenProxMechanism, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the token."""
-        return token_admm(source, start, regularized(self))
+        """Return Algorithm 4 of [1], one row being the token's; `block` is compiled."""
+        n, prox = len(start), regularized(self)
+
+        def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
+            i = source.holder(k)
+            z, visits = prox(token.zh[0]), int(token.counts[i])
+            return i, source.row(token.u[i], z, k, holder=i, contributions=visits)
+
+        def message(state: State, k: int) -> np.ndarray:
+            return np.asarray(state.own.zh + moved(state.own, k)[1] / n)
+
+        def update(state: State, received: np.ndarray, k: int) -> State:
+            token: Token = state.own
+            i, row = moved(token, k)
+            u, counts = token.u.copy(), token.counts.copy()
+            u[i] += row
+            counts[i] += 1
+            return State((), Token(received, u, counts))
+
+        def block(state: State, k: int, count: int) -> State:
+            token: Token = state.own
+            u, zh, counts = source.many_steps(token.u, token.zh, token.counts, k, count)
+            return State((), Token(zh, u, counts))
+
+        return Algorithm(
+            init=lambda: State((), Token(start[:1], start, np.zeros(n, np.int64))),
+            message=message,
+            update=update,
+            output=lambda state: prox(state.own.zh),
+            block=block,
+        )
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return z, z^, and how often each user held the token."""
@@ -141,41 +159,3 @@ class Token(NamedTuple):
     zh: np.ndarray
     u: np.ndarray
     counts: np.ndarray
-
-
-def token_admm(
-    source: TokenProxMechanism, start: np.ndarray, prox: Prox, *, compiled: bool = True
-) -> Algorithm:
-    """Return Algorithm 4 of [1], one row being the token's; ``compiled`` does many hops in one loop."""
-    n = len(start)
-
-    def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
-        i = source.holder(k)
-        row = source.row(token.u[i], prox(token.zh[0]), k, holder=i, contributions=int(token.counts[i]))
-        return i, row
-
-    def message(state: State, k: int) -> np.ndarray:
-        _, row = moved(state.own, k)
-        carried: np.ndarray = state.own.zh + row / n
-        return carried
-
-    def update(state: State, received: np.ndarray, k: int) -> State:
-        token: Token = state.own
-        i, row = moved(token, k)
-        u, counts = token.u.copy(), token.counts.copy()
-        u[i] += row
-        counts[i] += 1
-        return State((), Token(received, u, counts))
-
-    def block(state: State, k: int, count: int) -> State:
-        token: Token = state.own
-        u, zh, counts = source.many_steps(token.u, token.zh, token.counts, k, count)
-        return State((), Token(zh, u, counts))
-
-    return Algorithm(
-        init=lambda: State((), Token(start[:1], start, np.zeros(n, np.int64))),
-        message=message,
-        update=update,
-        output=lambda state: prox(state.own.zh),
-        block=block if compiled else None,
-    )

@@ -10,33 +10,41 @@ needs each step twice, for the message and for the dual; both get the same bytes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
 from sottovoce.mechanisms.admm_kernels import client_move, client_moves, record_moves, token_hops
-from sottovoce.mechanisms.base import Announced, Mechanism, ProximalStep, inner_clip
-from sottovoce.mechanisms.random_walk import HiddenNoise
+from sottovoce.mechanisms.base import Mechanism, inner_clip
+from sottovoce.mechanisms.random_walk import TokenMechanism
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import grid_of
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.objectives.glm import GLM
 from sottovoce.objectives.kernels import on_grid
 
-NoiseIn = Literal["mean", "increment", "state"]
+
+class ProximalStep(NamedTuple):
+    """One proximal step: ``local`` stays with the holder, ``released`` leaves."""
+
+    local: np.ndarray
+    released: np.ndarray
 
 
+@dataclass(eq=False, kw_only=True)
 class ProximalMechanism(Mechanism):
     """Computes each proximal step once; the second call for a step returns the same result."""
 
-    def __init__(
-        self, agents: Sequence[int], random: RunRandomness, adjacency: str, releases: Announced | None
-    ) -> None:
-        super().__init__(agents, random, adjacency, releases)
+    objective: GLM
+    data: Shards  # the records of the hosted agents
+    gamma: float  # the proximal step
+    clip_norm: float  # C
+    noise_std: float  # of what is released
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._last: tuple[int, np.ndarray, ProximalStep] | None = None
 
     def proximal_step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
@@ -48,25 +56,18 @@ class ProximalMechanism(Mechanism):
     def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
         raise NotImplementedError
 
+    def _slack(self) -> float:
+        return self.random.noise.slack(self.data.dim, self.noise_std) if self.noise_std else 0.0
+
 
 def sample_participants(random: RunRandomness, k: int, users: int, rate: float) -> np.ndarray:
     """Return (users,) who takes part in round ``k``: each with probability ``rate``, independently."""
     return np.asarray(random.draws(0, k).random(users) < rate)
 
 
+@dataclass(eq=False, kw_only=True)
 class ClientProxMechanism(ProximalMechanism):
     """Noisy moves of the hosted clients of a federation, at user level.
-
-    Parameters
-    ----------
-    objective, data : a generalized linear model, and the records of the hosted clients.
-    agents, users : their numbers, and how many clients there are in all.
-    random : noise, and the hidden draws of who takes part.
-    gamma, clip_norm, noise_std : the proximal step, C, and the noise on 2 Delta.
-    sample_rate : probability with which a client takes part in a round.
-    everyone : whether those who do not take part add their noise too (behind a secure sum), so that its
-        amount does not tell how many did.
-    releases : what the plan announced, per hosted client; None leaves the comparison out.
 
     Guarantees
     ----------
@@ -75,37 +76,23 @@ class ClientProxMechanism(ProximalMechanism):
     paid for by clipping a little lower.
     """
 
-    def __init__(
-        self,
-        objective: GLM,
-        data: Shards,
-        agents: Sequence[int],
-        users: int,
-        random: RunRandomness,
-        *,
-        gamma: float,
-        clip_norm: float,
-        noise_std: float,
-        sample_rate: float,
-        everyone: bool,
-        releases: Announced | None = None,
-    ) -> None:
-        super().__init__(agents, random, "user", releases)
-        self.objective, self.data, self.users, self.gamma = objective, data, users, gamma
-        self.std = self.noise_std = np.full(len(self.agents), float(noise_std))
-        self.sensitivity, self.noisy = np.full(len(self.agents), 4.0 * clip_norm), noise_std > 0
-        self.sample_rate, self.everyone = sample_rate, everyone
+    users: int  # how many clients there are in all
+    sample_rate: float  # probability with which a client takes part in a round
+    everyone: bool  # whether all add noise (behind a secure sum), so that its amount tells nothing
+    adjacency: str = "user"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.set_scale(4.0 * self.clip_norm, self.noise_std)
         # a row is twice a move, and both of two neighboring rows are rounded: 2 slack beside 4C
-        slack = random.noise.slack(data.dim, noise_std) / 2 if noise_std else 0.0
-        self.clip_norm = inner_clip(clip_norm, slack)
+        self._inner_clip = inner_clip(self.clip_norm, self._slack() / 2)
 
     def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
         """Return 2 Delta of every hosted client, and the same with noise."""
-        model, data = self.objective, self.data
+        model, data, C = self.objective, self.data, self._inner_clip
         chosen = sample_participants(self.random, k, self.users, self.sample_rate)[self.agents]
-        rows = 2.0 * client_moves(
-            model.kind, model.width, data.X, data.y, data.offsets, u, z, self.gamma, self.clip_norm, chosen
-        )
+        records = (model.kind, model.width, data.X, data.y, data.offsets)
+        rows = 2.0 * client_moves(*records, u, z, self.gamma, C, chosen)
         senders = np.arange(len(self.agents)) if self.everyone else np.flatnonzero(chosen)
         noisy = rows.copy()
         noisy[senders] = self.release(rows[senders], senders.tolist(), k)
@@ -116,108 +103,58 @@ class ClientProxMechanism(ProximalMechanism):
         return replace(super().as_release(place, step), user_rate=self.sample_rate)
 
 
+@dataclass(eq=False, kw_only=True)
 class RecordProxMechanism(ProximalMechanism):
     """The noisy mean of all records' moves, of one holder, at record level.
-
-    Parameters
-    ----------
-    objective, data : a generalized linear model, and the records of the one holder.
-    agents, random : the holder's number, and its noise.
-    gamma, relaxation, clip_norm, noise_std : as in `sottovoce.algorithms.admm.CentralADMM`.
-    noise_in : where the noise goes.
-    records : the public number of records.
-    releases : what the plan announced; None leaves the comparison out.
 
     Guarantees
     ----------
     A record replaced moves the mean by at most 2C/n (``"mean"``) or 4C/n. What is drawn is what the plan
-    announced. With noise in the state no such bound holds, see `CentralADMM`.
+    announced. With noise in the state no such bound holds, see `sottovoce.algorithms.admm.CentralADMM`.
     """
 
-    def __init__(
-        self,
-        objective: GLM,
-        data: Shards,
-        agents: Sequence[int],
-        random: RunRandomness,
-        *,
-        gamma: float,
-        relaxation: float,
-        clip_norm: float,
-        noise_std: float,
-        noise_in: NoiseIn,
-        records: int,
-        releases: Announced | None = None,
-    ) -> None:
-        super().__init__(agents, random, "replace-one", releases)
-        self.objective, self.data = objective, data
-        self.gamma, self.relaxation, self.noise_in = gamma, relaxation, noise_in
-        moves = 2.0 if noise_in == "mean" else 4.0
-        self.std = self.noise_std = np.array([float(noise_std)])
-        self.sensitivity, self.noisy = np.array([moves * clip_norm / records]), noise_std > 0
-        slack = random.noise.slack(data.dim, noise_std) * 2 * records / moves if noise_std else 0.0
-        self.clip_norm = inner_clip(clip_norm, slack)
+    relaxation: float
+    noise_in: Literal["mean", "increment", "state"]  # where the noise goes
+    records: int  # the public number of records
+    adjacency: str = "replace-one"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        moves = 2.0 if self.noise_in == "mean" else 4.0
+        self.set_scale(moves * self.clip_norm / self.records, self.noise_std)
+        # both of two neighboring means are rounded: 2 slack beside the clips over n that a record moves
+        self._inner_clip = inner_clip(self.clip_norm, self._slack() * 2 * self.records / moves)
 
     def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
         """Return the duals after step ``k``, (1, records, p), and the noisy mean."""
         u = u[0]
-        model, data, lam = self.objective, self.data, self.relaxation
-        free = math.inf if self.noise_in == "mean" else self.clip_norm
-        moves = record_moves(model.kind, model.width, data.X, data.y, u, z, self.gamma, free)
+        model, data, lam, fresh = self.objective, self.data, self.relaxation, self.noise_in == "mean"
+        C = math.inf if fresh else self._inner_clip
+        moves = record_moves(model.kind, model.width, data.X, data.y, u, z, self.gamma, C)
         u = u + 2.0 * lam * moves
-        if self.noise_in == "mean":
-            mean = clip_rows(u - z, self.clip_norm).mean(axis=0)
-        else:
-            mean = 2.0 * moves.mean(axis=0)
+        mean = (clip_rows(u - z, self._inner_clip) if fresh else 2.0 * moves).mean(axis=0)
         noisy = self.release(mean[None], [0], k)
         if self.noise_in == "state":
             u = u + lam * (noisy[0] - mean)
         return ProximalStep(u[None], noisy)
 
 
-class TokenProxMechanism(Mechanism):
+@dataclass(eq=False, kw_only=True)
+class TokenProxMechanism(TokenMechanism):
     """Noisy moves of the holder of a token that hops to a uniformly drawn user, at user level.
-
-    Parameters
-    ----------
-    objective, data : a generalized linear model, and the records of all users.
-    random : noise, and the hidden draws of the path.
-    gamma, relaxation, clip_norm, noise_std : as in `sottovoce.algorithms.admm.TokenADMM`.
-    cap, steps : contributions of a user (None: no cap), and hops.
-    releases : what the plan announced, per user; None leaves the comparison out.
 
     Guarantees
     ----------
-    A user moves a release by at most 4C and contributes at most ``cap`` times; then noise alone goes on.
+    A user moves a release, twice its clipped move, by at most 4C.
     """
 
-    def __init__(
-        self,
-        objective: GLM,
-        data: Shards,
-        random: RunRandomness,
-        *,
-        gamma: float,
-        relaxation: float,
-        clip_norm: float,
-        noise_std: float,
-        cap: int | None,
-        steps: int,
-        releases: Announced | None = None,
-    ) -> None:
-        super().__init__(range(data.n), random, "user", releases)
-        self.objective, self.data, self.gamma, self.relaxation = objective, data, gamma, relaxation
-        self.noisy = noise_std > 0
-        self.cap = steps if cap is None else min(cap, steps)
-        # a row is twice a move, and both of two neighboring rows are rounded: 2 slack beside 4C
-        slack = random.noise.slack(data.dim, noise_std) / 2 if noise_std else 0.0
-        self.clip_norm = inner_clip(clip_norm, slack)
-        self.grid = grid_of(random.noise, noise_std)
-        self.draws = HiddenNoise(random, 1, data.dim, noise_std)
-        if self.announced is not None:
-            self.announced.check_totals(
-                sensitivity=4.0 * clip_norm, noise_std=noise_std, contributions=self.cap
-            )
+    gamma: float
+    relaxation: float
+    noise_std: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.set_noise(self.noise_std, moves=4.0)
 
     def holder(self, k: int) -> int:
         """Return who holds the token in step ``k``."""
@@ -227,8 +164,7 @@ class TokenProxMechanism(Mechanism):
     def row(self, u: np.ndarray, z: np.ndarray, k: int, *, holder: int, contributions: int) -> np.ndarray:
         """Return what the holder adds to its dual and, over n, to the token's mean."""
         model, (X, y), (place, noise, _) = self.objective, self.data.user(holder), self.draws(k)
-        limit = self.clip_norm if contributions < self.cap else 0.0
-        move = client_move(model.kind, model.width, X, y, u, z, self.gamma, limit)
+        move = client_move(model.kind, model.width, X, y, u, z, self.gamma, self.limit(contributions))
         return np.asarray(self.relaxation * on_grid(2.0 * move, noise[0, place], self.grid))
 
     def many_steps(
@@ -236,15 +172,11 @@ class TokenProxMechanism(Mechanism):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return duals, mean and contributions after ``count`` hops from step ``k``, compiled."""
         u, zh, counts = u.copy(), zh.copy(), counts.copy()
-        model, data, r, done = self.objective, self.data, self.objective.regularizer, 0
-        while done < count:
-            place, noise, uniform = self.draws(k + done)
-            here = slice(place, place + min(self.draws.chunk - place, count - done))
-            holders = (uniform[0, here] * data.n).astype(np.int64)
-            token_hops(
-                model.kind, model.width, data.X, data.y, data.offsets, u, zh[0], counts, self.cap, holders,
-                noise[0, here], self.grid, self.gamma, self.relaxation, self.clip_norm, r.l1, r.l2,
-                r.box or math.inf, r.ball or math.inf,
-            )  # fmt: skip
-            done += len(holders)
+        model, data, r = self.objective, self.data, self.objective.regularizer
+        records = (model.kind, model.width, data.X, data.y, data.offsets)
+        step = (self.grid, self.gamma, self.relaxation, self.inner_clip)
+        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf)
+        for _, noise, uniform in self.stretches(k, count):
+            holders = (uniform[0] * data.n).astype(np.int64)
+            token_hops(*records, u, zh[0], counts, self.contributions, holders, noise[0], *step, *prox)
         return u, zh, counts

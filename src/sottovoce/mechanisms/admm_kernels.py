@@ -10,8 +10,6 @@ from numba import njit
 from sottovoce.objectives.clipping import clip_in_place
 from sottovoce.objectives.kernels import logistic_margin, on_grid, prox_in_place, slope
 
-__all__ = ["client_move", "client_moves", "prox_rows", "record_moves", "token_hops"]
-
 
 @njit(cache=True)
 def record_moves(kind, width, X, y, u, z, gamma, clip_norm):
@@ -90,11 +88,10 @@ def prox_rows(kind, width, X, y, v, gamma):
         for j in range(p):
             largest = max(largest, abs(step[j]))
         before = _envelope(kind, width, X, y, v, gamma, w)
+        most = before + 1e-15 * abs(before)
         scale = 1.0
         trial = w - step
-        while scale > 1e-10 and not _envelope(kind, width, X, y, v, gamma, trial) <= before + 1e-15 * abs(
-            before
-        ):
+        while scale > 1e-10 and not _envelope(kind, width, X, y, v, gamma, trial) <= most:
             scale *= 0.5
             trial = w - scale * step
         w = trial
@@ -126,25 +123,7 @@ def _envelope(kind, width, X, y, v, gamma, w):
 
 @njit(cache=True)
 def token_hops(
-    kind,
-    width,
-    X,
-    y,
-    offsets,
-    u,
-    zh,
-    counts,
-    cap,
-    holders,
-    noise,
-    grid,
-    gamma,
-    relaxation,
-    clip_norm,
-    l1,
-    l2,
-    box,
-    ball,
+    kind, width, X, y, offsets, u, zh, counts, cap, holders, noise, grid, gamma, lam, C, l1, l2, box, ball
 ):
     """Hops of token ADMM along given holders with given noise; u, zh and counts move in place."""
     n = len(offsets) - 1
@@ -153,10 +132,10 @@ def token_hops(
         a, b = offsets[i], offsets[i + 1]
         z = zh.copy()
         prox_in_place(z, gamma, l1, l2, box, ball)
-        limit = clip_norm if counts[i] < cap else 0.0
+        limit = C if counts[i] < cap else 0.0
         counts[i] += 1
         move = client_move(kind, width, X[a:b], y[a:b], u[i], z, gamma, limit)
         for j in range(len(zh)):
-            released = relaxation * on_grid(2.0 * move[j], noise[k, j], grid)
+            released = lam * on_grid(2.0 * move[j], noise[k, j], grid)
             u[i, j] += released
             zh[j] += released / n

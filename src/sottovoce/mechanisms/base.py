@@ -5,17 +5,19 @@ options of a plan and never reads them from the plan's releases, so the comparis
 `ReleaseMismatch` is raised and nothing leaves. One subclass per kind of query states its own sensitivity and
 pays for the rounding of protective noise in its own way, because sensitivities differ.
 
-The `typing.Protocol` classes say what an algorithm needs of a mechanism.
+The `typing.Protocol` classes say what a gradient algorithm needs of a mechanism.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput, ReleaseMismatch
@@ -32,13 +34,11 @@ class AnnouncedReleases:
         self._starts = [[r.step for r in each] for each in self.releases]
         # one release object per agent with the same steps is the common case: one comparison of arrays
         self._uniform: tuple[Release, np.ndarray, np.ndarray] | None = None
-        if self.releases and all(len(each) == 1 for each in self.releases):
-            first = self.releases[0][0]
-            shapes = {(r.step, r.steps, r.count, r.stream, r.mechanism) for (r,) in self.releases}
-            if len(shapes) == 1:
-                sensitivity = np.array([r.sensitivity for (r,) in self.releases])
-                noise_std = np.array([r.noise_std for (r,) in self.releases])
-                self._uniform = (first, sensitivity, noise_std)
+        firsts = [each[0] for each in self.releases if len(each) == 1]
+        shapes = {(r.step, r.steps, r.count, r.stream, r.mechanism) for r in firsts}
+        if len(firsts) == len(self.releases) and len(shapes) == 1:
+            sensitivity = np.array([r.sensitivity for r in firsts])
+            self._uniform = (firsts[0], sensitivity, np.array([r.noise_std for r in firsts]))
 
     def check(
         self,
@@ -46,8 +46,8 @@ class AnnouncedReleases:
         step: int,
         stream: int,
         *,
-        sensitivity: float | np.ndarray,
-        noise_std: float | np.ndarray,
+        sensitivity: ArrayLike,
+        noise_std: ArrayLike,
         mechanism: str = "gaussian",
         steps: int = 1,
     ) -> None:
@@ -65,23 +65,18 @@ class AnnouncedReleases:
                 and np.array_equal(announced_n[index], drawn_n)
             ):
                 return
-        for row, place in enumerate(places):
+        for place, s, n in zip(places, drawn_s, drawn_n, strict=True):
             announced = self._at(place, step, stream, steps)
             if announced is None:
                 raise ReleaseMismatch(
                     f"At step {step} (stream {stream}) agent {place} would make a release that the plan does "
                     "not list; nothing was released."
                 )
-            if announced.mechanism != mechanism:
+            if (announced.mechanism, announced.sensitivity, announced.noise_std) != (mechanism, s, n):
                 raise ReleaseMismatch(
-                    f"At step {step} agent {announced.sender} would draw for a {mechanism} release, the plan "
-                    f"announced {announced.mechanism}; nothing was released."
-                )
-            if announced.sensitivity != drawn_s[row] or announced.noise_std != drawn_n[row]:
-                raise ReleaseMismatch(
-                    f"At step {step} agent {announced.sender} would draw noise {drawn_n[row]:g} on "
-                    f"sensitivity {drawn_s[row]:g}, the plan announced {announced.noise_std:g} on "
-                    f"{announced.sensitivity:g}; nothing was released."
+                    f"At step {step} agent {announced.sender} would draw {mechanism} noise {n:g} on "
+                    f"sensitivity {s:g}, the plan announced {announced.mechanism} noise "
+                    f"{announced.noise_std:g} on {announced.sensitivity:g}; nothing was released."
                 )
 
     def check_totals(self, *, sensitivity: float, noise_std: float, contributions: int) -> None:
@@ -103,44 +98,42 @@ class AnnouncedReleases:
         """Return the release announced for a draw; a walk lists one per visit, too many to try in turn."""
         releases, last = self.releases[place], bisect_right(self._starts[place], step) - 1
         likely = releases[last : last + 1] if last >= 0 else ()
-        return next(
-            (
-                r
-                for r in chain(likely, releases)
-                if r.covers(step, stream) and r.covers(step + steps - 1, stream)
-            ),
-            None,
-        )
+        end = step + steps - 1
+        covering = (r for r in chain(likely, releases) if r.covers(step, stream) and r.covers(end, stream))
+        return next(covering, None)
 
 
+@dataclass(eq=False, kw_only=True)
 class Mechanism:
     """Checks every draw against the plan, adds the noise and records the release.
 
-    Subclasses set, per hosted agent, `sensitivity` and `noise_std` in the unit of the announced release, and
-    `std`, the noise that is drawn (the same unless a row is divided after the noise).
-
-    Parameters
-    ----------
-    agents : numbers of the hosted agents.
-    random : noise, sampling and the numbers that key them.
-    adjacency : what neighboring data sets differ in.
-    releases : what the plan announced, per hosted agent; None leaves the comparison out (tests).
+    Subclasses state the scale of their releases by `set_scale`, or check them by `announce`.
     """
+
+    agents: Sequence[int]  # numbers of the hosted agents
+    random: RunRandomness  # noise, sampling and the numbers that key them
+    adjacency: str  # what neighboring data sets differ in
+    releases: Announced | None = None  # what the plan announced, per hosted agent; None: no comparison
 
     records_noiseless: ClassVar[bool] = True  # whether a release without noise is recorded, at infinite cost
 
-    sensitivity: np.ndarray
-    noise_std: np.ndarray
-    std: np.ndarray
-    noisy: bool  # whether noise is drawn; without it nothing is protected
-
-    def __init__(
-        self, agents: Sequence[int], random: RunRandomness, adjacency: str, releases: Announced | None
-    ) -> None:
-        self.agents, self.random, self.adjacency = [int(a) for a in agents], random, adjacency
-        self.numbers = list(random.keys_for(self.agents))
-        self.announced = None if releases is None else AnnouncedReleases(releases)
+    def __post_init__(self) -> None:
+        self.agents = [int(a) for a in self.agents]
+        self.numbers = list(self.random.keys_for(self.agents))
+        self.announced = None if self.releases is None else AnnouncedReleases(self.releases)
+        self.noisy = True  # whether noise is drawn; without it nothing is protected
         self._recorded: list[Release] | None = None
+
+    def set_scale(self, sensitivity: ArrayLike, noise_std: ArrayLike, drawn: ArrayLike | None = None) -> None:
+        """State sensitivity and noise of every hosted agent, in the unit of the announced release.
+
+        ``drawn`` is the noise that is drawn, if a row is divided after the noise.
+        """
+        shape = (len(self.agents),)
+        self.sensitivities = np.broadcast_to(np.asarray(sensitivity, float), shape)
+        self.noise_stds = np.broadcast_to(np.asarray(noise_std, float), shape)
+        self.stds = self.noise_stds if drawn is None else np.asarray(drawn, float)
+        self.noisy = bool(self.stds.any())
 
     def release(self, values: np.ndarray, places: Sequence[int], step: int, stream: int = 0) -> np.ndarray:
         """Return the rows ``values`` of the agents at ``places`` with noise: exactly what leaves."""
@@ -153,29 +146,33 @@ class Mechanism:
         """Raise `ReleaseMismatch` unless the draws of ``steps`` steps are those the plan announced."""
         if self.announced is not None:
             index = list(places)
-            self.announced.check(
-                index,
-                step,
-                stream,
-                sensitivity=self.sensitivity[index],
-                noise_std=self.noise_std[index],
-                steps=steps,
-            )
+            s, n = self.sensitivities[index], self.noise_stds[index]
+            self.announced.check(index, step, stream, sensitivity=s, noise_std=n, steps=steps)
+
+    def announce(self, release: Release) -> None:
+        """Check a release of the only hosted agent against the plan, and record it."""
+        if self.announced is not None:
+            for stream in (release.stream, release.stream + release.count - 1):
+                self.announced.check(
+                    [0],
+                    release.step,
+                    stream,
+                    sensitivity=release.sensitivity,
+                    noise_std=release.noise_std,
+                    mechanism=release.mechanism,
+                    steps=release.steps,
+                )
+        self.record([release])
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
         """Return the rows with noise of the source."""
-        numbers, std = [self.numbers[place] for place in places], self.std[list(places)]
+        numbers, std = [self.numbers[place] for place in places], self.stds[list(places)]
         return self.random.noise.perturb(values, agents=numbers, step=step, std=std, stream=stream)
 
     def as_release(self, place: int, step: int) -> Release:
         """Return what one agent releases in a step, from this mechanism's own numbers."""
-        return Release(
-            sender=self.agents[place],
-            step=step,
-            sensitivity=float(self.sensitivity[place]),
-            noise_std=float(self.noise_std[place]),
-            adjacency=self.adjacency,
-        )
+        sensitivity, noise_std = float(self.sensitivities[place]), float(self.noise_stds[place])
+        return Release(self.agents[place], step, sensitivity, noise_std, self.adjacency)
 
     def record(self, releases: Iterable[Release]) -> None:
         """Keep the releases for a ledger, once `recording` was called."""
@@ -205,9 +202,6 @@ def inner_clip(clip_norm: float, slack: float) -> float:
     return clip_norm - slack
 
 
-# ---- what algorithms need of a mechanism ---------------------------------------------------------------
-
-
 class RegularizedSource(Protocol):
     """Noisy gradients of the hosted agents with the l2 term, which depends on no record."""
 
@@ -234,33 +228,3 @@ class GradientSource(Protocol):
 
     def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray:
         """Return the releases of the agents at ``places``."""
-
-
-class UpdateSource(Protocol):
-    """Noisy local updates of the hosted agents."""
-
-    def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
-        """Return every agent's clipped and noisy update after some local steps."""
-
-
-class ValueSource(Protocol):
-    """Noisy rows of the hosted agents."""
-
-    rows: np.ndarray
-
-    def released(self, step: int) -> np.ndarray:
-        """Return the rows with noise."""
-
-
-class ProximalStep(NamedTuple):
-    """One proximal step: ``local`` stays with the holder, ``released`` leaves."""
-
-    local: np.ndarray
-    released: np.ndarray
-
-
-class ProximalSource(Protocol):
-    """Noisy proximal steps of ADMM."""
-
-    def proximal_step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
-        """Return the step of the hosted duals ``u`` at the model ``z``; asked again, the same bytes."""

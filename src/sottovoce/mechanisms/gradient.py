@@ -9,17 +9,17 @@ L is the expected batch size, fixed and public: dividing by the realized size wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sottovoce.accounting.release import MOVES, Release
 from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.mechanisms.base import Announced, Mechanism, inner_clip
+from sottovoce.mechanisms.base import Mechanism, inner_clip
 from sottovoce.noise.grid import on_common_grid
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of, perturb_steps
 from sottovoce.objectives.base import GradientQuery
 from sottovoce.objectives.clipping import clip_rows
@@ -28,19 +28,9 @@ _DROPOUT = 0xD0  # keys the random numbers that a query draws itself
 _AHEAD = 1 << 21  # records of batches that are drawn before a compiled loop begins
 
 
+@dataclass(eq=False, kw_only=True)
 class GradientMechanism(Mechanism):
-    """Noisy gradients of the hosted agents.
-
-    Parameters
-    ----------
-    query : the clipped gradient sums of the agents' records.
-    agents : the numbers of the hosted agents.
-    random : noise, batches and the numbers that key them.
-    clip_norm : C; ``inf`` for no clipping, where there is no noise.
-    noise_multipliers : z of every hosted agent, noise over clip norm.
-    adjacency : ``"user"`` clips the agent's mean gradient instead of every record's.
-    rates, divisors : the public q and L of every hosted agent.
-    releases : what the plan announced, per hosted agent; None leaves the comparison out (tests).
+    """Noisy gradients of the hosted agents; ``adjacency="user"`` clips an agent's mean, not every record.
 
     Guarantees
     ----------
@@ -50,48 +40,37 @@ class GradientMechanism(Mechanism):
     nothing is protected, and no noise is drawn.
     """
 
+    query: GradientQuery  # the clipped gradient sums of the agents' records
+    clip_norm: float  # C; inf for no clipping, where there is no noise
+    noise_multipliers: Sequence[float]  # z of every hosted agent, noise over clip norm
+    rates: Sequence[float]  # the public q of every hosted agent
+    divisors: Sequence[float]  # the public L of every hosted agent
+
     records_noiseless = False
 
-    def __init__(
-        self,
-        query: GradientQuery,
-        agents: Sequence[int],
-        random: RunRandomness,
-        *,
-        clip_norm: float,
-        noise_multipliers: Sequence[float],
-        adjacency: str,
-        rates: Sequence[float],
-        divisors: Sequence[float],
-        releases: Announced | None = None,
-    ) -> None:
-        super().__init__(agents, random, adjacency, releases)
-        self.query, self.clip_norm = query, float(clip_norm)
-        self.user_level = adjacency == "user"
-        multipliers = np.asarray(noise_multipliers, float)
-        self.divisors = np.asarray(divisors, query.dtype)[:, None]
-        self.batches = PoissonSampler(query.sizes, rates, random.batches, self.numbers)
-        self.rates = list(rates)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        query, random, C = self.query, self.random, self.clip_norm
+        self.user_level = self.adjacency == "user"
         self.decay = 0.0 if self.user_level else float(query.decay)
-        self.noisy = bool(multipliers.any())
-        if self.noisy and not np.isfinite(self.clip_norm):
+        self.batches = PoissonSampler(query.sizes, self.rates, random.batches, self.numbers)
+        self._divisors = np.asarray(self.divisors, query.dtype)[:, None]
+        multipliers = np.asarray(self.noise_multipliers, float)
+        noisy = bool(multipliers.any())
+        if noisy and not math.isfinite(C):
             raise InvalidInput("noise needs a finite clip norm to be measured against, got inf.")
-        self.std = multipliers * self.clip_norm if self.noisy else np.zeros(len(self.agents))
+        std = multipliers * C if noisy else np.zeros(len(self.agents))
         # a row leaves: a clipped sum and its noise over the public divisor, or (user) a clipped mean
-        public = np.ones(len(self.agents)) if self.user_level else np.asarray(divisors, float)
-        self.sensitivity = MOVES[adjacency] * self.clip_norm / public
-        self.noise_std = self.std / public
-        self.inner_clip = self.clip_norm
-        if self.noisy:
-            # both of two neighboring releases are rounded: 2 slack beside C (record) or beside 2C (user)
-            slack = random.noise.slack(query.width, float(multipliers.max()) * self.clip_norm)
-            self.inner_clip = inner_clip(self.clip_norm, slack if self.user_level else 2 * slack)
+        public = np.ones(len(self.agents)) if self.user_level else np.asarray(self.divisors, float)
+        self.set_scale(MOVES[self.adjacency] * C / public, std / public, drawn=std)
+        # both of two neighboring releases are rounded: 2 slack beside C (record) or beside 2C (user)
+        slack = random.noise.slack(query.width, float(multipliers.max()) * C) if noisy else 0.0
+        self.inner_clip = inner_clip(C, slack if self.user_level else 2 * slack)
         self._check_sampling()
 
     def _check_sampling(self) -> None:
         """Compare sampling rates and adjacency with what was announced."""
-        announced = [] if self.announced is None else self.announced.releases
-        for agent, rate, releases in zip(self.agents, self.batches.rates, announced, strict=False):
+        for agent, rate, releases in zip(self.agents, self.batches.rates, self.releases or (), strict=False):
             drawn = 1.0 if self.user_level else rate  # batches hide no agent: nothing is amplified by them
             for release in releases:
                 if release.adjacency != self.adjacency or release.sample_rate != drawn:
@@ -118,35 +97,11 @@ class GradientMechanism(Mechanism):
     def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray:
         """Return the noisy gradients of some of the hosted agents only, by their place in the list."""
         places = list(places)
-        batches = self.batches.draw(places, step, stream)
-        divisors = self.divisors[places]
         if self.user_level:
-            # the mean over an agent's own records is inside the clip, so its divisor may follow the data
-            mean = self._sums(theta, batches, places, float("inf"), step, stream) / divisors
-            if self.query.decay:
-                mean = mean + mean.dtype.type(self.query.decay) * theta
-            return self._rounded(self.release(clip_rows(mean, self.inner_clip), places, step, stream))
-        sums = self._sums(theta, batches, places, self.inner_clip, step, stream)
-        return self._rounded(self.release(sums, places, step, stream) / divisors)
-
-    def _rounded(self, released: np.ndarray) -> np.ndarray:
-        """Return what leaves in the type of the rows, after the noise: a common grid needs all its digits."""
-        wide = on_common_grid(self.random.noise)
-        return released if wide else released.astype(self.query.dtype, copy=False)
-
-    def _sums(
-        self,
-        theta: np.ndarray,
-        batches: Sequence[np.ndarray],
-        places: list[int],
-        clip_norm: float,
-        step: int,
-        stream: int,
-    ) -> np.ndarray:
-        """Ask the query; one that draws (dropout, random transforms) gets a seed of run, step and agent."""
-        draws, numbers = self.random.draws, self.numbers
-        self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
-        return self.query.sums(theta, batches, places, clip_norm)
+            clipped = clip_rows(self._means(theta, step, stream, places), self.inner_clip)
+            return self._rounded(self.release(clipped, places, step, stream))
+        sums = self._sums(theta, step, stream, places, self.inner_clip)
+        return self._rounded(self.release(sums, places, step, stream) / self._divisors[places])
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
         """Return each agent's whole move after ``steps`` plain gradient steps on its own records.
@@ -159,12 +114,27 @@ class GradientMechanism(Mechanism):
         places = list(range(len(self.agents)))
         local = theta
         for t in range(steps):
-            batches = self.batches.draw(places, step, t)
-            mean = self._sums(local, batches, places, float("inf"), step, t) / self.divisors
-            if self.query.decay:
-                mean = mean + mean.dtype.type(self.query.decay) * local
+            mean = self._means(local, step, t, places)
             local = local - local.dtype.type(rate) * mean.astype(local.dtype, copy=False)
         return self._rounded(self.release(clip_rows(theta - local, self.inner_clip), places, step))
+
+    def _means(self, theta: np.ndarray, step: int, stream: int, places: list[int]) -> np.ndarray:
+        """Return the agents' mean gradients, unclipped: inside the clip a divisor may follow the data."""
+        mean = self._sums(theta, step, stream, places, math.inf) / self._divisors[places]
+        return mean + mean.dtype.type(self.query.decay) * theta if self.query.decay else mean
+
+    def _sums(
+        self, theta: np.ndarray, step: int, stream: int, places: list[int], clip_norm: float
+    ) -> np.ndarray:
+        """Return the sums over batches; a query that draws (dropout) gets a seed of run, step and agent."""
+        batches, draws, numbers = self.batches.draw(places, step, stream), self.random.draws, self.numbers
+        self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
+        return self.query.sums(theta, batches, places, clip_norm)
+
+    def _rounded(self, released: np.ndarray) -> np.ndarray:
+        """Return what leaves in the type of the rows, after the noise: a common grid needs all its digits."""
+        wide = on_common_grid(self.random.noise)
+        return released if wide else released.astype(self.query.dtype, copy=False)
 
     @property
     def descends(self) -> bool:
@@ -178,26 +148,21 @@ class GradientMechanism(Mechanism):
 
         Batches and noise are those of single steps, drawn and checked before the loop begins.
         """
-        count, width, compiled_descent = len(rates), self.width, self.query.compiled_descent
+        width, compiled_descent, source = self.width, self.query.compiled_descent, self.random.noise
         assert compiled_descent is not None
-        std = float(self.std[0])
-        self.check([0], step, steps=count)
+        std, divisor = float(self.stds[0]), float(self._divisors[0, 0])
+        self.check([0], step, steps=len(rates))
         w, sums = theta[0].copy(), total[0].copy() if len(total) else np.zeros(0)
         # a few million records at a time, so that long blocks of large batches fit in memory
         stride = max(1, int(_AHEAD // max(width, self.rates[0] * self.batches.sizes[0])))
-        for first in range(0, count, stride):
+        for first in range(0, len(rates), stride):
             part = rates[first : first + stride]
             batches = [self.batches.draw([0], step + first + k)[0] for k in range(len(part))]
             noise = np.zeros((len(part), width))
             if self.noisy:
-                noise = perturb_steps(
-                    self.random.noise, noise, agent=self.numbers[0], step=step + first, std=std
-                )
-            compiled_descent(
-                w, sums, batches, noise, grid_of(self.random.noise, std), self.inner_clip,
-                float(self.divisors[0, 0]), part,
-            )  # fmt: skip
-        self.record(self.as_release(0, step + k) for k in range(count))
+                noise = perturb_steps(source, noise, agent=self.numbers[0], step=step + first, std=std)
+            compiled_descent(w, sums, batches, noise, grid_of(source, std), self.inner_clip, divisor, part)
+        self.record(self.as_release(0, step + k) for k in range(len(rates)))
         return w[None], sums[None] if len(total) else total
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:

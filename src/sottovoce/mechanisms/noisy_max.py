@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce.accounting.release import MOVES
+from sottovoce.accounting.release import MOVES, Release
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.base import Announced
-from sottovoce.mechanisms.coordinate import HolderMechanism, coordinate_clips
+from sottovoce.mechanisms.base import Mechanism
+from sottovoce.mechanisms.coordinate import coordinate_clips
 from sottovoce.noise.discrete import LAPLACE_STEPS, discrete_laplace
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 
 
-class NoisyMaxMechanism(HolderMechanism):
+@dataclass(eq=False, kw_only=True)
+class NoisyMaxMechanism(Mechanism):
     """The steepest coordinate by a noisy maximum, and its value with fresh Laplace noise.
-
-    Parameters
-    ----------
-    objective, data : the model, and the records of the one holder, dense or sparse.
-    agents, random : the hosted agent (one), and the randomness.
-    clip_norm : C, dealt out over the coordinates.
-    noise_ratio : r, Laplace scale over the sensitivity of a coordinate.
-    adjacency, records : what neighboring data sets differ in, and the public n.
-    smoothness : public M_j, or one number for all.
-    releases : what the plan announced.
 
     Guarantees
     ----------
@@ -37,42 +28,37 @@ class NoisyMaxMechanism(HolderMechanism):
     neighboring values may be rounded one step further apart, which is paid for by clipping lower.
     """
 
-    def __init__(
-        self,
-        objective: GLM,
-        data: Shards,
-        agents: Sequence[int],
-        random: RunRandomness,
-        *,
-        clip_norm: float,
-        noise_ratio: float,
-        adjacency: str,
-        records: int,
-        smoothness: float | Sequence[float],
-        releases: Announced | None = None,
-    ) -> None:
-        super().__init__(agents, random, adjacency, releases)
-        self.objective, self.records = objective, records
-        self.width = int(data.X.shape[1])
-        self.M = np.broadcast_to(np.asarray(smoothness, dtype=float), (self.width,)).copy()
-        self.moves = MOVES[adjacency]
-        self.scale = float(noise_ratio) * self.moves  # in units of C_j / n
+    objective: GLM
+    data: Shards  # the records of the one holder, dense or sparse
+    clip_norm: float  # C, dealt out over the coordinates
+    noise_ratio: float  # r, Laplace scale over the sensitivity of a coordinate
+    records: int  # the public n
+    smoothness: float | Sequence[float]  # public M_j, or one number for all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.width = int(self.data.X.shape[1])
+        self.M = np.broadcast_to(np.asarray(self.smoothness, dtype=float), (self.width,)).copy()
+        self.moves = MOVES[self.adjacency]
+        self.scale = float(self.noise_ratio) * self.moves  # in units of C_j / n
         self.noisy = self.scale > 0
-        clips = coordinate_clips(self.M, clip_norm)
-        self._scales = self.scale * clips / records if noise_ratio else np.zeros(self.width)
+        clips = coordinate_clips(self.M, self.clip_norm)
+        self._scales = self.scale * clips / self.records if self.noisy else np.zeros(self.width)
         self._weights = 1 / np.sqrt(self.M)
-        shrink = 1 - noise_ratio / LAPLACE_STEPS if random.protective else 1.0
+        shrink = 1 - self.noise_ratio / LAPLACE_STEPS if self.random.protective else 1.0
         if shrink <= 0:
-            raise InvalidInput(f"noise_ratio must be below {LAPLACE_STEPS}, got {noise_ratio:g}; add less.")
+            raise InvalidInput(
+                f"noise_ratio must be below {LAPLACE_STEPS}, got {self.noise_ratio:g}; add less."
+            )
         self._clips = clips * shrink
-        self._X, self._y = data.X, data.y
-        self._sparse = sp.csc_array(data.X) if is_sparse(data.X) else None
-        self._dense = None if is_sparse(data.X) else np.ascontiguousarray(data.X.T)
+        self._sparse = sp.csc_array(self.data.X) if is_sparse(self.data.X) else None
+        self._dense = None if is_sparse(self.data.X) else np.ascontiguousarray(self.data.X.T)
 
     def choose(self, theta: np.ndarray, step: int) -> tuple[int, float]:
         """Return the coordinate of the largest |G_j + noise| / sqrt(M_j), and G_j with fresh noise."""
-        for stream, mechanism in ((0, "noisy-max"), (1, "laplace")):
-            self.announce(step, stream, sensitivity=self.moves, noise_std=self.scale, mechanism=mechanism)
+        for stream, kind in enumerate(("noisy-max", "laplace")):
+            scale = (self.moves, self.scale, self.adjacency)
+            self.announce(Release(0, step, *scale, mechanism=kind, stream=stream))
         G = self.gradient(theta)
         scores = self._noisy(G, self._scales, step, 0)
         np.abs(scores, out=scores)
@@ -86,8 +72,8 @@ class NoisyMaxMechanism(HolderMechanism):
 
         model = self.objective
         with np.errstate(all="ignore"):  # a record that overflows is clipped like others
-            predicted = np.asarray(self._X @ theta[0])
-        slopes = record_slopes(model.kind, model.width, predicted, self._y)
+            predicted = np.asarray(self.data.X @ theta[0])
+        slopes = record_slopes(model.kind, model.width, predicted, self.data.y)
         if self._sparse is not None:
             columns = self._sparse
             sums = coordinate_sums_sparse(columns.indptr, columns.indices, columns.data, slopes, self._clips)
@@ -100,7 +86,7 @@ class NoisyMaxMechanism(HolderMechanism):
         if not self.noisy:
             return values.copy()
         if not self.random.protective:
-            drawn = self.random.draws(0x6CD, self.number, step, stream).laplace(size=len(values))
+            drawn = self.random.draws(0x6CD, self.numbers[0], step, stream).laplace(size=len(values))
             drawn *= scale
             drawn += values
             return drawn

@@ -10,8 +10,6 @@ from numba import njit
 from sottovoce.objectives.clipping import clip_in_place
 from sottovoce.objectives.kernels import on_grid, slope
 
-__all__ = ["holder_moves", "walk"]
-
 
 @njit(cache=True)
 def holder_moves(kind, width, theta, X, y, clip_norm, noise, grid, nu, l2, g):
@@ -47,19 +45,19 @@ def holder_moves(kind, width, theta, X, y, clip_norm, noise, grid, nu, l2, g):
 @njit(cache=True)
 def walk(
     kind, width, theta, X, y, offsets, indptr, indices, cumulative, uniform, holders, counts, cap, noise,
-    draws, grid, clip_norm, rates, l2,
+    draws, grid, C, rates, l2,
 ):  # fmt: skip
+    """Steps of all tokens along their paths; theta, holders and counts move in place."""
     n, p = len(offsets) - 1, theta.shape[1]
     g = np.empty(p)
     for k in range(len(rates)):
         for token in range(len(holders)):
             holder = holders[token]
             a, b = offsets[holder], offsets[holder + 1]
-            limit = clip_norm if counts[holder] < cap else 0.0
+            limit = C if counts[holder] < cap else 0.0
             counts[holder] += 1
-            holder_moves(
-                kind, width, theta[token], X[a:b], y[a:b], limit, noise[token, k], grid, rates[k], l2, g
-            )  # fmt: skip
+            here, xi = theta[token], noise[token, k]
+            holder_moves(kind, width, here, X[a:b], y[a:b], limit, xi, grid, rates[k], l2, g)
             r = draws[token, k]
             if uniform:
                 holders[token] = int(r * n)

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.base import Announced, Mechanism
-from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.mechanisms.base import Mechanism
 from sottovoce.objectives.clipping import clip_around
 
 
+@dataclass(eq=False, kw_only=True)
 class ValueMechanism(Mechanism):
     """Rows in a public ball, with noise.
-
-    Parameters
-    ----------
-    rows : (agents, dim) one row per hosted agent.
-    radius, center : the public ball, one radius for all or one per hosted agent; the sensitivity is twice it.
-    noise_std : standard deviation of the noise, per coordinate; one for all, or one per hosted agent.
-    noise_later : leave the noise to the protocol, which draws it at every contribution (a walk).
 
     Guarantees
     ----------
@@ -28,37 +22,33 @@ class ValueMechanism(Mechanism):
     source is paid for by a slightly smaller ball. Rows that are not finite count as the center.
     """
 
+    rows: np.ndarray  # (agents, dim), clipped when the mechanism is made
+    radius: float | Sequence[float]  # of the public ball, one for all or one per hosted agent
+    noise_std: float | Sequence[float]  # per coordinate, one for all or one per hosted agent
+    center: float | Sequence[float] | np.ndarray = 0.0
+    noise_later: bool = False  # the protocol draws the noise, at every contribution (a walk)
+    adjacency: str = "user"
+
     records_noiseless = False
 
-    def __init__(
-        self,
-        rows: np.ndarray,
-        agents: Sequence[int],
-        random: RunRandomness,
-        *,
-        radius: float | Sequence[float],
-        noise_std: float | Sequence[float],
-        center: float | np.ndarray = 0.0,
-        noise_later: bool = False,
-        releases: Announced | None = None,
-    ) -> None:
-        super().__init__(agents, random, "user", releases)
-        self.std = self.noise_std = np.broadcast_to(np.asarray(noise_std, float), (len(self.agents),))
-        self.noisy = bool(self.std.any()) and not noise_later
-        radii = np.broadcast_to(np.asarray(radius, float), (len(self.agents),))
-        self.sensitivity = 2 * radii
-        self.center = np.asarray(center, dtype=rows.dtype)
-        self.rows = np.empty_like(rows)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        radii = np.broadcast_to(np.asarray(self.radius, float), (len(self.agents),))
+        self.set_scale(2 * radii, self.noise_std)
+        self.noisy = self.noisy and not self.noise_later
+        self.center = np.asarray(self.center, dtype=self.rows.dtype)
+        clipped = np.empty_like(self.rows)
         # the grid of a protective source follows the noise, and so does its slack
-        for std, ball in sorted(set(zip(self.std.tolist(), radii.tolist(), strict=True))):
-            inner = ball - (random.noise.slack(rows.shape[1], std) if std else 0.0)
+        for std, ball in sorted(set(zip(self.stds.tolist(), radii.tolist(), strict=True))):
+            inner = ball - (self.random.noise.slack(self.rows.shape[1], std) if std else 0.0)
             if inner <= 0:
                 raise InvalidInput(
                     f"The rounding slack exceeds the radius {ball:g}; a larger radius or less noise is "
                     "needed."
                 )
-            alike = (self.std == std) & (radii == ball)
-            self.rows[alike] = clip_around(rows[alike], center, inner)
+            alike = (self.stds == std) & (radii == ball)
+            clipped[alike] = clip_around(self.rows[alike], self.center, inner)
+        self.rows = clipped
 
     def released(self, step: int) -> np.ndarray:
         """Return the rows that leave."""
@@ -66,5 +56,4 @@ class ValueMechanism(Mechanism):
         if not self.noisy:
             return self.release(self.rows, places, step)
         # Noise is added about the center, so that the grid of a protective source is the center's.
-        noisy: np.ndarray = self.center + self.release(self.rows - self.center, places, step)
-        return noisy
+        return np.asarray(self.center + self.release(self.rows - self.center, places, step))
