@@ -7,9 +7,10 @@ to the store, which returns only when they are durable; only then are the bytes 
 - after a crash the peer continues from its last commit; what was drawn later never left the machine;
 - a row is used once, and a second, different row for the same round and sender is refused;
 - a neighbor that is late past the deadline is waited for, or, if the agreement says so and both ends agree,
-  the exchange of that round is dropped at both ends and each keeps its own row for it;
-- after a start nothing new is drawn before every contact has said what it has seen of this peer, and every
-  member which signed head of this ledger it holds (`sottovoce.peers.witnesses`): an older ledger is noticed;
+  the exchange of that round is dropped at both ends and each uses its own row for it;
+- after a start nothing new is drawn before every contact has answered what it has seen of this peer, and
+  every member which signed head of this ledger it holds (`sottovoce.peers.witnesses`): an older ledger is
+  noticed;
 - an accusation counts only with the signature of the accused.
 
 Clock, network, disk and randomness belong to the caller: `sottovoce.peers.runtime` uses sockets and SQLite,
@@ -21,14 +22,15 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sottovoce.accounting.release import Release, Spending
+from sottovoce.accounting.release import Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
 from sottovoce.ledger.store import DIGEST, Entry, StoredRun, frame_digest
+from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.wire_format import (
     DROP,
     HEAD,
@@ -43,44 +45,6 @@ from sottovoce.peers.wire_format import (
     Position,
 )
 from sottovoce.peers.witnesses import Outgoing, Witnesses
-
-
-class Program(Protocol):
-    """The computation of one node, round by round; see `sottovoce.peers.node_program`."""
-
-    node: int
-    rounds: int
-    contacts: tuple[int, ...]
-    window: int
-
-    @property
-    def at(self) -> int:
-        """The round it is in; `rounds` when finished."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether the first row exists."""
-
-    def begin(self) -> None: ...
-
-    def sends(self, r: int) -> tuple[int, ...]: ...
-
-    def expects(self, r: int) -> tuple[int, ...]: ...
-
-    def message(self) -> np.ndarray: ...
-
-    def receive(self, rows: Mapping[int, np.ndarray]) -> None: ...
-
-    def take_releases(self) -> tuple[Release, ...]: ...
-
-    def result(self) -> np.ndarray: ...
-
-    def progress(self) -> tuple[int, bytes]:
-        """Steps done, and the chain over what came of them; zero where members need not have the same."""
-
-    def snapshot(self) -> bytes: ...
-
-    def restore(self, state: bytes) -> None: ...
 
 
 class Store(Protocol):
@@ -100,7 +64,7 @@ class Store(Protocol):
 class Timing(NamedTuple):
     """Seconds: how soon to ask again (at the start; for a missing row), at most how late, when to give up.
 
-    A row that is asked for is sent again, so asking for rows too eagerly costs traffic, never correctness.
+    A row that is asked for is sent again, so asking for rows too early costs traffic, never correctness.
     """
 
     ask: float = 0.1
@@ -108,7 +72,7 @@ class Timing(NamedTuple):
     ask_most: float = 4.0
     give_up: float = 600.0
     linger: float = 60.0  # a finished peer stays so long for neighbors that still need its last rows
-    drop_after: float = math.inf  # only for gossip, where an exchange can be left out at both ends
+    drop_after: float = math.inf  # only for gossip, where an exchange can be dropped at both ends
     witness: int = 0  # rows after which all members must hold the head of this ledger; 0: nobody is asked
 
 
@@ -123,7 +87,7 @@ class Core:
     spending : the budget; a release that does not fit ends the run before anything is sent.
     timing : when to ask again and when to give up.
     fresh : returns 32 new random bytes, for the question after a start.
-    bound : the largest number that clip and noise allow in a row of others; None where nothing bounds it.
+    bound : the largest number that clip and noise allow in a row of others; None if nothing bounds it.
 
     Guarantees
     ----------
@@ -134,7 +98,7 @@ class Core:
 
     def __init__(
         self,
-        program: Program,
+        program: StepProgram,
         codec: FrameCodec,
         store: Store,
         spending: Spending | None = None,
@@ -142,9 +106,8 @@ class Core:
         fresh: Callable[[], bytes] = lambda: os.urandom(32),
         bound: float | None = None,
     ) -> None:
-        self.bound = bound
         self.program, self.codec, self.store, self.timing = program, codec, store, timing
-        self.spending = spending if spending is not None else Spending()
+        self.bound, self.spending = bound, spending if spending is not None else Spending()
         saved = store.load()
         self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
         self.releases = list(saved.releases)  # everything charged so far, in order
@@ -152,9 +115,10 @@ class Core:
         if saved.state is not None:
             program.restore(saved.state)
         self.durable_at = saved.at
+        self.finished = saved.at >= codec.rounds and saved.state is not None  # the result is durable
         self.incidents: list[str] = []
         self.proofs: list[str] = []  # of each incident that has one: two digests, each with its signature
-        self.dropped: set[tuple[int, int]] = set()  # exchanges left out at both ends: (round, member)
+        self.dropped: set[tuple[int, int]] = set()  # exchanges dropped at both ends: (round, member)
         self.proposed: set[tuple[int, int]] = set()  # asked for and not answered yet
         for note in saved.notes:
             self._recall(note)
@@ -162,107 +126,83 @@ class Core:
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
         self.unanswered: set[int] = set(program.contacts)
-        self._highest: dict[int, tuple[int, bytes]] = {}
-        self.start_witnessing(saved, fresh())
+        self._highest: dict[int, tuple[int, bytes]] = {}  # newest row of each contact, with its proof
         for (r, sender), proof in sorted(self.heard.items()):
-            self._note_highest(sender, r, proof)
-        self._given_out: dict[tuple[int, int], float] = {}  # when each stored row was last given out, to whom
+            self._highest[sender] = (r, proof)
+        self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
-        self._final = saved.at >= codec.rounds and saved.state is not None
-        self._ask_at = 0.0
+        self._ask_at = self._since = 0.0
         self._ask_gap = timing.ask
-        self._since = 0.0
+        self.start_witnessing(saved, fresh())
 
     def start_witnessing(self, saved: StoredRun, nonce: bytes) -> None:
         """Begin with the heads of others in the store, and without a receipt for this ledger's own."""
-        self.witnesses = Witnesses(
-            self,
-            saved,
-            node=self.program.node,
-            contacts=self.program.contacts,
-            members=self.codec.members,
-            every=self.timing.witness,
-            resend=self.timing.ask_row,
-            nonce=nonce,
-            newest=self.store.newest(),
-        )
-        for (r, sender), proof in sorted(self.heard.items()):
-            self.witnesses.heard(sender, r, proof)
+        self.witnesses = Witnesses(self, saved, nonce)
 
     # ---- what the driver calls -------------------------------------------------------------------
 
     def start(self, now: float) -> Outgoing:
-        """Say hello to every contact; nothing new is drawn before all have answered."""
+        """Ask every contact for its position; nothing new is drawn before all have answered."""
+        self._alive()
         self._since = now
-        self._ask_again_after(now)
+        self._schedule_question(now)
         questions = self._positions(self.program.contacts, answer=True)
-        questions += self.witnesses.announce(self.witnesses.nonce)
-        return self._go(questions + self._advance(now))
+        return questions + self.witnesses.announce(self.witnesses.nonce) + self._advance(now)
 
     def receive(self, now: float, sender: int, raw: bytes) -> Outgoing:
         """Take one frame that the transport received from ``sender`` (known from its certificate)."""
         self._alive()
         frame = self.codec.decode(raw)
-        if frame.kind in (HEAD, WITNESS):  # signed by whom it is of, whoever hands it on
-            if sender not in self.passed:
-                raise FrameError(f"Member {sender} is not a neighbor in this run.")
-            return self._go(self._witness_frame(now, sender, frame, raw))
-        if frame.sender != sender:
+        forwarded = frame.kind in (HEAD, WITNESS)  # signed by its author, whoever forwards it
+        if not forwarded and frame.sender != sender:
             raise FrameError(
                 f"The frame says sender {frame.sender}, but the certificate is of member {sender}."
             )
         if sender not in self.passed:
             raise FrameError(f"Member {sender} is not a neighbor in this run.")
+        if forwarded:
+            return self._witness_frame(now, sender, frame, raw)
         if frame.kind == ROW:
-            return self._go(self._row(now, frame))
+            return self._row(now, frame)
         position = self.codec.read_position(frame)
         if frame.kind == POSITION:
-            return self._go(self._position(now, sender, position))
+            return self._position(now, sender, position)
         if frame.kind == DROP:
-            return self._go(self._drop(now, frame, position))
+            return self._drop(now, frame, position)
         assert frame.kind == REFUSAL
         self._compare(sender, frame.round, position.digest, position.signature)
-        return self._go([])
+        return []
 
     def tick(self, now: float) -> Outgoing:
         """Ask again for what is missing, and give up on a neighbor that stays away."""
         self._alive()
-        receipts = self.witnesses.receipts_due(now >= self.witnesses.receipts_by)
+        out = self.witnesses.receipts_due(now >= self.witnesses.receipts_by)
         if self.released or now < self._ask_at:
-            return receipts
-        waiting = self.waiting_for
-        if waiting and not self.finished and now - self._since > self.timing.give_up:
-            names = ", ".join(str(s) for s in waiting)
-            self.fail(
-                LostPeer(
-                    f"Member {names} did not come back within {self.timing.give_up:g} seconds; the run "
-                    f"ends at round {self.program.at} of {self.codec.rounds}, everything spent is recorded."
-                )
+            return out
+        waiting, waited = self.waiting_for, now - self._since
+        if waiting and not self.finished and waited > self.timing.give_up:
+            problem = (
+                f"Member {', '.join(map(str, waiting))} did not come back within {self.timing.give_up:g} "
+                f"seconds; the run ends at round {self.program.at} of {self.codec.rounds}, everything spent "
+                "is recorded."
             )
+            self.fail(LostPeer(problem))
         self._ask_gap = min(2 * self._ask_gap, self.timing.ask_most)
         self._ask_at = now + self._ask_gap
-        out = receipts + self._positions([s for s in waiting if s in self.passed], answer=True)
+        out += self._positions([s for s in waiting if s in self.passed], answer=True)
         out += self.witnesses.ask_again()
-        if not self.finished and not self.unanswered and now - self._since > self.timing.drop_after:
+        if not self.finished and not self.unanswered and waited > self.timing.drop_after:
             out += self._propose(waiting)
-        return self._go(out)
+        return out
 
     # ---- what the driver may look at -------------------------------------------------------------
 
     @property
-    def finished(self) -> bool:
-        """Whether the result is durable."""
-        return self._final
-
-    @property
     def released(self) -> bool:
         """Whether nobody needs this peer any more: it and all its contacts have finished."""
-        return (
-            self._final
-            and all(at >= self.codec.rounds for at in self.passed.values())
-            and not (self.timing.witness and self.unfinished)
-        )
+        contacts_done = all(at >= self.codec.rounds for at in self.passed.values())
+        return self.finished and contacts_done and not (self.timing.witness and self.unfinished)
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -276,12 +216,12 @@ class Core:
 
     @property
     def waiting_for(self) -> tuple[int, ...]:
-        """Contacts whose answer or row is missing."""
-        if self._final:
+        """Members whose answer, receipt or row is missing."""
+        if self.finished:
             late = {s for s, at in self.passed.items() if at < self.codec.rounds}
             return tuple(sorted(late | set(self.unfinished if self.timing.witness else ())))
-        if self.unanswered or self.witnesses.unanswered:
-            return tuple(sorted(self.unanswered | self.witnesses.unanswered))
+        if self._not_answered:
+            return tuple(sorted(self._not_answered))
         if self.witnesses.blocked:
             return self.witnesses.missing
         return tuple(s for s in self.program.expects(self.program.at) if self._missing(s))
@@ -293,16 +233,21 @@ class Core:
 
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
-        state = hashlib.sha256()
-        state.update(self.program.snapshot() if self.program.begun else b"not begun")
         waiting = {key: frame.digest for key, frame in self.inbox.items()}
-        for part in (waiting, self.sent, self.heard, self.outbox, self.passed, self._highest):
-            state.update(repr(sorted(part.items())).encode())
-        state.update(repr((sorted(self.unanswered), self.durable_at, self.incidents, self._final)).encode())
-        state.update(repr((sorted(self.dropped), sorted(self.proposed))).encode())
-        state.update(repr((self.witnesses.state(), self.proofs)).encode())
-        state.update(repr(sorted(self.spending.counts.items())).encode())
-        return state.hexdigest()
+        tables = (
+            waiting,
+            self.sent,
+            self.heard,
+            self.outbox,
+            self.passed,
+            self._highest,
+            self.spending.counts,
+        )
+        sets = (self.unanswered, self.dropped, self.proposed)
+        rest = (self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs)
+        state = [sorted(table.items()) for table in tables], [sorted(each) for each in sets], rest
+        program = self.program.snapshot() if self.program.begun else b"not begun"
+        return hashlib.sha256(program + repr(state).encode()).hexdigest()
 
     # ---- frames ----------------------------------------------------------------------------------
 
@@ -316,13 +261,11 @@ class Core:
             if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
-            note = f"second payload from member {sender} for round {r}"
-            self.incident(note, held + frame.proof)
+            self.incident(f"second payload from member {sender} for round {r}", held + frame.proof)
             return [(sender, self.codec.refusal(held, sender=self.program.node, round=r))]
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; member {sender} was not expected in it.")
-        if r > self.program.at + self.program.window:
-            raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
+        self._require_near(r)
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
         if self.bound is not None and np.abs(self.codec.values(frame)).max(initial=0.0) > self.bound:
@@ -330,31 +273,35 @@ class Core:
             self.incident(note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
-        self._note_highest(sender, r, frame.proof)
+        if r > self._highest.get(sender, (-1, NOTHING))[0]:
+            self._highest[sender] = (r, frame.proof)
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
+
+    def _require_near(self, r: int) -> None:
+        if r > self.program.at + self.program.window:
+            raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
 
     def _position(self, now: float, sender: int, position: Position) -> Outgoing:
         if not self._compare(sender, position.highest, position.digest, position.signature):
             return []
-        mine = [
+        own = [
             self.sent.get(r, NOTHING)
             for r in range(position.at)
             if sender in self.program.sends(r) and (r, sender) not in self.dropped
         ]
         open_question = any(s == sender and r < position.at for r, s in self.proposed)
-        if _lineage(mine) != position.lineage and not open_question:
-            # the newest row, with its signature, fits: so this is nothing that the other could show
+        if _lineage(own) != position.lineage and not open_question:
+            # the newest row, with its signature, fits: so the other cannot prove this
             self.incident(f"member {sender} says that it heard other rows of this peer")
             return []
         first = sender in self.unanswered
-        wants_answer = position.answer or first
         self.unanswered.discard(sender)
         self.passed[sender] = max(self.passed[sender], position.at)
         if first and not self.unanswered:
-            self._ask_again_after(now)
+            self._schedule_question(now)
         out = self._advance(now)
-        if not wants_answer:
+        if not (position.answer or first):
             return out
         again: Outgoing = [
             (sender, frame)
@@ -368,58 +315,77 @@ class Core:
 
     def _due(self, now: float, r: int, to: int) -> bool:
         """Whether a row may be sent once more: not while the last sending is probably still on its way."""
-        due = now - self._given_out.get((r, to), -math.inf) >= self.timing.ask_row
+        due = now - self._last_sent.get((r, to), -math.inf) >= self.timing.ask_row
         if due:
-            self._given_out[r, to] = now
+            self._last_sent[r, to] = now
         return due
 
-    def _drop(self, now: float, frame: Frame, word: Position) -> Outgoing:
-        """Answer a neighbor that asks to leave an exchange out, or take its answer."""
+    def _compare(self, sender: int, highest: int, digest: bytes, signature: bytes) -> bool:
+        """Stop if a contact proves a row of this peer that the ledger does not know; note mere claims."""
+        if highest < 0 or self.sent.get(highest) == digest:
+            return True
+        if self.codec.signed_row(self.program.node, highest, digest, signature):
+            problem = (
+                f"Member {sender} holds another row of this peer for round {highest} than the ledger: the "
+                "state folder was copied or is an older one; go on from the newest folder only."
+            )
+            self.fail(LedgerError(problem))
+        self.incident(f"unfounded claim of member {sender} about round {highest}")
+        return False
+
+    # ---- exchanges that both ends drop -----------------------------------------------------------
+
+    def _drop(self, now: float, frame: Frame, message: Position) -> Outgoing:
+        """Answer a neighbor that asks to drop an exchange, or take its answer."""
         r, sender = frame.round, frame.sender
         key = (r, sender)
         if sender not in self.program.expects(r) or self.timing.drop_after == math.inf:
             raise FrameError(f"The exchange of round {r} cannot be left out in this run.")
         if not self.program.begun:
             return []  # it will be asked again
-        if not word.answer:
+        if not message.answer:
             if key not in self.proposed:
                 return []  # an answer to a question that is settled
-            self._settle(key, word.digest != NOTHING)
+            self._settle(key, message.digest != NOTHING)
             return self._advance(now)
-        if key in self.dropped or r >= self.program.at:
-            if key not in self.dropped:
-                if r > self.program.at + self.program.window:
-                    raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
-                self._settle(key, True)
-            agreed = True
-        else:
-            agreed = False  # the other's row was used, so it must use ours
+        agreed = (
+            key in self.dropped or r >= self.program.at
+        )  # else the other's row was used: it must use ours
+        if agreed and key not in self.dropped:
+            self._require_near(r)
+            self._settle(key, True)
         answer = (sender, self.codec.drop(r, sender=self.program.node, ask=False, agreed=agreed))
         again = [(sender, self.outbox[r])] if not agreed and r in self.outbox else []
         return [answer, *again, *self._advance(now)]
 
     def _propose(self, late: Iterable[int]) -> Outgoing:
-        """Ask late neighbors to leave this round's exchange out; it is durable before it is asked."""
+        """Ask late neighbors to drop this round's exchange; the question is durable before it is asked."""
         r = self.program.at
         fresh = [s for s in late if (r, s) not in self.proposed]
-        for s in fresh:
-            self.proposed.add((r, s))
-            self._notes.append(f"ask {r} {s}")
+        self.proposed.update((r, s) for s in fresh)
+        self._notes += [f"ask {r} {s}" for s in fresh]
         if fresh:
             self.commit_notes()
         return [(s, self.codec.drop(r, sender=self.program.node, ask=True, agreed=False)) for s in late]
 
-    def _settle(self, key: tuple[int, int], left_out: bool) -> None:
-        """Make the end of a question durable; only then may it decide anything."""
+    def _settle(self, key: tuple[int, int], dropped: bool) -> None:
+        """Make the answer to a question durable before it decides anything."""
         self.proposed.discard(key)
-        if left_out:
+        if dropped:
             self.dropped.add(key)
             self.inbox.pop(key, None)
-        self._notes.append(f"{'drop' if left_out else 'keep'} {key[0]} {key[1]}")
+        self._notes.append(f"{'drop' if dropped else 'keep'} {key[0]} {key[1]}")
         self.commit_notes()
 
+    def _missing(self, s: int) -> bool:
+        """Whether the present round still waits for ``s``: for its row, or for its answer to a question."""
+        key = (self.program.at, s)
+        return key not in self.dropped and (key not in self.inbox or key in self.proposed)
+
+    # ---- notes -----------------------------------------------------------------------------------
+
     def incident(self, note: str, proof: bytes = b"") -> None:
-        """Keep what somebody did, on the disk before anybody learns that it was seen."""
+        """Record what a member did, on the disk before anybody learns that it was seen."""
         if note not in self.incidents:
             self.incidents.append(note)
             self._notes.append(note)
@@ -429,7 +395,7 @@ class Core:
             self.commit_notes()
 
     def commit_notes(self) -> None:
-        """Commit notes alone; the state stays that of the last row: what came after it is not paid for."""
+        """Commit notes and heads alone; the state stays that of the last row."""
         try:
             self._commit(Entry(self.durable_at, (), b"", None, (), "; ".join(self._notes)))
         except SottovoceError as error:
@@ -437,40 +403,18 @@ class Core:
         self._notes.clear()
 
     def _recall(self, note: str) -> None:
-        """Take a stored note up again."""
+        """Restore the state that a stored note describes."""
         for part in note.split("; "):
             word, *numbers = part.split(" ")
             if word == "proof":
                 self.proofs.append(part.removeprefix("proof "))
-                continue
-            if word not in ("ask", "drop", "keep"):
+            elif word not in ("ask", "drop", "keep"):
                 self.incidents.append(part)
-                continue
-            key = (int(numbers[0]), int(numbers[1]))
-            self.proposed.discard(key)
-            if word == "ask":
-                self.proposed.add(key)
-            elif word == "drop":
-                self.dropped.add(key)
-
-    def _missing(self, s: int) -> bool:
-        """Whether the present round still waits for ``s``: for its row, or for its answer to a question."""
-        key = (self.program.at, s)
-        return key not in self.dropped and (key not in self.inbox or key in self.proposed)
-
-    def _compare(self, sender: int, highest: int, digest: bytes, signature: bytes) -> bool:
-        """Stop if a contact shows a row of this peer that the ledger does not know; note mere words."""
-        if highest < 0 or self.sent.get(highest) == digest:
-            return True
-        if self.codec.signed_row(self.program.node, highest, digest, signature):
-            self.fail(
-                LedgerError(
-                    f"Member {sender} holds another row of this peer for round {highest} than the ledger: "
-                    "the state folder was copied or is an older one; go on from the newest folder only."
-                )
-            )
-        self.incident(f"unfounded claim of member {sender} about round {highest}")
-        return False
+            else:
+                key = (int(numbers[0]), int(numbers[1]))
+                self.proposed.discard(key)
+                if word != "keep":
+                    (self.proposed if word == "ask" else self.dropped).add(key)
 
     # ---- witnesses -------------------------------------------------------------------------------
 
@@ -482,49 +426,50 @@ class Core:
     @property
     def expects_commit(self) -> bool:
         """Whether a row will be committed soon, so that the heads of others can be committed with it."""
-        waits = bool(self.unanswered or self.witnesses.unanswered) or self.witnesses.blocked
-        return self.program.begun and not (self._final or waits or self.timing.witness == 1)
+        waits = bool(self._not_answered) or self.witnesses.blocked
+        return self.program.begun and not (self.finished or waits or self.timing.witness == 1)
 
-    def row_hash(self, count: int) -> bytes:
-        """Return the hash of the last of the first ``count`` rows."""
-        return self.store.row_hash(count)
+    @property
+    def _not_answered(self) -> set[int]:
+        """Members that have not answered the questions after the start."""
+        return self.unanswered | self.witnesses.unanswered
 
     def _witness_frame(self, now: float, via: int, frame: Frame, raw: bytes) -> Outgoing:
         answers, out = self.witnesses.receive(now, via, frame, raw)
         if answers is None:
             return out
-        if answers and not self.witnesses.unanswered and not self.unanswered:
-            self._ask_again_after(now)
+        if answers and not self._not_answered:
+            self._schedule_question(now)
         return out + self.witnesses.released() + self._advance(now)
 
     # ---- progress --------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> Outgoing:
         out: Outgoing = []
-        if self.unanswered or self.witnesses.unanswered or self._final:
+        if self._not_answered or self.finished:
             return out
         try:
             if not self.program.begun:
                 self.program.begin()
                 out += self._publish(now)
-            while not self._final and not self.witnesses.blocked:
+            while not self.finished and not self.witnesses.blocked:
                 r = self.program.at
-                wanted = self.program.expects(r) if r < self.codec.rounds else ()
-                if any(self._missing(s) for s in wanted):
+                expected = self.program.expects(r) if r < self.codec.rounds else ()
+                if any(self._missing(s) for s in expected):
                     break
-                taken = {s: self.inbox.pop((r, s)) for s in wanted if (r, s) not in self.dropped}
-                for s, frame in taken.items():
-                    self.heard[r, s] = frame.proof
-                    self.witnesses.heard(s, r, frame.proof)
-                    self._newly_heard.append((r, s, frame.proof))
-                rows = {s: self.codec.values(frame) for s, frame in taken.items()}
-                for s in wanted:
-                    if s not in rows:  # left out at both ends: its weight goes to this node's own row
-                        rows[s] = self.program.message()
-                self.program.receive(rows)
+                dropped = [s for s in expected if (r, s) in self.dropped]
+                rows = {}
+                for s in expected:
+                    if s not in dropped:
+                        frame = self.inbox.pop((r, s))
+                        rows[s], self.heard[r, s] = self.codec.values(frame), frame.proof
+                        self.witnesses.heard(s, r, frame.proof)
+                        self._newly_heard.append((r, s, frame.proof))
+                # the weight of a neighbor dropped at both ends goes to this node's own row
+                self.program.receive(rows | {s: self.program.message() for s in dropped})
                 out += self._publish(now)
                 self._since = now
-                self._ask_again_after(now)
+                self._schedule_question(now)
         except SottovoceError as error:
             self.fail(error)
         except Exception as error:  # the program may be half way through a round: go no further with it
@@ -536,28 +481,19 @@ class Core:
         return out
 
     def _publish(self, now: float) -> Outgoing:
-        """Make the next row durable with its price, then give it out; in the last round, the result."""
+        """Make the next row durable with its releases, then return it; in the last round, the result."""
         r = self.program.at
-        finished = r >= self.codec.rounds
-        to = () if finished else self.program.sends(r)
-        if not to and not finished:
+        last = r >= self.codec.rounds
+        to = () if last else self.program.sends(r)
+        if not to and not last:
             return []
         releases = self.program.take_releases()
         self.spending.require(*releases)
-        frame = b"" if finished else self.codec.row(self.program.message(), sender=self.program.node, round=r)
-        forget = () if finished else self._forgettable()
-        self._commit(
-            Entry(
-                r,
-                releases,
-                frame,
-                self.program.snapshot(),
-                tuple(self._newly_heard),
-                "; ".join(self._notes),
-                forget,
-            )
-        )
-        # from here on the row and its price are durable
+        frame = b"" if last else self.codec.row(self.program.message(), sender=self.program.node, round=r)
+        forget = () if last else self._forgettable()
+        heard, notes = tuple(self._newly_heard), "; ".join(self._notes)
+        self._commit(Entry(r, releases, frame, self.program.snapshot(), heard, notes, forget))
+        # from here on the row and its releases are durable
         self.releases += releases
         self.spending.add(*releases)
         self._newly_heard.clear()
@@ -566,14 +502,14 @@ class Core:
         for old in forget:
             del self.outbox[old]
             for s in self.program.sends(old):
-                self._given_out.pop((old, s), None)
+                self._last_sent.pop((old, s), None)
         self.witnesses.step_done(*self.program.progress())
-        if finished:
-            self._final = True
+        if last:
+            self.finished = True
             return self._positions(self.program.contacts, answer=False) + self.witnesses.announce()
         self.outbox[r] = frame
         self.sent[r] = frame_digest(frame)
-        self._given_out.update({(r, s): now for s in to})
+        self._last_sent.update({(r, s): now for s in to})
         return self.witnesses.row_sent([(s, frame) for s in to])
 
     def _commit(self, entry: Entry) -> None:
@@ -586,35 +522,27 @@ class Core:
         return tuple(r for r in self.outbox if all(self.passed[s] > r for s in self.program.sends(r)))
 
     def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
-        out = []
+        out, at = [], self.durable_at
         for s in to:
             highest, proof = self._highest.get(s, (-1, NOTHING + UNSIGNED))
-            theirs = [self.heard[r, s][:DIGEST] for r in range(self.durable_at) if (r, s) in self.heard]
-            position = Position(
-                self.durable_at, highest, proof[:DIGEST], proof[DIGEST:], _lineage(theirs), answer
-            )
+            lineage = _lineage(self.heard[r, s][:DIGEST] for r in range(at) if (r, s) in self.heard)
+            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], lineage, answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))
         return out
 
-    def _note_highest(self, sender: int, r: int, proof: bytes) -> None:
-        if r > self._highest.get(sender, (-1, NOTHING))[0]:
-            self._highest[sender] = (r, proof)
-
-    def _ask_again_after(self, now: float) -> None:
+    def _schedule_question(self, now: float) -> None:
+        """Ask for what is missing after the first interval."""
         self._ask_gap = self.timing.ask if self.unanswered else self.timing.ask_row
         self._ask_at = now + self._ask_gap
 
     # ---- ends ------------------------------------------------------------------------------------
-
-    def _go(self, out: Outgoing) -> Outgoing:
-        self._alive()
-        return out
 
     def _alive(self) -> None:
         if self.failed is not None:
             raise self.failed
 
     def fail(self, error: SottovoceError) -> None:
+        """End the run with an error; every later call raises it again."""
         self.failed = error
         raise error
 

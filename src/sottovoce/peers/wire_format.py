@@ -6,13 +6,12 @@ Layout, little endian::
     | length u64 | run 32s | 0 0 0 0 | payload (length bytes) | SHA-256 of all that precedes | signature 64s
 
 A `FrameCodec` states what the frames of one run must look like; `FrameCodec.decode` compares sizes with it
-before it touches the payload, so nothing that arrives decides how much is allocated. There are six kinds: a
-row of numbers, a position (how far a peer is, what it has seen of the other), a refusal, a word about
-leaving one exchange of one round out, the head of a member's ledger, and what a member has witnessed of
-another's.
+before it reads the payload, so nothing that arrives decides how much is allocated. There are six kinds: a
+row of numbers, a position (how far a peer is, what it has of the other), a refusal, a request to drop one
+exchange of one round or its answer, the head of a member's ledger, and a receipt for another member's head.
 
-Rows, heads and what was witnessed are signed with the key of the member's certificate, so they can be shown
-to others; the rest is said between two ends of one connection, and its signature is zero.
+Rows, heads and receipts are signed with the key of the member's certificate, so they can be shown to others;
+the other kinds concern two ends of one connection, and their signature is zero.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ import hashlib
 import hmac
 import struct
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,18 +36,15 @@ HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s64s32sB7x")
 HEADS = struct.Struct("<Qqq32s32s32s")
 WITNESSES = struct.Struct("<I4xqq32s32s")
+HEAD_FRAME = HEADER.size + HEADS.size + TRAILER  # length of a whole frame that holds a head
 _KIND = 5  # where the header holds the kind
 _ANSWER = HEADER.size + CONTROL.size - 8  # where a position holds whether it asks for an answer
-DTYPES: dict[int, np.dtype[Any]] = {
-    1: np.dtype("<f8"),
-    2: np.dtype("<f4"),
-    3: np.dtype("<i8"),
-    4: np.dtype("<i4"),
-}
-_CODES = {"float64": 1, "float32": 2, "int64": 3, "int32": 4}
+_NAMES = {ROW: "row", HEAD: "head", WITNESS: "witnessed head"}  # the others are positions
+_DTYPES = {"float64": (1, "<f8"), "float32": (2, "<f4"), "int64": (3, "<i8"), "int32": (4, "<i4")}
 NOTHING = bytes(DIGEST)
 UNSIGNED = bytes(SIGNATURE)
 _YES = b"\1" * DIGEST
+_NOT_ZERO = "The frame's unused bytes must be zero."
 
 
 class Frame(NamedTuple):
@@ -62,12 +59,12 @@ class Frame(NamedTuple):
 
     @property
     def proof(self) -> bytes:
-        """Digest and signature: what shows, without the content, that the sender has said it."""
+        """Digest and signature, which prove without the content that the sender sent it."""
         return self.digest + self.signature
 
 
 class Signer(Protocol):
-    """Who signs, and who checks: a member's own key and the certificates of all members."""
+    """Signs with a member's own key and verifies with the certificates of all members."""
 
     def sign(self, content: bytes) -> bytes:
         """Return this member's signature of 64 bytes."""
@@ -77,26 +74,24 @@ class Signer(Protocol):
 
 
 class OpenSigner:
-    """Signatures that anybody can make: for simulations, where nobody forges them."""
+    """Signatures that anybody can make, for simulations."""
 
     def __init__(self, member: int) -> None:
         self.member = member
 
     def sign(self, content: bytes) -> bytes:
-        """Return a keyed hash under the member's number."""
         return hmac.digest(b"open seal %d" % self.member, content, "sha512")
 
     def verify(self, member: int, content: bytes, signature: bytes) -> bool:
-        """Return whether it is the hash under that number."""
-        return hmac.digest(b"open seal %d" % member, content, "sha512") == signature
+        return OpenSigner(member).sign(content) == signature
 
 
 class LedgerHead(NamedTuple):
-    """The newest row of a member's ledger, and where it is.
+    """The newest row of a member's ledger, and how far the member is.
 
-    ``rows`` rows with the hash ``head``; ``at`` the round it waits for; ``chain`` the chain over what came
-    of ``step`` steps, where all members must have the same. ``nonce`` is not zero when the member has just
-    started and asks everybody what they hold of its ledger.
+    ``rows`` rows with the hash ``head``; ``at`` the round it waits for; ``chain`` the chain over the results
+    of ``step`` steps, which all members must share. A ``nonce`` that is not zero is sent after a start and
+    asks everybody what they hold of this ledger.
     """
 
     rows: int
@@ -111,7 +106,7 @@ class HeadReceipt(NamedTuple):
     """What a member holds of the ledger of ``about``: the newest signed head, whole, or nothing.
 
     ``rows`` rows of ``about`` came to it before round ``at``, in every one of these rounds, and ``lineage``
-    is their chained hash; ``at`` is 0 where it did not get one in every round.
+    is their chained hash; ``at`` is 0 if some round brought none.
     """
 
     about: int
@@ -125,9 +120,8 @@ class HeadReceipt(NamedTuple):
 class Position(NamedTuple):
     """How far a peer is: the round it waits for, and the newest row it has of the one it writes to.
 
-    ``highest`` is -1 when it has none; ``digest`` and ``signature`` are that row's, which only the other can
-    have made; ``lineage`` is the hash of all rows of the other before round ``at``; ``answer`` asks for a
-    position and for missing rows in return.
+    ``highest`` is -1 when it has none; ``digest`` and ``signature`` are that row's; ``lineage`` is the hash
+    of all rows of the other before round ``at``; ``answer`` asks for a position and missing rows in return.
     """
 
     at: int
@@ -149,7 +143,7 @@ class FrameCodec:
     rounds : number of rounds of the whole run.
     dim : how many numbers a row holds.
     dtype : ``"float64"`` or ``"float32"``; ``"int64"`` or ``"int32"`` where sums are masked.
-    seal : who signs and checks; by default signatures that anybody can make, for simulations.
+    signer : by default signatures that anybody can make, for simulations.
 
     Guarantees
     ----------
@@ -167,91 +161,98 @@ class FrameCodec:
 
     def __post_init__(self) -> None:
         assert len(self.run) == DIGEST
-        assert self.dtype in _CODES
+        assert self.dtype in _DTYPES
 
     @staticmethod
     def kind_of(raw: bytes) -> int:
-        """Return the kind that a frame of this program's own making bears; nothing else is looked at."""
+        """Return the kind in a frame's header; nothing else is read."""
         return raw[_KIND]
 
     @staticmethod
     def wants_answer(raw: bytes) -> bool:
-        """Return whether a position frame of this program's own making asks for an answer."""
+        """Return whether a position frame of this peer's own asks for an answer."""
         return bool(raw[_ANSWER])
 
-    @property
-    def code(self) -> int:
-        """Number of the element type on the wire."""
-        return _CODES[self.dtype]
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        """Length of the payload by kind."""
+        sizes = dict.fromkeys((POSITION, REFUSAL, DROP), CONTROL.size)
+        row = self.dim * np.dtype(self.dtype).itemsize
+        return {**sizes, ROW: row, HEAD: HEADS.size, WITNESS: WITNESSES.size + HEAD_FRAME}
 
-    @property
-    def row_bytes(self) -> int:
-        """Length of the numbers of one row."""
-        return self.dim * DTYPES[self.code].itemsize
+    def _shape(self, kind: int) -> tuple[int, int, int]:
+        """Return number of the element type, rows and dimension in the header of a kind."""
+        return (_DTYPES[self.dtype][0], 1, self.dim) if kind == ROW else (0, 0, 0)
 
     @property
     def largest(self) -> int:
         """Length of the largest frame of the run."""
-        most = max(self.row_bytes, CONTROL.size, HEADS.size, WITNESSES.size + self.head_bytes)
-        return HEADER.size + most + TRAILER
+        return HEADER.size + max(self._sizes.values()) + TRAILER
 
-    @property
-    def head_bytes(self) -> int:
-        """Length of a whole frame that holds a head."""
-        return HEADER.size + HEADS.size + TRAILER
+    # ---- writing ---------------------------------------------------------------------------------
 
     def row(self, values: np.ndarray, *, sender: int, round: int) -> bytes:
         """Return the frame of one row; the same bytes go to every neighbor and on every resend."""
-        whole = self.code > 2
-        if whole and values.dtype != self.dtype:  # a cast would hide that no mask was added
+        if self.dtype.startswith("int") and values.dtype != self.dtype:  # a cast would hide a missing mask
             raise FrameError(
                 f"A masked row is {self.dtype} on the grid, got {values.dtype}; nothing was sent."
             )
-        array = np.ascontiguousarray(values, DTYPES[self.code])
+        array = np.ascontiguousarray(values, _DTYPES[self.dtype][1])
         if array.shape != (self.dim,) or not np.isfinite(array).all():
             raise FrameError(f"A row to send must hold {self.dim} finite numbers, got shape {array.shape}.")
-        return self._frame(ROW, self.code, sender, round, self.dim, array.data.cast("B"))
+        return self._frame(ROW, sender, array.data.cast("B"), round)
 
     def position(self, position: Position, *, sender: int) -> bytes:
-        """Return the frame that tells a neighbor where this peer is."""
-        content = CONTROL.pack(*position)
-        return self._frame(POSITION, 0, sender, 0, 0, content)
+        """Return the frame that informs a neighbor of this peer's position."""
+        return self._frame(POSITION, sender, CONTROL.pack(*position))
 
     def head(self, head: LedgerHead, *, sender: int) -> bytes:
-        """Return the signed frame that tells everybody the head of this member's ledger."""
-        return self._frame(HEAD, 0, sender, 0, 0, HEADS.pack(*head))
+        """Return the signed frame with the head of this member's ledger."""
+        return self._frame(HEAD, sender, HEADS.pack(*head))
 
     def witnessed(self, receipt: HeadReceipt, *, sender: int) -> bytes:
-        """Return the signed frame that tells a member, by way of the others, what is held of its ledger."""
-        held = receipt.held or bytes(self.head_bytes)
-        return self._frame(WITNESS, 0, sender, 0, 0, WITNESSES.pack(*receipt[:-1]) + held)
+        """Return the signed frame, forwarded by the others, with what is held of a member's ledger."""
+        held = receipt.held or bytes(HEAD_FRAME)
+        return self._frame(WITNESS, sender, WITNESSES.pack(*receipt[:-1]) + held)
 
     def refusal(self, held: bytes, *, sender: int, round: int) -> bytes:
-        """Return the frame that says: another row of yours is already held for this round.
+        """Return the frame that refuses a second, different row for a round.
 
-        ``held`` is that row's digest with its signature, which nobody but its sender can have made; the row
-        itself is shown to nobody.
+        ``held`` is digest and signature of the first row, which only its sender can have made; the row itself
+        is not sent.
         """
         content = CONTROL.pack(round, round, held[:DIGEST], held[DIGEST:], NOTHING, 0)
-        return self._frame(REFUSAL, 0, sender, round, 0, content)
-
-    def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
-        """Return whether ``sender`` signed a row of that digest for that round."""
-        return self._signer(sender).verify(
-            sender, self._signed_content(ROW, sender, round, digest), signature
-        )
+        return self._frame(REFUSAL, sender, content, round)
 
     def drop(self, round: int, *, sender: int, ask: bool, agreed: bool) -> bytes:
-        """Return the frame that asks to leave out the exchange of one round, or answers such a question.
+        """Return the frame that asks to drop the exchange of one round, or answers such a request.
 
-        ``agreed`` is the answer: yes, both ends leave it out; no, the row was used and comes again.
+        ``agreed`` is the answer: yes, both ends drop it; no, the row was used and is sent again.
         """
-        mark = _YES if agreed else NOTHING
-        content = CONTROL.pack(round, round, mark, UNSIGNED, NOTHING, ask)
-        return self._frame(DROP, 0, sender, round, 0, content)
+        content = CONTROL.pack(round, round, _YES if agreed else NOTHING, UNSIGNED, NOTHING, ask)
+        return self._frame(DROP, sender, content, round)
+
+    def _frame(self, kind: int, sender: int, content: bytes | memoryview, round: int = 0) -> bytes:
+        dtype, rows, dim = self._shape(kind)
+        head = HEADER.pack(MAGIC, VERSION, kind, dtype, sender, round, rows, dim, len(content), self.run)
+        total = hashlib.sha256(head)
+        total.update(content)
+        digest, signature = total.digest(), UNSIGNED
+        if kind in SIGNED:
+            signature = self._signer(sender).sign(self._signed_content(kind, sender, round, digest))
+        return b"".join((head, content, digest, signature))
+
+    def _signer(self, sender: int) -> Signer:
+        return OpenSigner(sender) if self.signer is None else self.signer
+
+    def _signed_content(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
+        """Return what is signed: a digest alone, so that it can be shown without the content."""
+        return b"sottovoce frame\n" + self.run + struct.pack("<BIQ", kind, sender, round) + digest
+
+    # ---- reading ---------------------------------------------------------------------------------
 
     def decode(self, raw: bytes) -> Frame:
-        """Return the checked frame, or raise `FrameError` and leave nothing behind."""
+        """Return the checked frame, or raise `FrameError`."""
         size = len(raw)
         if size < HEADER.size + TRAILER:
             raise FrameError(f"A frame has at least {HEADER.size + TRAILER} bytes, got {size}.")
@@ -260,9 +261,15 @@ class FrameCodec:
             raise FrameError("The bytes are not a frame of this version.")
         if run != self.run:
             raise FrameError("The frame belongs to another run; compare the agreements.")
-        self._shape(kind, dtype, rows, dim, length, size)
+        if kind not in self._sizes:
+            raise FrameError(f"Kind {kind} is not a kind of frame.")
+        name, total = _NAMES.get(kind, "position"), HEADER.size + self._sizes[kind] + TRAILER
+        if size != total or length != self._sizes[kind]:
+            raise FrameError(f"A {name} of this run takes {total} bytes, got {size}.")
+        if (dtype, rows, dim) != self._shape(kind):
+            raise FrameError(f"The {name} has another shape or element type than agreed.")
         if raw[7] or raw[68:72] != b"\0\0\0\0":
-            raise FrameError("The frame's unused bytes must be zero.")
+            raise FrameError(_NOT_ZERO)
         if sender >= self.members or number >= max(self.rounds, 1):
             raise FrameError(f"Sender {sender} or round {number} lies outside the run.")
         view = memoryview(raw)
@@ -270,13 +277,11 @@ class FrameCodec:
         if digest != frame_digest(raw):
             raise FrameError("The frame's digest does not match its bytes.")
         frame = Frame(kind, sender, number, view[HEADER.size : -TRAILER], digest, bytes(raw[-SIGNATURE:]))
-        if kind not in SIGNED:
-            if frame.signature != UNSIGNED:
-                raise FrameError("The frame's unused bytes must be zero.")
-        elif not self._signer(sender).verify(
-            sender, self._signed_content(kind, sender, number, digest), frame.signature
-        ):
-            raise FrameError(f"The signature of the frame is not that of member {sender}.")
+        if kind in SIGNED:
+            if not self._signed(kind, sender, number, digest, frame.signature):
+                raise FrameError(f"The signature of the frame is not that of member {sender}.")
+        elif frame.signature != UNSIGNED:
+            raise FrameError(_NOT_ZERO)
         if kind == ROW:
             if not np.isfinite(self.values(frame)).all():
                 raise FrameError("The row holds NaN or infinity.")
@@ -288,12 +293,20 @@ class FrameCodec:
             self.read_position(frame)
         return frame
 
+    def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
+        """Return whether ``sender`` signed a row of that digest for that round."""
+        return self._signed(ROW, sender, round, digest, signature)
+
+    def _signed(self, kind: int, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
+        content = self._signed_content(kind, sender, round, digest)
+        return self._signer(sender).verify(sender, content, signature)
+
     def values(self, frame: Frame) -> np.ndarray:
         """Return the numbers of a row frame."""
-        return np.frombuffer(frame.content, DTYPES[self.code])
+        return np.frombuffer(frame.content, _DTYPES[self.dtype][1])
 
     def read_position(self, frame: Frame) -> Position:
-        """Return the content of a position or refusal frame."""
+        """Return the content of a position, refusal or drop frame."""
         at, highest, digest, signature, lineage, answer = CONTROL.unpack(frame.content)
         if not (0 <= at <= self.rounds and -1 <= highest < self.rounds and answer in (0, 1)):
             raise FrameError("The position lies outside the run.")
@@ -309,57 +322,18 @@ class FrameCodec:
         return head
 
     def read_witnessed(self, frame: Frame) -> HeadReceipt:
-        """Return what a member has witnessed; the head inside is checked like one that came alone."""
+        """Return a receipt; the head inside is checked like one that came alone."""
         content = frame.content
         about, at, rows, lineage, nonce = WITNESSES.unpack(content[: WITNESSES.size])
         held = bytes(content[WITNESSES.size :])
         if about >= self.members or not (0 <= at <= self.rounds and 0 <= rows <= at) or frame.round:
             raise FrameError("What was witnessed lies outside the run.")
         if any(content[4:8]):
-            raise FrameError("The frame's unused bytes must be zero.")
+            raise FrameError(_NOT_ZERO)
         if not any(held):
-            return HeadReceipt(about, at, rows, lineage, nonce, b"")
-        inside = self.decode(held)
-        if inside.kind != HEAD or inside.sender != about:
-            raise FrameError("The head inside what was witnessed is not that member's.")
-        return HeadReceipt(about, at, rows, lineage, nonce, held)
-
-    def _shape(self, kind: int, dtype: int, rows: int, dim: int, length: int, size: int) -> None:
-        if kind == ROW:
-            expected, name = self.row_bytes, "row"
-            shape_ok = dtype == self.code and rows == 1 and dim == self.dim
-        elif kind in (POSITION, REFUSAL, DROP):
-            expected, name = CONTROL.size, "position"
-            shape_ok = dtype == 0 and rows == 0 and dim == 0
-        elif kind in (HEAD, WITNESS):
-            expected, name = HEADS.size, "head"
-            if kind == WITNESS:
-                expected, name = WITNESSES.size + self.head_bytes, "witnessed head"
-            shape_ok = dtype == 0 and rows == 0 and dim == 0
+            held = b""
         else:
-            raise FrameError(f"Kind {kind} is not a kind of frame.")
-        total = HEADER.size + expected + TRAILER
-        if size != total or length != expected:
-            raise FrameError(f"A {name} of this run takes {total} bytes, got {size}.")
-        if not shape_ok:
-            raise FrameError(f"The {name} has another shape or element type than agreed.")
-
-    def _frame(
-        self, kind: int, dtype: int, sender: int, round: int, dim: int, content: bytes | memoryview
-    ) -> bytes:
-        head = HEADER.pack(
-            MAGIC, VERSION, kind, dtype, sender, round, int(kind == ROW), dim, len(content), self.run
-        )
-        total = hashlib.sha256(head)
-        total.update(content)
-        digest, signature = total.digest(), UNSIGNED
-        if kind in SIGNED:
-            signature = self._signer(sender).sign(self._signed_content(kind, sender, round, digest))
-        return b"".join((head, content, digest, signature))
-
-    def _signer(self, sender: int) -> Signer:
-        return OpenSigner(sender) if self.signer is None else self.signer
-
-    def _signed_content(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
-        """Return what is signed: a digest alone, so that it can be shown without what it is of."""
-        return b"sottovoce frame\n" + self.run + struct.pack("<BIQ", kind, sender, round) + digest
+            head = self.decode(held)
+            if head.kind != HEAD or head.sender != about:
+                raise FrameError("The head inside what was witnessed is not that member's.")
+        return HeadReceipt(about, at, rows, lineage, nonce, held)

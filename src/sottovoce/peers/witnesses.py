@@ -10,74 +10,35 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from sottovoce.errors import LedgerError, PeerError, SottovoceError
+from sottovoce.errors import LedgerError, PeerError
 from sottovoce.ledger.store import DIGEST, StoredRun
-from sottovoce.peers.wire_format import HEAD, NOTHING, Frame, FrameCodec, HeadReceipt, LedgerHead
+from sottovoce.peers.wire_format import HEAD, NOTHING, Frame, HeadReceipt, LedgerHead
+
+if TYPE_CHECKING:
+    from sottovoce.peers.core import Core
 
 Outgoing = list[tuple[int, bytes]]
 _RECEIPT_DELAY = 0.05  # seconds in which a row may be committed that a head can be committed with
 _REMEMBERED = 4096  # digests of forwarded frames
 
 
-class WitnessHost(Protocol):
-    """What the witnesses need of the state machine they belong to."""
-
-    codec: FrameCodec
-
-    @property
-    def position(self) -> tuple[int, int, bytes]:
-        """The durable round, the steps done, and the chain over their results."""
-
-    @property
-    def expects_commit(self) -> bool:
-        """Whether a row will be committed soon."""
-
-    def row_hash(self, count: int) -> bytes:
-        """Return the hash of the last of the first ``count`` rows."""
-
-    def incident(self, note: str, proof: bytes = b"") -> None:
-        """Record what somebody did."""
-
-    def commit_notes(self) -> None:
-        """Make notes and heads durable."""
-
-    def fail(self, error: SottovoceError) -> None:
-        """End the run."""
-
-
 class Witnesses:
     """The heads this peer holds, and who holds the head of its own ledger.
 
-    Parameters
-    ----------
-    host : the state machine.
-    node, contacts, members : this member, those it exchanges frames with, the number of all members.
-    every : rows after which all members must hold the head of this ledger; 0 asks nobody.
-    resend : seconds after which a frame is forwarded again.
-    nonce : 32 new bytes that an answer to the question after a start must repeat.
+    ``core.timing.witness`` is the number of rows after which all members must hold the head of this ledger; 0
+    asks nobody. The answers to the question after a start must repeat the 32 new bytes of ``nonce``.
     """
 
-    def __init__(
-        self,
-        host: WitnessHost,
-        stored: StoredRun,
-        *,
-        node: int,
-        contacts: tuple[int, ...],
-        members: int,
-        every: int,
-        resend: float,
-        nonce: bytes,
-        newest: tuple[int, bytes],
-    ) -> None:
-        self.host, self.node, self.contacts, self.every, self.resend = host, node, contacts, every, resend
-        asks = bool(every) and members > 1
-        self.others = tuple(v for v in range(members) if v != node) if asks else ()
-        self.count, self.newest = newest
+    def __init__(self, core: Core, stored: StoredRun, nonce: bytes) -> None:
+        self.core, self.codec, self.every = core, core.codec, core.timing.witness
+        self.node, self.contacts, members = core.program.node, core.program.contacts, core.codec.members
+        asks = self.every > 0 and members > 1
+        self.others = tuple(v for v in range(members) if v != self.node) if asks else ()
+        self.count, self.newest = core.store.newest()
         self.frames = dict(stored.heads)  # the newest signed head of each other member
-        self.heads = {v: host.codec.read_head(host.codec.decode(raw)) for v, raw in stored.heads.items()}
+        self.heads = {v: self._head(raw) for v, raw in stored.heads.items()}
         self.confirmed = dict.fromkeys(self.others, -1)  # rows of this ledger whose head each member holds
         self.unanswered = set(self.others)
         self.nonce = nonce if asks else NOTHING
@@ -86,11 +47,16 @@ class Witnesses:
         self.withheld: Outgoing = []  # with a head after every row: rows whose head not all hold yet
         self.receipts: list[tuple[int, bytes, int]] = []  # due: whose head, its nonce, by which contact
         self._rows_since_announced = 0
-        self._recent: deque[int] = deque(maxlen=max(1, 2 * every - 1))
+        self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
         self._not_durable: dict[int, bytes] = {}
         self._forwarded: dict[bytes, float] = {}
         self._chains: dict[int, bytes] = {}
         self._lineages: dict[int, list[bytes]] = {}
+        for (r, sender), proof in sorted(stored.heard.items()):
+            self.heard(sender, r, proof)
+
+    def _head(self, raw: bytes) -> LedgerHead:
+        return self.codec.read_head(self.codec.decode(raw))
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -104,11 +70,6 @@ class Witnesses:
     def missing(self) -> tuple[int, ...]:
         """Members whose receipt is needed before another row is drawn."""
         return tuple(v for v, count in sorted(self.confirmed.items()) if count < self._recent[0])
-
-    @property
-    def behind(self) -> bool:
-        """Whether somebody has not confirmed the last announced head."""
-        return bool(self.unanswered) or min(self.confirmed.values(), default=0) < self.announced
 
     def unfinished(self, rounds: int) -> tuple[int, ...]:
         """Return the members that have not shown the head of a finished ledger."""
@@ -130,25 +91,27 @@ class Witnesses:
         """Send the head of this ledger to all contacts; with a nonce, ask what everybody holds of it."""
         if not self.others:
             return []
-        at, step, chain = self.host.position
+        at, step, chain = self.core.position
         head = LedgerHead(self.count, at, step, self.newest, chain, nonce)
         self.announced, self._rows_since_announced = self.count, 0
-        raw = self.host.codec.head(head, sender=self.node)
+        raw = self.codec.head(head, sender=self.node)
         return [(s, raw) for s in self.contacts]
 
     def ask_again(self) -> Outgoing:
-        """Announce the head once more to members that have not confirmed it."""
-        return self.announce(self.nonce if self.unanswered else NOTHING) if self.behind else []
+        """Announce the head once more if somebody has not confirmed it."""
+        if self.unanswered:
+            return self.announce(self.nonce)
+        return self.announce() if min(self.confirmed.values(), default=0) < self.announced else []
+
+    @property
+    def not_durable(self) -> tuple[tuple[int, bytes], ...]:
+        """Heads of others to be written with the next commit."""
+        return tuple(sorted(self._not_durable.items()))
 
     def committed(self, newest: tuple[int, bytes]) -> None:
         """Note that a commit made the heads of others durable."""
         self._not_durable.clear()
         self.count, self.newest = newest
-
-    @property
-    def not_durable(self) -> tuple[tuple[int, bytes], ...]:
-        """Heads to be written with the next commit."""
-        return tuple(sorted(self._not_durable.items()))
 
     def row_sent(self, rows: Outgoing) -> Outgoing:
         """Return what leaves after a new row was committed: the row, perhaps its head, and due receipts."""
@@ -159,6 +122,13 @@ class Witnesses:
             self.withheld, rows = rows, []  # it leaves when all members hold its head
         return rows + head + self.receipts_due(False)
 
+    def released(self) -> Outgoing:
+        """Return withheld rows once all members hold their head."""
+        if not self.withheld or self.blocked:
+            return []
+        rows, self.withheld = self.withheld, []
+        return rows
+
     def step_done(self, step: int, chain: bytes) -> None:
         """Compare the chain over the results so far with the chains that others have signed."""
         self._chains[step] = chain
@@ -166,13 +136,6 @@ class Witnesses:
             del self._chains[min(self._chains)]
         for v, head in self.heads.items():
             self._same_chain(v, head)
-
-    def released(self) -> Outgoing:
-        """Return withheld rows once all members hold their head."""
-        if not self.withheld or self.blocked:
-            return []
-        rows, self.withheld = self.withheld, []
-        return rows
 
     # ---- frames of others ------------------------------------------------------------------------
 
@@ -186,23 +149,21 @@ class Witnesses:
             return None, []
         out: Outgoing = []
         if frame.kind == HEAD:
-            head = self.host.codec.read_head(frame)
+            head = self.codec.read_head(frame)
             self._hold(frame.sender, head, bytes(raw))
             due = (frame.sender, head.nonce, via)
             if due not in self.receipts:
                 self.receipts.append(due)
             self.receipts_by = min(self.receipts_by, now + _RECEIPT_DELAY)
-            out += self.receipts_due(head.nonce != NOTHING or not self.host.expects_commit)
+            out += self.receipts_due(head.nonce != NOTHING or not self.core.expects_commit)
         else:
-            receipt = self.host.codec.read_witnessed(frame)
+            receipt = self.codec.read_witnessed(frame)
             if receipt.about == self.node:
                 return self._confirm(frame.sender, receipt), []
             if receipt.held:
-                held = self.host.codec.read_head(self.host.codec.decode(receipt.held))
-                self._hold(receipt.about, held, receipt.held)
+                self._hold(receipt.about, self._head(receipt.held), receipt.held)
             self._same_rows(frame.sender, receipt)
-        last = self._forwarded.get(frame.digest)
-        if last is None or now - last >= self.resend:
+        if now - self._forwarded.get(frame.digest, -math.inf) >= self.core.timing.ask_row:
             if len(self._forwarded) > _REMEMBERED:
                 self._forwarded.clear()
             self._forwarded[frame.digest] = now
@@ -217,19 +178,16 @@ class Witnesses:
 
     def receipts_due(self, hurry: bool) -> Outgoing:
         """Return receipts for heads that are on the disk; in a hurry they are written first."""
-        if not self.receipts:
-            self.receipts_by = math.inf
-            return []
-        if self._not_durable:
+        if self.receipts and self._not_durable:
             if not hurry:
                 return []
-            self.host.commit_notes()
+            self.core.commit_notes()
         out = []
         for v, nonce, via in self.receipts:
-            rounds = self._lineages.get(v, [])
-            lineage = rounds[-1] if rounds else NOTHING
-            receipt = HeadReceipt(v, len(rounds), len(rounds), lineage, nonce, self.frames.get(v, b""))
-            out.append((via, self.host.codec.witnessed(receipt, sender=self.node)))
+            rows = self._lineages.get(v, [])
+            lineage = rows[-1] if rows else NOTHING
+            receipt = HeadReceipt(v, len(rows), len(rows), lineage, nonce, self.frames.get(v, b""))
+            out.append((via, self.codec.witnessed(receipt, sender=self.node)))
         self.receipts.clear()
         self.receipts_by = math.inf
         return out
@@ -237,15 +195,14 @@ class Witnesses:
     def _confirm(self, w: int, receipt: HeadReceipt) -> bool:
         """Take what a member holds of this ledger; return whether it answers the question after a start."""
         if receipt.held:
-            head = self.host.codec.read_head(self.host.codec.decode(receipt.held))
-            if head.rows > self.count or self.host.row_hash(head.rows) != head.head:
-                self.host.fail(
-                    LedgerError(
-                        f"Member {w} holds a head of this peer's ledger with {head.rows} rows, signed by "
-                        f"this peer, that the ledger of {self.count} rows does not contain: the state folder "
-                        "was copied or is an older one; continue from the newest folder only."
-                    )
+            head = self._head(receipt.held)
+            if head.rows > self.count or self.core.store.row_hash(head.rows) != head.head:
+                problem = (
+                    f"Member {w} holds a head of this peer's ledger with {head.rows} rows, signed by this "
+                    f"peer, that the ledger of {self.count} rows does not contain: the state folder was "
+                    "copied or is an older one; continue from the newest folder only."
                 )
+                self.core.fail(LedgerError(problem))
             self.confirmed[w] = max(self.confirmed[w], head.rows)
         answers = receipt.nonce == self.nonce
         if answers:
@@ -254,38 +211,33 @@ class Witnesses:
 
     def _hold(self, v: int, head: LedgerHead, raw: bytes) -> None:
         """Keep the newest head of a member; two different heads of one length show a copied ledger."""
-        known, codec = self.heads.get(v), self.host.codec
+        known = self.heads.get(v)
         if known is not None and head.rows == known.rows and head.head != known.head:
-            proof = codec.decode(self.frames[v]).proof + codec.decode(raw).proof
-            self.host.incident(f"two ledgers of member {v} with {head.rows} rows", proof)
+            proof = self.codec.decode(self.frames[v]).proof + self.codec.decode(raw).proof
+            self.core.incident(f"two ledgers of member {v} with {head.rows} rows", proof)
         if known is None or (head.rows, head.at) > (known.rows, known.at):
             self.frames[v], self.heads[v], self._not_durable[v] = raw, head, raw
         self._same_chain(v, head)
 
     def _same_chain(self, v: int, head: LedgerHead) -> None:
-        mine = self._chains.get(head.step)
-        if mine is not None and NOTHING not in (mine, head.chain) and mine != head.chain:
-            proof = self.host.codec.decode(self.frames[v]).proof
-            self.host.incident(f"member {v} has another model after step {head.step}", proof)
-            self.host.fail(
-                PeerError(
-                    f"Member {v} has signed another model after step {head.step} than this peer has: "
-                    "somebody between them sent different sums; compare ledgers with `peer compare`, "
-                    "everything spent is recorded."
-                )
+        own = self._chains.get(head.step, NOTHING)
+        if NOTHING not in (own, head.chain) and own != head.chain:
+            proof = self.codec.decode(self.frames[v]).proof
+            self.core.incident(f"member {v} has another model after step {head.step}", proof)
+            problem = (
+                f"Member {v} has signed another model after step {head.step} than this peer has: somebody "
+                "between them sent different sums; compare ledgers with `peer compare`, everything spent is "
+                "recorded."
             )
+            self.core.fail(PeerError(problem))
 
     def _same_rows(self, w: int, receipt: HeadReceipt) -> None:
         """Compare what another member heard of a third with what this peer heard, if both heard all."""
-        mine = self._lineages.get(receipt.about, [])
-        if 0 < receipt.at == receipt.rows <= len(mine) and mine[receipt.at - 1] != receipt.lineage:
-            self.host.incident(
-                f"member {receipt.about} sent other rows to member {w} before round {receipt.at}"
+        v, at, own = receipt.about, receipt.at, self._lineages.get(receipt.about, [])
+        if 0 < at == receipt.rows <= len(own) and own[at - 1] != receipt.lineage:
+            self.core.incident(f"member {v} sent other rows to member {w} before round {at}")
+            problem = (
+                f"Member {w} has signed that member {v} sent it other rows than this peer received before "
+                f"round {at}; compare ledgers with `peer compare`, everything spent is recorded."
             )
-            self.host.fail(
-                PeerError(
-                    f"Member {w} has signed that member {receipt.about} sent it other rows than this peer "
-                    f"received before round {receipt.at}; compare ledgers with `peer compare`, everything "
-                    "spent is recorded."
-                )
-            )
+            self.core.fail(PeerError(problem))
