@@ -78,7 +78,7 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
     def price(steps, noises):  # a member replaced moves its row by twice the clip
         return gaussian_epsilon(2 * clip_norm * math.sqrt(steps) / (z * clip_norm * math.sqrt(noises)), DELTA)
 
-    (release,) = made.releases(2)
+    (release,) = made.plan.releases(2)
     for steps in (1, 2, 3):
         some = [release.at(k) for k in range(steps)]
         assert made.spent(2, some).epsilon(DELTA) == pytest.approx(price(steps, around), rel=1e-6)
@@ -176,8 +176,8 @@ def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
         own.supply(*files)
         if None in files:
             with pytest.raises(ConfigError, match="--module and --weights"):
-                own._own()
+                own._own_module()
         else:
             with pytest.raises(SottovoceError) as caught:  # looked for, and not there
-                own._own()
+                own._own_module()
             assert "--module and --weights" not in str(caught.value)

@@ -163,9 +163,9 @@ def test_what_members_cannot_run_together_is_refused(name, consortium):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("", "begins with the line version = 1, and this file has none"),
-        ("version = 2\n", "it is of version 2, and this program reads version 1; upgrade sottovoce"),
-        ("version = 0\n", "version must be 1, got 0"),
+        ("", "has no version; write version = 1 at its top"),
+        ("version = 2\n", "is of version 2; this sottovoce reads version 1"),
+        ("version = 0\n", "is of version 0; this sottovoce reads version 1"),
     ],
 )
 def test_unknown_versions_are_refused(consortium, line, sentence):

@@ -97,7 +97,7 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
     pairs = AgreedRun(
         agreed(consortium, {"protocol": "masked:tolerate=2"}, n=5, graph="complete:5").agreement
     )
-    (release,) = pairs.releases(2)
+    (release,) = pairs.plan.releases(2)
     some = [release.at(k) for k in range(2)]
     assert epsilons(pairs.cost_of_interrupted(2, some)) == pytest.approx(
         {"colluders:2": price(2, 3), "network": price(2, 4)}, rel=1e-6
@@ -112,14 +112,14 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
 def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_price(consortium):
     """In an exchange of four a member hears one other alone, and the sum of the two others."""
     exchange = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
-    (release,) = exchange.releases(1)
+    (release,) = exchange.plan.releases(1)
     assert epsilons(exchange.cost_of_interrupted(1, [release.at(0)])) == pytest.approx(
         {"network": price(1, 1)}, rel=1e-6
     )
     assert epsilons(exchange.cost_of_interrupted(1, [])) == {"network": 0.0}
     plain = {"name": "dp-dsgd", "protocol": "gossip:1"}
     gossip = AgreedRun(agreed(consortium, plain, n=4, graph="ring:4").agreement)
-    (release,) = gossip.releases(1)
+    (release,) = gossip.plan.releases(1)
     assert gossip.cost_of_interrupted(1, [release.at(0)]) == gossip.cost_of_interrupted(1, []) == {}
 
 

@@ -14,7 +14,6 @@ from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.ledger.lifetime import LifetimeBudget
 from sottovoce.ledger.run_ledger import read_ledger
-from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
@@ -219,7 +218,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     # the broken step at its old price, its repeat at the new one
     for name in group.names[:-1]:
         assert group.directories[name].lifetime_ledger.runs[agreed.continues].status == "closed"
-    planned = list(AgreedRun(agreed).releases(0))
+    planned = list(agreed.plan.releases(0))
     closed = group.directories["m0"].lifetime_ledger.runs[agreed.continues].releases
     assert group.local("m0") == pytest.approx(gaussian_epsilon(mu([*planned, *closed]), DELTA), rel=1e-6)
     old = read_ledger(group.directories["m0"].folder / "runs" / agreed.continues)["saved"]
@@ -251,7 +250,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     for name in group.names[:-1]:
         left = mu(group.rows(name))
         if name == "m2":
-            planned = mu(AgreedRun(lost).releases(2))
+            planned = mu(lost.plan.releases(2))
             assert group.local(name) == pytest.approx(
                 gaussian_epsilon(math.hypot(left, planned), DELTA), rel=1e-6
             )
@@ -389,7 +388,7 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     said = group.forecast("m0", first)
     made = read_ledger(group.directories["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
     assert 0 < len(made) < STEPS
-    planned = list(AgreedRun(group.agreement).releases(0))
+    planned = list(group.agreement.plan.releases(0))
     done = sum(release.draws for release in planned)
     assert len(made) + done > STEPS  # the broken step is in both
     by_view = {row["view"]: row for row in said["lifetime"]}
@@ -452,7 +451,7 @@ def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
     made = mu(read_ledger(group.directories["m2"].folder / "runs" / first.run.hex())["saved"].releases)
-    total = math.hypot(made, mu(AgreedRun(second).releases(2)))
+    total = math.hypot(made, mu(second.plan.releases(2)))
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
@@ -462,7 +461,7 @@ def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
     with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each membership version"):
         settle(second, group.agreement, "m2", member_directory=None)
     planned = settle([first, second], group.agreement, "m2", member_directory=None).before
-    whole = math.hypot(mu(AgreedRun(first).releases(2)), mu(AgreedRun(second).releases(2)))
+    whole = math.hypot(mu(first.plan.releases(2)), mu(second.plan.releases(2)))
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
 
@@ -498,7 +497,7 @@ def test_two_epochs_of_one_run_are_both_counted(members):
     assert group.agreement.continues == first.run.hex() != given_up.run.hex()
     settled = settle(first, group.agreement, "m0", member_directory=group.directories["m0"])
     made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
-    total = math.hypot(made, mu(AgreedRun(given_up).releases(0)))
+    total = math.hypot(made, mu(given_up.plan.releases(0)))
     assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
 

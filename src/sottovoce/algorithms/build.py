@@ -15,10 +15,10 @@ from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.plan import UNSPENT, Plan
-from sottovoce.errors import ConfigError, InvalidInput
+from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
 
-__all__ = ["build_plan", "frozen", "missing_options", "plan_options", "suggestion", "unknown_option"]
+__all__ = ["build_plan", "frozen", "missing_options", "plan_options", "suggestion"]
 
 
 def build_plan(
@@ -94,14 +94,6 @@ def missing_options(name: str, options: Collection[str]) -> list[str]:
         for key, item in plan_options(name).items()
         if item.default is MISSING and item.default_factory is MISSING and key not in (*options, noise)
     ]
-
-
-def unknown_option(name: str, option: str, elsewhere: Collection[str] = ()) -> InvalidInput:
-    """Return the error about an option that the algorithm does not have; others are offered."""
-    offered = [key for key in plan_options(name) if key not in elsewhere]
-    return ConfigError(
-        f"{name} has no option {option!r}{suggestion(option, offered)}; it knows {', '.join(offered)}."
-    )
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

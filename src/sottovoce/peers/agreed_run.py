@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,37 +21,38 @@ from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release, Spending
+from sottovoce.data.base import Shards
 from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.ledger.lifetime import view_name
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.agreement import Agreement
-from sottovoce.peers.agreement_plan import hosted_data
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.peers.wire_format import FrameCodec
+from sottovoce.protocols import Protocol
 from sottovoce.secure_sum.keys import MaskKey
 from sottovoce.secure_sum.masks import PairMasks
 
-# Members times members times steps up to which the exact price against single members is computed: a table
-# is read before signing, and beyond this it would take minutes. The local price then stands for it.
+# Members times members times steps up to which the exact cost against single members is computed: a table
+# is read before signing, and beyond this it would take minutes. The local cost then stands for it.
 _QUICK = 1 << 16
 
 
 class AgreedRun:
-    """An agreement, ready to be priced and run by any of its members.
+    """An agreement, ready to be accounted and run by any of its members.
 
     Parameters
     ----------
     agreement : what all have signed, or will.
-    exact : whether the exact price against single members is computed however long it takes, as it may where
-        every step draws a tree of its own; else the local price stands for it beyond a few thousand steps.
-    progress : called with the number of pairs of members priced so far.
+    exact : whether the exact cost against single members is computed however long it takes, as it may where
+        every step draws a tree of its own; else the local cost stands for it beyond a few thousand steps.
+    progress : called with the number of pairs of members accounted so far.
 
     Guarantees
     ----------
-    What `program` draws is what `plan.releases` lists, or the run stops before anything leaves; the prices
+    What `program` draws is what ``plan.releases`` lists, or the run stops before anything leaves; the costs
     are those of `sottovoce.privacy.account` for this very plan.
 
     Examples
@@ -72,17 +73,16 @@ class AgreedRun:
         self._always_exact, self._progress, self._pairs_done = exact, progress, 0
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
-        every = (self.plan.schedule(k).rounds for k in range(self.steps))
-        steady = self.plan.is_stationary  # then a run of ten million steps is read as fast as one of ten
-        self.rounds = self.steps * self.plan.schedule(0).rounds if steady else sum(every)
+        # a stationary run of ten million steps is read as fast as one of ten
+        counted = 1 if self.plan.is_stationary else self.steps
+        rounds: int = sum(self.plan.schedule(k).rounds for k in range(counted))
+        self.rounds = rounds * (self.steps if self.plan.is_stationary else 1)
         self.grid = self.plan.grid
-        if self.grid is None:
-            self.codec = FrameCodec(
-                agreement.run, self.n, self.rounds, self.plan.width, agreement.model.number
-            )
-        else:
-            wide, kind = self.grid.dim + self.grid.checks, f"int{self.grid.bits}"
-            self.codec = FrameCodec(agreement.session, self.n, self.rounds, wide, kind)
+        name, width, number = agreement.run, self.plan.width, str(agreement.model.number)
+        if self.grid is not None:
+            name, width = agreement.session, self.grid.dim + self.grid.checks
+            number = f"int{self.grid.bits}"
+        self.codec = FrameCodec(name, self.n, self.rounds, width, number)
 
     # ---- what runs -------------------------------------------------------------------------------
 
@@ -96,21 +96,22 @@ class AgreedRun:
     ) -> StepProgram:
         """Return the computation of one member on its own records.
 
-        Noise and lots are functions of a key that the operating system makes for this run: a step that is
+        Noise and batches are functions of a key that the operating system makes for this run: a step that is
         done again is the same. A noise source instead draws afresh every time, and a `RunRandomness` fixes
-        the lots too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed, where
-        sums are masked; without it only a saved state can go on. ``start`` is the model that a membership
-        version goes on from.
+        the batches too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed,
+        where sums are masked; without it only a saved state can go on. ``start`` is the model that a
+        membership version goes on from.
         """
-        keys = noise if isinstance(noise, RunKeys) else None
-        if noise is None:
-            keys = RunKeys(self.agreement.session, self.agreement.membership_version)
-        if keys is not None:
+        agreement, keys = self.agreement, None
+        if noise is None or isinstance(noise, RunKeys):
+            keys = noise or RunKeys(agreement.session, agreement.membership_version)
             random = RunRandomness(keys.noise, keys.batches, 0)
+        elif isinstance(noise, RunRandomness):
+            random = noise
         else:
-            random = noise if isinstance(noise, RunRandomness) else RunRandomness(noise, os.urandom(32), 0)  # type: ignore[arg-type]
-        random = replace(random, start=self.agreement.seed)
-        data = hosted_data(self.plan, self.agreement.model.model_dump(), records.X, records.y)
+            random = RunRandomness(noise, os.urandom(32), 0)
+        random = replace(random, start=agreement.seed)
+        data = self._hosted_data(records)
         source = self.plan.source(data, [node], random).recording()
         first = self.plan.starting(data, random, [node])
         if start is not None:
@@ -119,23 +120,59 @@ class AgreedRun:
                     f"The model to go on from has shape {start.shape}, the agreement's has {first.shape[1:]}."
                 )
             first = start.astype(first.dtype)[None]
-        text = self.plan.algorithm(source, first)
-        masked = (
-            None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
-        )
-        # exact consensus joins everybody; drawn gossip or a walk may leave out a member, who must be heard
-        beside = () if self.plan.schedule(0).exact else self.agreement.neighbors(node)
+        masked = None
+        if self.grid is not None:
+            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run)
         return StepProgram(
-            text,
+            self.plan.algorithm(source, first),
             self.plan.schedule,
             self.steps,
             node=node,
             source=source,
             masked=masked,
             keys=keys,
-            steady=self.plan.is_stationary,
-            beside=beside,
+            stationary=self.plan.is_stationary,
+            # exact consensus joins everybody; drawn gossip or a walk may leave out a member
+            also_contacts=() if self._protocol.exact else agreement.neighbors(node),
         )
+
+    def _hosted_data(self, records: Records) -> object:
+        """Return one member's records in the form its plan's source takes."""
+        X, y = records
+        if self.plan.query == "value":
+            return X.mean(axis=0, dtype=X.dtype)[None]
+        data: object = Shards(X, y, np.array([0, len(X)]))
+        if self.agreement.model.kind == "net":
+            _ = self.plan.objective.objective  # without torch, one sentence
+            from sottovoce.data.agent_tensors import AgentData
+
+            data = AgentData(X, y, [np.arange(len(X))])
+        try:
+            return self.plan.objective.prepared(data)
+        except DataError as error:
+            raise DataError(f"This member's records do not fit the agreement: {error}") from None
+
+    def _pair_masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
+        """Return the first pair keys of a member with all its partners."""
+        if key is None:
+            return None
+        agreement = self.agreement
+        return PairMasks.agree(
+            key,
+            node,
+            [member.name for member in agreement.members],
+            agreement.publics,
+            self.plan.schedule(0).partners(node),
+            run=agreement.run,
+            membership_version=agreement.membership_version,
+            bits=self.grid.bits,
+        )
+
+    @property
+    def _protocol(self) -> Protocol:
+        """The protocol of the first step."""
+        protocol: Protocol = self.plan.schedule(0)
+        return protocol
 
     @cached_property
     def bound(self) -> float | None:
@@ -145,53 +182,103 @@ class AgreedRun:
         a sum of clipped records, models and trackers wander with what was received, and a masked row looks
         like any other: there it is None, and only the sum can be judged, without saying whose fault it is.
         """
-        plan, protocol = self.plan, self.plan.schedule(0)
+        plan, protocol = self.plan, self._protocol
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
             return None
         if not (protocol.convex or protocol.exact):
             return None
-        releases = [release for node in range(self.n) for release in self.releases(node)]
+        releases = [release for node in range(self.n) for release in plan.releases(node)]
         numbers = sum(release.draws for release in releases) * self.codec.dim
         tail = math.sqrt(2 * math.log(2.0**41 * numbers))
-        largest = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
+        largest: float = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
         center = float(np.max(np.abs(plan.center)))
         return (largest + center) * (1 if protocol.convex else self.n) * (1 + 1e-6)
 
-    def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
-        """Return the first pair keys of a member with all its partners."""
-        if self.grid is None or key is None:
-            return None
-        agreed = self.agreement
-        return PairMasks.agree(
-            key,
-            node,
-            [member.name for member in agreed.members],
-            agreed.publics,
-            self.plan.schedule(0).partners(node),
-            run=agreed.run,
-            membership_version=agreed.membership_version,
-            bits=self.grid.bits,
-        )
-
     # ---- what it costs ---------------------------------------------------------------------------
-
-    def releases(self, node: int) -> Sequence[Release]:
-        """Return everything ``node`` will release if nothing goes wrong, run-length coded."""
-        planned: Sequence[Release] = self.plan.releases(node)
-        return planned
 
     @cached_property
     def tolerate(self) -> int:
         """How many members may collude against what is charged: 0 where only the own noise counts."""
-        if self.grid is None or self.plan.schedule(0).tolerate is None:
-            return 0
-        return max(1, int(self.plan.schedule(0).tolerate))
+        tolerated = None if self.grid is None else self._protocol.tolerate
+        return 0 if tolerated is None else max(1, tolerated)
+
+    @property
+    def charged_view(self) -> dict[str, Any]:
+        """The adversary against whom a run is charged, as arguments of `account`."""
+        if self.tolerate > 1:
+            return {"view": "colluders", "colluders": self.tolerate}
+        return {"view": "network" if self.tolerate else "local"}
+
+    def charged_guarantee(self, node: int) -> Guarantee:
+        """Return what is charged: against everybody, or with masks against any members it tolerates."""
+        return account(self.plan, user=node, **self.charged_view)
+
+    def network(self, node: int, observer: int | None = None) -> Guarantee:
+        """Return what ``node`` reveals to one other member: the most curious, or ``observer``."""
+        label: Any = None if self._exact else "ldp"
+        view: Any = "network" if observer is None else "pairwise"
+        return account(self.plan, view, observer=observer, user=node, label=label)
+
+    @property
+    def _exact(self) -> bool:
+        """Whether more than the local cost may be computed."""
+        # an exchange left out can tell a neighbor more, not less: then only the local cost holds
+        quick = self._always_exact or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
+        return self.agreement.timing.late == "wait" and quick
+
+    def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
+        """Return what was revealed by releases that were made, as a ledger lists them."""
+        made = tuple(releases)
+        return self._cost_of(node, made, self.charged_view if made else {"view": "local"})
+
+    def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
+        """Return what the own noise alone leaves of it, whatever all others do."""
+        return self._cost_of(node, tuple(releases), {"view": "local"})
+
+    def cost_of_interrupted(self, node: int, releases: Iterable[Release]) -> dict[str, Guarantee]:
+        """Return what releases of a run that was broken off cost against members, by view; valid ones only.
+
+        Guarantees
+        ----------
+        Every step that released anything is accounted in full, the broken one too: what was seen of it is a
+        part of what a whole step shows. A view that is not named here has the cost of the whole agreed run.
+        """
+        made = tuple(releases)
+        if not made:
+            nothing = self.spent_locally(node, ())
+            planned = (self.network(node), self.charged_guarantee(node))
+            return {view_name(each): nothing for each in planned if each.label == "exact"}
+        views = [self.charged_view] if self.tolerate else []
+        if self.plan.observation.common_model and self._exact:
+            views.append({"view": "network"})
+        guarantees = [self._cost_of(node, made, view) for view in views]
+        return {view_name(each): each for each in guarantees if each.label == "exact"}
+
+    def _cost_of(self, node: int, releases: tuple[Release, ...], view: Mapping[str, Any]) -> Guarantee:
+        """Account releases of ``node`` that were made, among others who follow the plan.
+
+        Without masks only the local cost holds for a part of a run. With masks every step ends in a sum or
+        in nothing, so the plan's observation model holds for half a run, too.
+        """
+        plan = self.plan
+        actual = ActualReleases(
+            plan.n,
+            plan.steps,
+            plan.width,
+            plan.is_stationary,
+            LocalOnly() if view["view"] == "local" else plan.observation,
+            plan.adjacency,
+            plan.assumptions,
+            plan.schedule,
+            lambda agent: releases if agent == node else plan.releases(agent),
+        )
+        return account(actual, user=node, **view)
 
     def noise_amplification(self, node: int) -> float:
         """Return the noise that hides a member's row from those it is charged against, over its own noise."""
         if not self.tolerate:
             return 1.0
-        protocol = self.plan.schedule(0)
+        protocol: Any = self._protocol
         stds = [self.plan.releases(v)[0].noise_std for v in range(self.n)]
         others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
         if protocol.tolerate:  # any such set of members: without the largest noise the rest hides least
@@ -200,75 +287,21 @@ class AgreedRun:
             worst = min(protocol.hiding_std(v, stds)[node] for v in others)
         return float(worst) / stds[node]
 
-    def charged_guarantee(self, node: int) -> Guarantee:
-        """Return what is charged: against everybody, or with masks against any members it tolerates."""
-        return account(self.plan, user=node, **self.charged_view)
-
-    @property
-    def charged_view(self) -> dict[str, Any]:
-        """The adversary against whom a run is charged, as arguments of `account`."""
-        if not self.tolerate:
-            return {"view": "local"}
-        return (
-            {"view": "network"} if self.tolerate == 1 else {"view": "colluders", "colluders": self.tolerate}
-        )
-
-    def local(self, node: int) -> Guarantee:
-        """Return what ``node`` reveals to somebody who sees every message."""
-        return account(self.plan, "local", user=node)
-
-    def network(self, node: int, observer: int | None = None) -> Guarantee:
-        """Return what ``node`` reveals to one other member: the most curious, or ``observer``."""
-        view: Any = "network" if observer is None else "pairwise"
-        return account(self.plan, view, observer=observer, user=node, label=None if self._exact else "ldp")
-
-    @property
-    def _exact(self) -> bool:
-        """Whether more than the local number may be asked for."""
-        # an exchange left out can tell a neighbor more, not less: then only the local number holds
-        quick = self._always_exact or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
-        return self.agreement.timing.late == "wait" and quick
-
-    def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
-        """Return what was revealed by releases that were made, as a ledger lists them."""
-        released = tuple(releases)
-        if not self.tolerate or not released:
-            return account(ActualReleases(self.plan, released), "local", user=node)
-        return account(ActualReleases(self.plan, released, node), user=node, **self.charged_view)
-
-    def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
-        """Return what the own noise alone leaves of it, whatever all others do."""
-        return account(ActualReleases(self.plan, tuple(releases)), "local", user=node)
-
-    def cost_of_interrupted(self, node: int, releases: Iterable[Release]) -> dict[str, Guarantee]:
-        """Return what releases of a run that was broken off cost against members, by view; valid ones only.
-
-        Guarantees
-        ----------
-        Every step that released anything is priced in full, the broken one too: what was seen of it is a part
-        of what a whole step shows. A view that is not named here has the price of the whole agreed run.
-        """
-        released = tuple(releases)
-        queries = [self.charged_view] if self.tolerate else []
-        if self.plan.observation.common_model and self._exact:
-            queries.append({"view": "network"})
-        if not released:
-            nothing = self.spent_locally(node, ())
-            whole = (self.network(node), self.charged_guarantee(node))
-            return {view_name(priced): nothing for priced in whole if priced.label == "exact"}
-        priced = [account(ActualReleases(self.plan, released, node), user=node, **view) for view in queries]
-        return {view_name(each): each for each in priced if each.label == "exact"}
-
     def spending(self, node: int) -> Spending:
-        """Return an empty account with the member's budget, or raise if the plan itself does not fit."""
-        spending = AmplifiedSpending(self.agreement.member_budget, self.noise_amplification(node))
-        if not spending.fits(*self.releases(node)):
-            budget = self.agreement.budget
+        """Return an empty account with the member's budget, or raise if the plan itself does not fit.
+
+        In a masked sum the noise of honest members hides a member's row, so only a share of each release is
+        seen; `charged_guarantee`, which is signed, composes the same shares.
+        """
+        agreed = self.agreement.budget
+        budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
+        spending = Spending(budget, share=self.noise_amplification(node) ** -2)
+        if not spending.fits(*self.plan.releases(node)):
+            epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
             raise BudgetExceeded(
-                f"The plan costs {self.agreement.members[node].name} epsilon "
-                f"{self.charged_guarantee(node).epsilon(budget.delta):.3g} at delta {budget.delta:g}, the "
-                "budget is "
-                f"{budget.epsilon:g}; agree on more noise, fewer steps or a larger budget."
+                f"The plan costs {self.agreement.members[node].name} epsilon {epsilon:.3g} at delta "
+                f"{agreed.delta:g}, the budget is {agreed.epsilon:g}; agree on more noise, fewer steps or a "
+                "larger budget."
             )
         return spending
 
@@ -279,127 +312,54 @@ class AgreedRun:
         member, ``mean`` the average over the single members. With masks ``colluders`` is what is charged,
         against any ``tolerate`` members who tap every link; ``local``, the own noise, is its ``ldp`` beside.
         """
-        budget = self.agreement.budget
-        rows = []
+        delta, rows = self.agreement.budget.delta, []
         for node, member in enumerate(self.agreement.members):
-            local = self.local(node)
+            local = account(self.plan, "local", user=node)
             worst, mean, label = self._against_members(node)
-            rows.append(
-                {
-                    "member": member.name,
-                    "adjacency": self.plan.adjacency,
-                    "delta": budget.delta,
-                    "releases": sum(release.draws for release in self.releases(node)),
-                    "epsilon_local": local.epsilon(budget.delta),
-                    "label_local": local.label,
-                    "epsilon_network": worst,
-                    "label_network": label,
-                    "epsilon_mean": mean,
-                    "label_mean": label,
-                    "budget": budget.epsilon,
-                }
-            )
+            row = {
+                "member": member.name,
+                "adjacency": self.plan.adjacency,
+                "delta": delta,
+                "releases": sum(release.draws for release in self.plan.releases(node)),
+                "budget": self.agreement.budget.epsilon,
+            }
+            costs = {"network": (worst, label), "mean": (mean, label)}
+            costs["local"] = (local.epsilon(delta), local.label)
             if self.tolerate:
                 charged = self.charged_guarantee(node)
-                rows[-1] |= {
-                    "tolerate": self.tolerate,
-                    "epsilon_colluders": charged.epsilon(budget.delta),
-                    "label_colluders": charged.label,
-                }
+                row["tolerate"] = self.tolerate
+                costs["colluders"] = (charged.epsilon(delta), charged.label)
+            for view, (epsilon, view_label) in costs.items():
+                row |= {f"epsilon_{view}": epsilon, f"label_{view}": view_label}
+            rows.append(row)
         return rows
 
     def _against_members(self, node: int) -> tuple[float, float, str]:
         """Return the worst and the mean epsilon of ``node`` against one other member, and their label."""
-        others = [v for v in range(self.n) if v != node]
-        first = self.network(node, others[0])
-        # a local number is the same against everybody; an exact one is asked for member by member, and the
-        # worst of them is the price in the network
-        against = [first]
-        for v in others[1:] if first.label == "exact" else ():
-            against.append(self.network(node, v))
-        self._pairs_done += len(others)
+        first, *others = (v for v in range(self.n) if v != node)
+        guarantees = [self.network(node, first)]
+        label = guarantees[0].label
+        # a local cost is the same against everybody; an exact one is computed member by member, and the worst
+        # of them is the cost in the network
+        guarantees += [self.network(node, v) for v in others if label == "exact"]
+        self._pairs_done += self.n - 1
         if self._progress is not None:
             self._progress(self._pairs_done)
-        epsilons = [guarantee.epsilon(self.agreement.budget.delta) for guarantee in against]
-        return max(epsilons), sum(epsilons) / len(epsilons), first.label
-
-
-class AmplifiedSpending(Spending):
-    """The budget that stops a run: releases count with the noise that hides them, also that of others.
-
-    In a masked sum the noise of honest members hides a member's row, so every release is charged with
-    `AgreedRun.noise_amplification` times its own noise. `AgreedRun.charged_guarantee`, which is signed,
-    computes the same cost with `account`; this class adds up releases one by one while a run is under way.
-    """
-
-    def __init__(self, budget: Budget, noise_amplification: float) -> None:
-        super().__init__(budget)
-        self.noise_amplification = noise_amplification
-
-    def _amplified(self, releases: Iterable[Release]) -> list[Release]:
-        return [
-            replace(release, noise_std=release.noise_std * self.noise_amplification) for release in releases
-        ]
-
-    def fits(self, *releases: Release) -> bool:
-        """Return whether ``releases`` can be charged on top of what was."""
-        return super().fits(*self._amplified(releases))
-
-    def add(self, *releases: Release) -> None:
-        """Count ``releases`` without asking whether they fit."""
-        super().add(*self._amplified(releases))
+        epsilons = [guarantee.epsilon(self.agreement.budget.delta) for guarantee in guarantees]
+        return max(epsilons), sum(epsilons) / len(epsilons), label
 
 
 @dataclass(frozen=True)
 class ActualReleases:
-    """Releases that one member has made, in the form the accountant reads: only the local price holds.
+    """Releases that were made, in the form the accountant reads."""
 
-    With masks it is the plan's price: every step ends in a sum or in nothing, so half a run is priced too.
-    """
-
-    plan: Any
-    charged: tuple[Release, ...]
-    node: int | None = None  # whose they are, among others who follow the plan
-
-    @property
-    def observation(self) -> ObservationModel:
-        model: ObservationModel = LocalOnly() if self.node is None else self.plan.observation
-        return model
-
-    @property
-    def n(self) -> int:
-        return int(self.plan.n)
-
-    @property
-    def steps(self) -> int:
-        return int(self.plan.steps)
-
-    @property
-    def is_stationary(self) -> bool:
-        return bool(self.plan.is_stationary)
-
-    @property
-    def width(self) -> int:
-        return int(self.plan.width)
-
-    @property
-    def accounting(self) -> str:
-        return "pld"
-
-    @property
-    def adjacency(self) -> str:
-        return str(self.plan.adjacency)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        assumed: tuple[str, ...] = self.plan.assumptions
-        return assumed
-
-    def schedule(self, k: int) -> Any:
-        return self.plan.schedule(k)
-
-    def releases(self, agent: int) -> Sequence[Release]:
-        if self.node is not None and agent != self.node:
-            planned: Sequence[Release] = self.plan.releases(agent)
-            return planned
-        return [release for release in self.charged if release.sender == agent]
+    n: int
+    steps: int
+    width: int
+    is_stationary: bool
+    observation: ObservationModel
+    adjacency: str
+    assumptions: tuple[str, ...]
+    schedule: Callable[[int], Protocol]
+    releases: Callable[[int], Sequence[Release]]
+    accounting: str = "pld"

@@ -12,15 +12,15 @@ import json
 import re
 import tempfile
 import tomllib
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
-from sottovoce.accounting.budget import Budget
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
@@ -34,27 +34,40 @@ from sottovoce.peers.identity import (
     verify,
 )
 from sottovoce.peers.run_keys import make_mask_key, mask_statement
+from sottovoce.planfile.schema import PlanSection, check_section, check_version
 from sottovoce.secure_sum.keys import session_hash
 
-# What others wrote is shown before it is signed: no control characters that could repaint the price.
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+_DIGEST = re.compile("[0-9a-f]{64}")
+_MOST_STEPS = 10_000_000
+_FILE_KINDS = {
+    b"-----BEGIN CERTI": "a certificate",
+    b"-----BEGIN": "a key",
+    b"SQLite format 3": "a ledger",
+    b"PK": "an archive (NPZ or a spreadsheet)",
+    b"%PDF": "a PDF",
+    b"{": "JSON (a statement or a result)",
+}
+Positive = Annotated[float, Field(gt=0)]
+_Pair = Annotated[tuple[float, float], Field(strict=False)]
+_Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 
 
-def _as_float(value: Any) -> Any:
+def _as_float(value: object) -> object:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Number = Annotated[
-    Any, BeforeValidator(_as_float)
-]  # 1 and 1.0 have one name; the plan judges what else it is
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Number = Annotated[Any, BeforeValidator(_as_float)]  # 1 and 1.0 are one text; the plan checks the value
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+def _refuse_if(problem: object, message: str) -> None:
+    if problem:
+        raise ValueError(message)
+
+
+class _Part(PlanSection):
+    model_config = ConfigDict(strict=True)
 
 
 class Member(_Part):
@@ -74,15 +87,14 @@ class Member(_Part):
             )
         pem = self.certificate.encode()
         try:
-            if fingerprint(pem) != self.fingerprint:
-                raise ValueError(f"the fingerprint of {self.name} is not that of the certificate given")
-            if common_name(pem) != self.name:
-                raise ValueError(f"the certificate of {self.name} was made for {common_name(pem)!r}")
-        except ValueError as error:
-            if "PEM" in str(error) or "asn1" in str(error).lower():
-                raise ValueError(f"the certificate of {self.name} cannot be read") from None
-            raise
-        if self.address != OUTBOUND:
+            digest, owner = fingerprint(pem), common_name(pem)
+        except ValueError:
+            raise ValueError(f"the certificate of {self.name} cannot be read") from None
+        _refuse_if(
+            digest != self.fingerprint, f"the fingerprint of {self.name} is not that of the certificate"
+        )
+        _refuse_if(owner != self.name, f"the certificate of {self.name} was made for {owner!r}")
+        if self.reachable:
             check_address(self.address, f"the address of {self.name}")
         return self
 
@@ -99,7 +111,7 @@ class AlgorithmPart(_Part):
     (``rho``, ``average_from``) is written beside them and checked by that algorithm's plan.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(extra="allow")
 
     name: str
     adjacency: Any
@@ -112,9 +124,9 @@ class AlgorithmPart(_Part):
     sample_rate: Number = None
 
     @model_validator(mode="after")
-    def _ends(self) -> AlgorithmPart:
-        if isinstance(self.steps, int) and self.steps > 10_000_000:
-            raise ValueError(f"steps must be at most 10,000,000 in an agreement, got {self.steps}")
+    def _bounded(self) -> AlgorithmPart:
+        too_many = isinstance(self.steps, int) and self.steps > _MOST_STEPS
+        _refuse_if(too_many, f"steps must be at most {_MOST_STEPS:,} in an agreement, got {self.steps}")
         return self
 
     @property
@@ -132,41 +144,39 @@ class ModelPart(_Part):
     """
 
     kind: Literal["mean", "logistic", "squared", "net"]
-    parameters: Count
+    parameters: Annotated[int, Field(ge=1, le=10_000_000)]
     dtype: Literal["float64", "float32"] | None = None
     net: str = ""
     module: str = ""
     module_sha256: str = ""
     weights_sha256: str = ""
     loss: str = ""
-    options: dict[str, int] = {}
+    options: dict[str, int] = Field(default_factory=dict)
     classes: Annotated[int, Field(ge=3, le=100_000)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> ModelPart:
-        if (self.kind == "net") != bool(self.net or self.module) or (self.net and self.module):
-            raise ValueError(
-                'a model of kind \'net\' names its network in net = "..." or module = "mynet:build", others '
-                "have none"
-            )
-        if bool(self.module) != bool(self.module_sha256) or bool(self.module) != bool(self.weights_sha256):
-            raise ValueError(
-                "a module of one's own is named with module_sha256 and weights_sha256, the digests of its "
-                "file and of the weights it starts from"
-            )
-        for digest in (self.module_sha256, self.weights_sha256):
-            if digest and not re.fullmatch("[0-9a-f]{64}", digest):
-                raise ValueError("a SHA-256 is 64 hexadecimal digits, lower case")
-        if self.module and not re.fullmatch("[A-Za-z0-9_]{1,60}:[A-Za-z0-9_]{1,60}", self.module):
-            raise ValueError('a module is named "file:function", for example "mynet:build"')
-        if self.classes is not None and self.kind != "logistic":
-            raise ValueError("classes is for a logistic model of several classes; a network has its own")
-        if self.loss and self.kind != "net":
-            raise ValueError("loss is for networks; a linear model has its own")
-        if self.kind == "net" and self.dtype == "float64":
-            raise ValueError("networks compute in float32: dtype must be 'float32'")
-        if self.kind in ("logistic", "squared") and self.dtype == "float32":
-            raise ValueError("linear models compute in float64: dtype must be 'float64'")
+        is_net, digests = self.kind == "net", (self.module_sha256, self.weights_sha256)
+        _refuse_if(
+            is_net != bool(self.net or self.module) or (self.net and self.module),
+            'a model of kind \'net\' names its network in net = "..." or module = "mynet:build", others '
+            "have none",
+        )
+        _refuse_if(
+            any(bool(digest) != bool(self.module) for digest in digests),
+            "a module of one's own is named with module_sha256 and weights_sha256, the digests of its file "
+            "and of the weights it starts from",
+        )
+        wrong = any(digest and not _DIGEST.fullmatch(digest) for digest in digests)
+        _refuse_if(wrong, "a SHA-256 is 64 hexadecimal digits, lower case")
+        unnamed = self.module and not re.fullmatch("[A-Za-z0-9_]{1,60}:[A-Za-z0-9_]{1,60}", self.module)
+        _refuse_if(unnamed, 'a module is named "file:function", for example "mynet:build"')
+        wrong = self.classes is not None and self.kind != "logistic"
+        _refuse_if(wrong, "classes is for a logistic model of several classes; a network has its own")
+        _refuse_if(self.loss and not is_net, "loss is for networks; a linear model has its own")
+        computed = {"net": "float32", "mean": self.dtype}.get(self.kind, "float64")
+        wrong = self.dtype not in (None, computed)
+        _refuse_if(wrong, f"a model of kind {self.kind!r} computes in {computed}: dtype must be {computed!r}")
         return self
 
     @property
@@ -184,24 +194,24 @@ class DataPart(_Part):
 
     features: Annotated[tuple[str, ...], Field(strict=False)] = ()
     target: str = ""
-    bounds: dict[str, Annotated[tuple[Finite, Finite], Field(strict=False)]] = {}
-    categories: dict[str, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] = {}
+    bounds: dict[str, _Pair] = Field(default_factory=dict)
+    categories: dict[str, _Names] = Field(default_factory=dict)
     classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     intercept: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> DataPart:
-        known = (*self.features, self.target)
-        for name in (*self.bounds, *self.categories):
-            if name not in known:
-                raise ValueError(f"{name!r} is not among the features")
-        if self.bounds and set(self.features) - set(self.bounds) - set(self.categories):
-            lacking = sorted(set(self.features) - set(self.bounds) - set(self.categories))[0]
-            raise ValueError(f"bounds lacks {lacking!r}; it needs a pair for every numeric feature")
-        if any(not low < high for low, high in self.bounds.values()):
-            raise ValueError("bounds are pairs [low, high] with low < high")
-        if len(self.classes) == 1 or len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes are two or more different names")
+        declared = {*self.bounds, *self.categories}
+        unknown = sorted(declared - {*self.features, self.target})
+        _refuse_if(unknown, f"{', '.join(map(repr, unknown))}: not among the features")
+        lacking = sorted(set(self.features) - declared) if self.bounds else []
+        _refuse_if(
+            lacking, f"bounds lacks {', '.join(map(repr, lacking))}; every numeric feature needs a pair"
+        )
+        unordered = any(not low < high for low, high in self.bounds.values())
+        _refuse_if(unordered, "bounds are pairs [low, high] with low < high")
+        alike = len(self.classes) == 1 or len(set(self.classes)) < len(self.classes)
+        _refuse_if(alike, "classes are two or more different names")
         return self
 
     @property
@@ -209,8 +219,8 @@ class DataPart(_Part):
         """How rows become features; None where arrays are taken as they are."""
         if not self.features:
             return None
-        numeric = [name for name in self.features if name not in self.categories]
-        scales = {n: Scale.from_bounds(*self.bounds[n], n) for n in numeric if n in self.bounds}
+        numeric = [name for name in self.features if name in self.bounds and name not in self.categories]
+        scales = {name: Scale.from_bounds(*self.bounds[name], name) for name in numeric}
         return Columns(self.features, scales, self.categories)
 
 
@@ -265,111 +275,99 @@ class Agreement(_Part):
     membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     continues: str = ""
     start: str = ""
-    signatures: dict[str, str] = {}
-    mask_keys: dict[str, str] = {}
+    signatures: dict[str, str] = Field(default_factory=dict)
+    mask_keys: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
-        shown = (("title", self.title, 200), ("graph", self.graph, 1_000_000))
-        for field, text, most in (*shown, ("protocol", self.algorithm.protocol or "-", 200)):
-            if not text or len(text) > most or not text.isprintable():
-                raise ValueError(f"the {field} must be one line of at most {most:,} printable characters")
-        names = [m.name for m in self.members]
-        prints = [m.fingerprint for m in self.members]
-        if len(set(names)) < len(names) or len(set(prints)) < len(prints):
-            raise ValueError("every member needs a name and a certificate of its own")
-        called = [m.address for m in self.members if m.reachable]
-        if len(set(called)) < len(called):
-            raise ValueError("every member needs an address of its own")
-        if self.relay:
-            check_address(self.relay, "the address of the relay")
-        if self.network.n != len(names):
-            raise ValueError(f"the graph {self.graph} has {self.network.n} nodes for {len(names)} members")
-        if (
-            self.data.features
-            and self.model.kind == "mean"
-            and len(self.data.features) != self.model.parameters
-        ):
-            raise ValueError("a mean has one parameter per feature")
-        self._obeys_graph()
-        width = None if self.data.columns is None else len(self.data.columns.names) + self.data.intercept
-        if width is not None and self.model.kind in ("logistic", "squared"):
-            wanted = width * (self.model.classes or 1)
-            if self.model.parameters != wanted:
-                raise ValueError(
-                    f"parameters must be {wanted} for these features, got {self.model.parameters}"
-                )
-        if self.data.classes and self.model.kind == "logistic":
-            if len(self.data.classes) != (self.model.classes or 2):
-                raise ValueError(f"there are {len(self.data.classes)} classes; say so in the model's classes")
+        # others wrote these lines, and a member reads them before it signs: no control characters
+        lines = (("title", self.title, 200), ("graph", self.graph, 1_000_000))
+        for field, line, most in (*lines, ("protocol", self.algorithm.protocol or "-", 200)):
+            wrong = not line or len(line) > most or not line.isprintable()
+            _refuse_if(wrong, f"the {field} must be one line of at most {most:,} printable characters")
+        self._check_members()
+        self._check_model()
+        self._check_connections()
         protocol = self.plan.schedule(0)
-        if self.timing.late == "drop" and not protocol.tolerates_dropout:
-            raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
-        for field, text in (("continues", self.continues), ("start", self.start)):
-            if text and not re.fullmatch("[0-9a-f]{64}", text):
-                raise ValueError(f"{field} must be 64 hexadecimal digits")
-        if self.continues and not self.membership_version:
-            raise ValueError(
-                "what continues a run is a membership version of its own: membership version must be at "
-                "least 1"
-            )
-        if self.start and not self.continues:
-            raise ValueError("a start belongs to a membership version that continues a run")
-        unknown = set(self.signatures) - set(names)
-        if unknown:
-            raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")
-        unsigned = sorted(set(self.mask_keys) - set(self.signatures))
-        if unsigned:
-            raise ValueError(f"the mask key of {unsigned[0]} is not signed; keys come with signatures")
-        if self.mask_keys and not self.masked:
-            raise ValueError("mask keys are for masked sums; this protocol has none")
-        for name, key in self.mask_keys.items():
-            if not re.fullmatch("[0-9a-f]{64}", key):
-                raise ValueError(f"the mask key of {name} must be 64 hexadecimal digits")
+        wrong = self.timing.late == "drop" and not protocol.tolerates_dropout
+        _refuse_if(wrong, f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
+        self._check_continuation()
+        self._check_signatures()
         return self
 
-    def _obeys_graph(self) -> None:
+    def _check_members(self) -> None:
+        n, addresses = len(self.members), [member.address for member in self.members if member.reachable]
+        distinct = min(len({m.name for m in self.members}), len({m.fingerprint for m in self.members}))
+        _refuse_if(distinct < n, "every member needs a name and a certificate of its own")
+        _refuse_if(len({*addresses}) < len(addresses), "every member needs an address of its own")
+        if self.relay:
+            check_address(self.relay, "the address of the relay")
+        _refuse_if(self.network.n != n, f"the graph {self.graph} has {self.network.n} nodes for {n} members")
+
+    def _check_model(self) -> None:
+        model, data = self.model, self.data
+        wrong = data.features and model.kind == "mean" and len(data.features) != model.parameters
+        _refuse_if(wrong, "a mean has one parameter per feature")
+        if data.columns is not None and model.kind in ("logistic", "squared"):
+            wanted = (len(data.columns.names) + data.intercept) * (model.classes or 1)
+            wrong = model.parameters != wanted
+            _refuse_if(wrong, f"parameters must be {wanted} for these features, got {model.parameters}")
+        wrong = data.classes and model.kind == "logistic" and len(data.classes) != (model.classes or 2)
+        _refuse_if(wrong, f"there are {len(data.classes)} classes; say so in the model's classes")
+
+    def _check_connections(self) -> None:
         """Refuse a protocol that connects members who are no neighbors, and neighbors who cannot meet.
 
-        Trees and walks go along edges by construction; the last step of a walk, and exchanges, are looked at.
+        Trees and walks go along edges by construction; the last step of a walk, and exchanges, are checked.
         """
-        edges = {(int(u), int(v)) for u, v in self.network.edges}
-        plan = self.plan
-        for k in {0, plan.steps - 1}:
-            protocol = plan.schedule(k)
-            for u in range(len(self.members)):
+        names, edges = [member.name for member in self.members], set(map(tuple, self.network.edges.tolist()))
+        for k in {0, self.plan.steps - 1}:
+            protocol = self.plan.schedule(k)
+            first = range(min(protocol.rounds, 2 * len(names) + 2))  # later rounds repeat these
+            for u, name in enumerate(names):
                 local = protocol.local(u)
-                looked = range(min(protocol.rounds, 2 * len(self.members) + 2))  # later ones repeat these
-                for v in sorted({v for t in looked for v in local.sends(t)}):
-                    if (min(u, v), max(u, v)) not in edges:
-                        raise ValueError(
-                            f"{protocol.name} connects {self.members[u].name} with {self.members[v].name}, "
-                            f"who are no neighbors in {self.graph[:80]}; take a graph that has this edge, "
-                            "or a tree"
-                        )
-        apart = [(u, v) for u, v in sorted(edges) if not self._meet(u, v)]
-        if apart:
-            u, v = apart[0]
-            raise ValueError(
-                f"{self.members[u].name} and {self.members[v].name} are neighbors and both outbound, so "
-                "neither can call the other; give one an address, or add the line relay = 'host:port'"
+                for v in sorted({v for t in first for v in local.sends(t)}):
+                    _refuse_if(
+                        (min(u, v), max(u, v)) not in edges,
+                        f"{protocol.name} connects {name} with {names[v]}, who are no neighbors in "
+                        f"{self.graph[:80]}; take a graph that has this edge, or a tree",
+                    )
+        for u, v in sorted(edges):
+            _refuse_if(
+                not (self.relay or self.members[u].reachable or self.members[v].reachable),
+                f"{names[u]} and {names[v]} are neighbors and both outbound, so neither can call the other; "
+                "give one an address, or add the line relay = 'host:port'",
             )
 
-    def _meet(self, u: int, v: int) -> bool:
-        return bool(self.relay) or self.members[u].reachable or self.members[v].reachable
+    def _check_continuation(self) -> None:
+        for field, digest in (("continues", self.continues), ("start", self.start)):
+            wrong = digest and not _DIGEST.fullmatch(digest)
+            _refuse_if(wrong, f"{field} must be 64 hexadecimal digits")
+        wrong = self.continues and not self.membership_version
+        _refuse_if(wrong, "an agreement that continues a run needs a membership_version of at least 1")
+        wrong = self.start and not self.continues
+        _refuse_if(wrong, "start belongs to an agreement that continues a run")
+
+    def _check_signatures(self) -> None:
+        unknown = sorted(set(self.signatures) - {member.name for member in self.members})
+        _refuse_if(unknown, f"{', '.join(unknown)} signed but is not a member")
+        unsigned = sorted(set(self.mask_keys) - set(self.signatures))
+        _refuse_if(unsigned, f"the mask key of {', '.join(unsigned)} is not signed; signatures bring keys")
+        wrong = self.mask_keys and not self.masked
+        _refuse_if(wrong, "mask keys are for masked sums; this protocol has none")
+        for name, key in self.mask_keys.items():
+            wrong = not _DIGEST.fullmatch(key)
+            _refuse_if(wrong, f"the mask key of {name} must be 64 hexadecimal digits")
 
     def neighbors(self, node: int) -> tuple[int, ...]:
         """Return the members that may talk to ``node``: its neighbors in the graph."""
-        neighbors_after = {int(v) for u, v in self.network.edges if u == node}
-        return tuple(sorted(neighbors_after | {int(u) for u, v in self.network.edges if v == node}))
+        return tuple(self.network.neighbors(node).tolist())
 
     @cached_property
     def network(self) -> graphs.Network:
         """The graph, with its weights."""
         if self.graph.startswith("file:"):
             raise ValueError("the graph must be in the agreement itself; list its edges as 'edges:0-1,1-2'")
-        if self.graph.startswith("edges:"):
-            return _edge_list(self.graph, len(self.members))
         return graphs.parse(self.graph)
 
     @cached_property
@@ -379,7 +377,7 @@ class Agreement(_Part):
 
     @property
     def seed(self) -> int:
-        """Public chance: the run's name as a number."""
+        """Public randomness: the run's name as a number."""
         return int.from_bytes(self.run, "big")
 
     @property
@@ -425,49 +423,41 @@ class Agreement(_Part):
         return mask_statement(self.run, self.membership_version, bytes.fromhex(self.mask_keys.get(name, "")))
 
     @property
-    def member_budget(self) -> Budget:
-        """The budget of every member: local view, with masks against as many members as are tolerated."""
-        return Budget(self.budget.epsilon, self.budget.delta, adjacency=self.algorithm.adjacency)
-
-    @property
     def witness(self) -> int:
         """After how many rows all members must hold a ledger's head; rarer among many, who all answer."""
         return self.timing.witness or 32 * max(1, len(self.members) // 8) ** 2
 
     def index(self, name: str) -> int:
         """Return a member's number."""
-        for number, member in enumerate(self.members):
-            if member.name == name:
-                return number
-        raise ConfigError(f"{name} is not a member of this agreement; its members are {self._names()}.")
+        names = [member.name for member in self.members]
+        if name not in names:
+            raise ConfigError(
+                f"{name} is not a member of this agreement; its members are {', '.join(names)}."
+            )
+        return names.index(name)
 
     def require_signatures(self, *, where: str = "the agreement") -> None:
         """Raise unless every member has signed exactly this agreement, with a certificate valid today."""
         for member in self.members:
-            signature = self.signatures.get(member.name)
-            if signature is None:
+            name, certificate = member.name, member.certificate.encode()
+            if name not in self.signatures:
+                raise ConfigError(f"{where} is not signed by {name}; every member signs with `peer agree`.")
+            if self.masked and name not in self.mask_keys:
                 raise ConfigError(
-                    f"{where} is not signed by {member.name}; every member signs with `peer agree`."
+                    f"{where} has no mask key of {name}; its sums are masked, so {name} signs again with "
+                    "`peer agree`."
                 )
-            if self.masked and member.name not in self.mask_keys:
-                raise ConfigError(
-                    f"{where} has no mask key of {member.name}; its sums are masked, so {member.name} signs "
-                    "again with `peer agree`."
-                )
-            check_certificate(member.certificate.encode(), f"of {member.name} in {where}")
+            check_certificate(certificate, f"of {name} in {where}")
             try:
-                raw = bytes.fromhex(signature)
+                signature = bytes.fromhex(self.signatures[name])
             except ValueError:
-                raw = b""
-            if not verify(member.certificate.encode(), raw, self.signed_content(member.name)):
+                signature = b""
+            if not verify(certificate, signature, self.signed_content(name)):
                 raise IdentityError(
-                    f"The signature of {member.name} is not for this text: {where} was changed after "
-                    "signing; sign it again."
+                    f"The signature of {name} is not for this text: {where} was changed after signing; sign "
+                    "it again."
                 )
         _ = self.session  # two members with one key are refused
-
-    def _names(self) -> str:
-        return ", ".join(m.name for m in self.members)
 
 
 def check_address(address: str, whose: str) -> str:
@@ -499,25 +489,24 @@ def read_agreement(path: str | Path) -> Agreement:
 
 def parse_agreement(raw: bytes, where: str) -> Agreement:
     """Return the agreement in ``raw``, TOML."""
-    other = _kind(raw)
-    if other:
-        raise ConfigError(f"{where} is {other}, not an agreement; `sottovoce peer agree` writes agreements.")
+    kind = next((name for mark, name in _FILE_KINDS.items() if raw.lstrip().startswith(mark)), None)
+    if kind is not None:
+        raise ConfigError(f"{where} is {kind}, not an agreement; `sottovoce peer agree` writes agreements.")
     try:
         content = tomllib.loads(raw.decode())
-        if content.get("version") != 1:
-            raise ConfigError(_version_error(content.get("version")))
+        check_version(content, where)
         if "members" not in content:
             raise ConfigError(
-                "it has no [[members]], so it is a draft or a plan file; `peer agree` with --member "
+                f"{where} has no [[members]], so it is a draft or a plan file; `peer agree` with --member "
                 "and --out makes an agreement of a draft."
             )
-        return Agreement.model_validate(content)
+        return check_section(Agreement, content, where)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} is not valid TOML: {error}.") from None
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {_sentence(error)}.") from None
     except SottovoceError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        # names in the file are others' words: no control characters reach the terminal
+        message = "".join(c if c.isprintable() else "?" for c in str(error))
+        raise ConfigError(message if message.startswith(where) else f"{where}: {message}") from None
 
 
 def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | None = None) -> Agreement:
@@ -532,23 +521,23 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
     >>> sorted(sign_agreement(file, ada).signatures)
     ['ada']
     """
-    path = Path(path)
+    path, name = Path(path), identity.name
     agreement = read_agreement(path)
-    member = agreement.members[agreement.index(identity.name)]
+    member = agreement.members[agreement.index(name)]
     if member.fingerprint != identity.fingerprint:
         raise IdentityError(
-            f"{path} lists another certificate for {identity.name} ({member.fingerprint[:16]}) than this "
+            f"{path} lists another certificate for {name} ({member.fingerprint[:16]}) than this "
             f"identity's ({identity.fingerprint[:16]}); ask for the right one to be listed."
         )
     if not agreement.masked:
-        return _with_signatures(path, agreement, {identity.name: identity.sign(agreement.run).hex()}, {})
+        return _with_signatures(path, agreement, {name: identity.sign(agreement.run).hex()}, {})
     if secrets is None:
         raise ConfigError(
             f"The sums of {path} are masked, so signing makes a key; say in which folder to keep it."
         )
     public = make_mask_key(secrets, agreement.run, agreement.membership_version).public
     signature = identity.sign(mask_statement(agreement.run, agreement.membership_version, public))
-    return _with_signatures(path, agreement, {identity.name: signature.hex()}, {identity.name: public.hex()})
+    return _with_signatures(path, agreement, {name: signature.hex()}, {name: public.hex()})
 
 
 def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
@@ -560,9 +549,10 @@ def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
 
 
 def _with_signatures(
-    path: Path, agreement: Agreement, more: dict[str, str], more_keys: dict[str, str]
+    path: Path, agreement: Agreement, signatures: dict[str, str], mask_keys: dict[str, str]
 ) -> Agreement:
-    signed, keys = {**agreement.signatures, **more}, {**agreement.mask_keys, **more_keys}
+    """Write an agreement with more signatures; nothing else of the file changes."""
+    signed, keys = {**agreement.signatures, **signatures}, {**agreement.mask_keys, **mask_keys}
     body = path.read_text(encoding="utf-8").split("\n[signatures]")[0].rstrip("\n")
     tables = {"signatures": dict(sorted(signed.items())), "mask_keys": dict(sorted(keys.items()))}
     written = to_toml({name: table for name, table in tables.items() if table})
@@ -574,7 +564,9 @@ def _with_signatures(
     return again
 
 
-def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[str, str]]) -> Agreement:
+def write_agreement(
+    path: str | Path, draft: Mapping[str, object], members: Sequence[Mapping[str, str]]
+) -> Agreement:
     """Write ``draft`` (title, graph, algorithm, model, ...) and the members as an agreement file."""
     text = to_toml({**draft, "members": list(members)})
     agreement = parse_agreement(text.encode(), str(path))
@@ -618,48 +610,3 @@ def member_entry(certificate: bytes, address: str) -> dict[str, str]:
         "fingerprint": fingerprint(certificate),
         "certificate": certificate.decode(),
     }
-
-
-def _edge_list(text: str, n: int) -> graphs.Network:
-    import networkx as nx
-
-    graph = nx.Graph()
-    graph.add_nodes_from(range(n))
-    try:
-        pairs = [
-            tuple(int(end) for end in part.split("-")) for part in text.removeprefix("edges:").split(",")
-        ]
-        graph.add_edges_from((u, v) for u, v in pairs)
-    except ValueError:
-        raise ValueError(f"edges must read like 'edges:0-1,1-2', got {text!r}") from None
-    return graphs.from_networkx(graph)
-
-
-def _kind(raw: bytes) -> str:
-    """Return what a file is that is certainly no agreement, by its first bytes; else nothing."""
-    begins = raw.lstrip()[:16]
-    kinds = (
-        (b"-----BEGIN CERTI", "a certificate"),
-        (b"-----BEGIN", "a key"),
-        (b"SQLite format 3", "a ledger"),
-        (b"PK", "an archive (NPZ or a spreadsheet)"),
-        (b"%PDF", "a PDF"),
-        (b"{", "JSON (a statement or a record)"),
-    )
-    return next((name for mark, name in kinds if begins.startswith(mark)), "")
-
-
-def _version_error(version: Any) -> str:
-    if version is None:
-        return "an agreement begins with the line version = 1, and this file has none; add it."
-    if isinstance(version, int) and version > 1:
-        return f"it is of version {version}, and this program reads version 1; upgrade sottovoce."
-    return f"version must be 1, got {version!r}; this program reads agreements of version 1 only."
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    sentence = f"{place}: {message}" if place else message
-    return "".join(c if c.isprintable() else "?" for c in sentence)  # names in the file are others' words

@@ -182,7 +182,7 @@ class MemberDirectory:
         return RunCharge(
             population or "",
             agreed_run.agreement.title,
-            tuple(agreed_run.releases(node)),
+            tuple(agreed_run.plan.releases(node)),
             views,
             run=agreed_run.agreement.run.hex(),
             continues=earlier,

@@ -261,7 +261,7 @@ class _Chain:
                 earlier = list(stored["about"].get("before", [])) or None
             except LedgerError as error:
                 self.remarks.append(f"the run {run[:16]} is counted as planned: {error}")
-        releases = tuple(agreed_run.releases(node)) if left is None else left
+        releases = tuple(agreed_run.plan.releases(node)) if left is None else left
         part = {
             "run": run,
             "membership_version": old.membership_version,

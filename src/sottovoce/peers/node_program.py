@@ -2,7 +2,7 @@
 
 `StepProgram` drives the same `Algorithm` that the stacked runner drives, hosting one agent, over
 ``protocol.local(node)`` of every step. Rounds are counted through the whole run: step k begins at round
-``starts[k]``. The gate that the algorithm was built with writes down every draw, so the ledger charges what
+``starts[k]``. The mechanism that the algorithm was built with records every draw, so the ledger charges what
 was drawn, not what was planned.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,11 +20,12 @@ from sottovoce import protocols
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError, PeerError
 from sottovoce.mechanisms.base import Mechanism
+from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
-Rounds = list[tuple[tuple[int, ...], tuple[int, ...]]]  # per round: who is sent to, who is heard
+Round = tuple[tuple[int, ...], tuple[int, ...]]  # who is sent to, who is heard
 
 
 class StepProgram:
@@ -37,10 +39,10 @@ class StepProgram:
     source : the recording mechanism the algorithm was built with. Its noise source also serves protocols that
         add fresh noise in a round; that noise carries no data and costs nothing.
     masked : grid, keys and chain, where sums are masked.
-    keys : the key of the run, where noise and lots are functions of one; its noise is the source's.
-    steady : whether every step talks as the first does; then only that one is looked at.
-    beside : members to be in contact with though no row goes to them: heads of ledgers pass from contact to
-        contact, so a member that a drawn schedule leaves out must still be reached.
+    keys : the key of the run, where noise and batches are functions of one; its noise is the source's.
+    stationary : whether every step has the protocol of the first.
+    also_contacts : members to be in contact with though no row goes to them: heads of ledgers pass from
+        contact to contact, so a member that a drawn schedule leaves out must still be reached.
     """
 
     def __init__(
@@ -53,26 +55,26 @@ class StepProgram:
         source: Mechanism,
         masked: MaskedRows | None = None,
         keys: RunKeys | None = None,
-        steady: bool = False,
-        beside: Sequence[int] = (),
+        stationary: bool = False,
+        also_contacts: Sequence[int] = (),
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
         self.source, self.masked, self.keys = source, masked, keys
-        # who talks to whom in every round is asked for often, and of old rounds too: it is read off once
-        self._talks: list[Rounds] = []
+        # who talks to whom is needed often, for past rounds too, and is read off the protocols once
+        self._talks: list[list[Round]] = []
         last = None
-        for protocol in map(schedule, range(min(steps, 1) if steady else steps)):
+        for protocol in map(schedule, range(min(steps, 1) if stationary else steps)):
             self._talks.append(self._talks[-1] if protocol is last else _talks(protocol, node))
             last = protocol
         lengths = [len(step) for step in self._talks]
-        # where each step begins, and where the last ends; every step is as long as the first if steady
-        whole = range(0, (steps + 1) * lengths[0], lengths[0]) if steady and any(lengths) else None
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(int).tolist()
-        self.starts: Sequence[int] = starts if whole is None else whole
+        # where each step begins, and where the last ends; a range, so that ten million steps take no memory
+        self.starts: Sequence[int] = [0, *itertools.accumulate(lengths)]
+        if stationary and any(lengths):
+            self.starts = range(0, (steps + 1) * lengths[0], lengths[0])
         self.rounds: int = self.starts[-1]
         self.window = 2 * max(lengths, default=1) + 1
         met = {s for step in self._talks for to, whence in step for s in (*to, *whence)}
-        self.contacts = tuple(sorted(met | set(beside)))
+        self.contacts = tuple(sorted(met | set(also_contacts)))
         self.begun = False
         self._step = self._round = 0
         self._state: Any = None
@@ -92,20 +94,23 @@ class StepProgram:
 
     def begin(self) -> None:
         """Make the first row."""
-        self._rekey()
+        if self.keys is not None:
+            self.source.set_batch_key(self.keys.batches)
         self._state = self.algorithm.init()
         self.begun = True
         self._open()
 
     def sends(self, r: int) -> tuple[int, ...]:
         """Return who gets this node's row in round ``r``."""
-        k, t = self._place(r)
-        return self._talks[k % len(self._talks)][t][0]
+        return self._talk(r)[0]
 
     def expects(self, r: int) -> tuple[int, ...]:
         """Return whose rows this node needs in round ``r``."""
-        k, t = self._place(r)
-        return self._talks[k % len(self._talks)][t][1]
+        return self._talk(r)[1]
+
+    def _talk(self, r: int) -> Round:
+        k = bisect.bisect_right(self.starts, r) - 1
+        return self._talks[k % len(self._talks)][r - self.starts[k]]
 
     def message(self) -> np.ndarray:
         """Return the row of the present round."""
@@ -132,18 +137,16 @@ class StepProgram:
         return np.asarray(self.algorithm.output(self._state))[0]
 
     def snapshot(self) -> bytes:
-        """Return everything needed to go on from here: keys of lots and masks too, until the last step."""
+        """Return everything needed to go on from here: keys of batches and masks too, until the last step."""
         local = {} if self._local is None else _variables(self._local)
-        return pack((self._step, self._round, self._state, local, self._secrets()))
-
-    def _secrets(self) -> dict[str, Any]:
         batches = self.source.random.batches if self._step < self.steps and self.keys is None else None
-        return {
+        secrets = {
             "batches": batches.hex() if isinstance(batches, bytes) else batches,
             "keys": None if self.keys is None else self.keys.to_dict(),
             "masked": None if self.masked is None else self.masked.to_dict(),
             "chain": self._chain.hex(),
         }
+        return pack((self._step, self._round, self._state, local, secrets))
 
     def restore(self, state: bytes) -> None:
         """Go on from a snapshot."""
@@ -187,33 +190,24 @@ class StepProgram:
             self.keys.erase()
 
     @property
-    def _round_noise(self) -> Any:
+    def _round_noise(self) -> NoiseSource:
         return self.source.random.noise if self.keys is None else self.keys.round_noise
-
-    def _rekey(self) -> None:
-        """Take the lots and hidden choices of this turn from the run's key."""
-        if self.keys is not None:
-            self.source.set_batch_key(self.keys.batches)
 
     def _close(self) -> None:
         assert self._local is not None
         received = self._local.result()
-        content = self._step.to_bytes(8, "little") + np.ascontiguousarray(received).tobytes()
-        self._chain = hashlib.sha256(self._chain + content).digest()
+        raw = np.ascontiguousarray(received).tobytes()
+        self._chain = hashlib.sha256(self._chain + self._step.to_bytes(8, "little") + raw).digest()
         if self.keys is not None:
-            self.keys.received(np.ascontiguousarray(received).tobytes())
-            self._rekey()
+            self.keys.received(raw)
+            self.source.set_batch_key(self.keys.batches)  # batches of a step follow from what came before it
         if self.masked is not None:
             received = self.masked.mean(received, self._step)
         self._state = self.algorithm.update(self._state, received[None], self._step)
         self._step, self._round = self._step + 1, 0
 
-    def _place(self, r: int) -> tuple[int, int]:
-        k = bisect.bisect_right(self.starts, r) - 1
-        return k, r - self.starts[k]
 
-
-def _talks(protocol: protocols.Protocol, node: int) -> Rounds:
+def _talks(protocol: protocols.Protocol, node: int) -> list[Round]:
     """Return (sends, expects) of every round of one step."""
     local = protocol.local(node)
     return [(local.sends(t), local.expects(t)) for t in range(protocol.rounds)]
@@ -221,9 +215,5 @@ def _talks(protocol: protocols.Protocol, node: int) -> Rounds:
 
 def _variables(local: protocols.NodeState) -> dict[str, Any]:
     """Return the variables of a local state machine, without the protocol it belongs to."""
-    fixed = ("node", "rounds")
-    return {
-        name: value
-        for name, value in vars(local).items()
-        if name not in fixed and not isinstance(value, protocols.Protocol)
-    }
+    variables = {name: value for name, value in vars(local).items() if name not in ("node", "rounds")}
+    return {name: value for name, value in variables.items() if not isinstance(value, protocols.Protocol)}

@@ -572,7 +572,7 @@ class Peer:
         """Return what this member has revealed, to whom, under which assumptions."""
         budget, part = self.agreement.budget, self.agreement.algorithm
         draws = int(sum(self.core.spending.counts.values()))
-        planned = sum(release.draws for release in self.agreed_run.releases(self.node))
+        planned = sum(release.draws for release in self.agreed_run.plan.releases(self.node))
         left_out = [[r, self.agreement.members[s].name] for r, s in sorted(self.core.dropped)]
         # against one member only the whole agreed schedule was accounted: half of it can tell more
         as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"

@@ -12,7 +12,6 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,9 +49,8 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
     # with masks the agreement charges what so many others together see, as the run itself does
     amplification, tolerate = float(about.get("noise_amplification", 1.0)), int(about.get("tolerate", 0))
-    spending = Spending(budget)
-    for release in saved.releases:
-        spending.add(replace(release, noise_std=release.noise_std * amplification))
+    spending = Spending(budget, share=amplification**-2)
+    spending.add(*saved.releases)
     spent = spending.epsilon() if spending.counts else 0.0
     newest: dict[int, int] = {}
     for r, sender in saved.heard:

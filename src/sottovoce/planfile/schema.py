@@ -9,7 +9,7 @@ options of the algorithm's plan (`sottovoce.algorithms.build`), which checks the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -26,17 +26,26 @@ if TYPE_CHECKING:
 
 VERSION = 1
 NOISE_OPTIONS = ("noise_multiplier", "noise_std", "noise_ratio")
-# options of a plan that stand in a section of their own
-ELSEWHERE = {
-    "objective": "[objective] or [model]",
-    "network": "[network]",
-    "protocol": "[protocol]",
-    "seed": "[protocol] seed",
-    "sizes": "[data]",
-    "records": "[data]",
-    "users": "[data] users",
-    **{key: f"[noise] {key}" for key in NOISE_OPTIONS},
+# Options of a plan that have another place than the algorithm's section: in a plan file, and in an agreement.
+_PLACES = {
+    "objective": ("[objective] or [model]", "[model]"),
+    "network": ("[network]", "graph"),
+    "protocol": ("[protocol]", ""),
+    "seed": ("[protocol] seed", "it is the hash of the agreement"),
+    "sizes": ("[data]", "sizes stay private, write batch_size and sample_rate"),
+    "records": ("[data]", ""),
+    "users": ("[data] users", ""),
+    "noise_multiplier": ("[noise] noise_multiplier", ""),
+    "noise_std": ("[noise] noise_std", "noise_multiplier, noise over clip_norm"),
+    "noise_ratio": ("[noise] noise_ratio", ""),
+    "accounting": ("", "peers always account with privacy loss distributions"),
+    "dim": ("", "[model] parameters"),
+    "radius": ("", "clip_norm"),
+    "path": ("", "it follows from the hash of the agreement"),
 }
+ELSEWHERE = {option: place for option, (place, _) in _PLACES.items() if place}
+AGREED_ELSEWHERE = {option: place for option, (_, place) in _PLACES.items() if place}
+_TOP_KEYS = ("version", "title", "accept", "graph", "relay", "membership_version", "continues", "start")
 ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 SectionType = TypeVar("SectionType", bound=BaseModel)
 
@@ -275,11 +284,7 @@ def check_plan_file(tables: Mapping[str, Any], where: str) -> PlanFile:
     Traceback (most recent call last):
     sottovoce.errors.ConfigError: plan.toml has 2 problems: (1) [network] grph is not known (did you mean 'graph'?); expected one of graph, matrix, weights, names. (2) [noise] noise_std: noise_std must be a finite number of at least 0, got -1.
     """  # noqa: E501
-    version = tables.get("version")
-    if version is None:
-        raise ConfigError(f"{where} has no version; write version = {VERSION} at its top.")
-    if version != VERSION or isinstance(version, bool):
-        raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")
+    check_version(tables, where)
     problems, settings = [], None
     try:
         settings = PlanFile.model_validate(dict(tables))
@@ -290,6 +295,15 @@ def check_plan_file(tables: Mapping[str, Any], where: str) -> PlanFile:
         raise ConfigError(_message(where, problems))
     assert settings is not None
     return settings
+
+
+def check_version(tables: Mapping[str, object], where: str) -> None:
+    """Raise unless a file is of the version that this package reads."""
+    version = tables.get("version")
+    if version is None:
+        raise ConfigError(f"{where} has no version; write version = {VERSION} at its top.")
+    if version != VERSION or isinstance(version, bool):
+        raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")
 
 
 def _misplaced(tables: Mapping[str, Any]) -> list[str]:
@@ -316,25 +330,41 @@ def _misplaced(tables: Mapping[str, Any]) -> list[str]:
 
 def _option_problems(section: str, options: Mapping[str, Any]) -> list[str]:
     """Return the options in [average] or [train] that the algorithm does not have, or has elsewhere."""
-    from sottovoce.algorithms.build import plan_options, suggestion
-
     name = "averaging" if section == "average" else options.get("algorithm")
     if not isinstance(name, str):
         return []  # a problem of the section itself
     if section == "train" and name == "averaging":
         return ["averaging is written as [average], without [train]."]
+    keys = (AverageSection if section == "average" else TrainSection).model_fields
     try:
-        known = plan_options(name)
+        return misplaced_options(
+            section, name, options, ELSEWHERE, [key for key in keys if key != "adjacency"]
+        )
     except InvalidInput as error:
         return [f"[{section}]: {error}"]
-    own = AverageSection if section == "average" else TrainSection
-    offered = [key for key in known if key not in ELSEWHERE]
+
+
+def misplaced_options(
+    section: str,
+    name: str,
+    options: Iterable[str],
+    elsewhere: Mapping[str, str],
+    keys: Collection[str] = (),
+) -> list[str]:
+    """Return a sentence about each option that the algorithm ``name`` does not have, or has ``elsewhere``.
+
+    ``keys`` are those of the section itself.
+    """
+    from sottovoce.algorithms.build import plan_options, suggestion
+
+    known = plan_options(name)
+    offered = [key for key in known if key not in elsewhere]
     problems = []
     for key in options:
-        if key in ELSEWHERE:
-            problems.append(f"[{section}] {key} has its own place: {ELSEWHERE[key]}.")
-        elif key not in known and (key == "adjacency" or key not in own.model_fields):
-            near = suggestion(key, [*offered, *own.model_fields])
+        if key in elsewhere:
+            problems.append(f"[{section}] {key} has its own place: {elsewhere[key]}.")
+        elif key not in known and key not in keys:
+            near = suggestion(key, [*offered, *keys])
             problems.append(
                 f"[{section}]: {name} has no option {key!r}{near}; it knows {', '.join(offered)}."
             )
@@ -355,7 +385,11 @@ def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
     sentences: dict[str, str] = {}
     meant: set[str] = set()
     for problem in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
-        parts = [str(part) for part in problem["loc"] if not str(part)[:1].isupper() and "[" not in str(part)]
+        *path, key = map(str, problem["loc"] or [""])
+        # pydantic names the alternatives of a union by their types
+        parts = [part for part in path if not part[:1].isupper() and "[" not in part]
+        if problem["type"] == "extra_forbidden" or not (key[:1].isupper() or "[" in key):
+            parts.append(key)
         place = _place(parts)
         if problem["type"] == "extra_forbidden":
             known = _known_keys(section, parts[:-1])
@@ -371,22 +405,25 @@ def _sentence(place: str, problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return f"{place} is missing."
     if problem["type"] == "value_error":  # raised by a check of this package
-        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+        message = problem["msg"].removeprefix("Value error, ").rstrip(".") + "."
+        return f"{place}: {message}" if place else message
     value = repr(problem["input"])
     shown = value if len(value) <= 60 else value[:57] + "..."
     return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}, got {shown}."
 
 
 def _place(parts: Sequence[str]) -> str:
-    if not parts:
-        return "the file"
+    if not any(parts):
+        return ""
     if len(parts) == 1:
-        return parts[0] if parts[0] in ("title", "accept", "version") else f"[{parts[0]}]"
+        return parts[0] if parts[0] in _TOP_KEYS else f"[{parts[0]}]"
     return f"[{parts[0]}] {'.'.join(parts[1:])}"
 
 
 def _known_keys(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
     for part in parts:
+        if part not in section.model_fields:  # the number of a table among several
+            continue
         annotation = section.model_fields[part].annotation
         options = [annotation, *getattr(annotation, "__args__", ())]
         section = next((t for t in options if isinstance(t, type) and issubclass(t, BaseModel)), section)
