@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -81,12 +81,10 @@ class UsersADMM(Plan):
 
     @property
     def n(self) -> int:
-        """Number of users."""
         return self.users
 
     @property
     def width(self) -> int:
-        """Numbers in one row: the features."""
         return n_params(self.objective)
 
     @property
@@ -97,15 +95,14 @@ class UsersADMM(Plan):
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return super()._announced(agents) if math.isfinite(self.clip_norm) else None
 
-    def prepared(self, data: Any) -> Shards:
+    def prepared(self, data: object) -> Shards:
         """Return the users' records, checked."""
-        data = as_agent_records(data)
-        if data.n != self.users:
-            raise InvalidInput(f"The plan is for {self.users} users, the data have {data.n}.")
-        return self.objective.prepared(data)
+        records = as_agent_records(data)
+        if records.n != self.users:
+            raise InvalidInput(f"The plan is for {self.users} users, the data have {records.n}.")
+        return self.objective.prepared(records)  # type: ignore[arg-type]  # which refuses others
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return zeros."""
+    def starting(self, data: Shards, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         return np.zeros((len(list(agents)), data.dim))
 
 
@@ -160,7 +157,6 @@ class CentralADMM(CentralPlan):
 
     @property
     def width(self) -> int:
-        """Numbers in one row: the features."""
         return n_params(self.objective)
 
     @property
@@ -179,7 +175,6 @@ class CentralADMM(CentralPlan):
         return super()._announced(agents) if math.isfinite(self.clip_norm) else None
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
-        """Return the mechanism before the holder's records."""
         return self._mechanism(RecordProxMechanism, agents, random, data=data)
 
     def algorithm(self, source: ProximalMechanism, start: np.ndarray) -> Algorithm:
@@ -200,6 +195,6 @@ class CentralADMM(CentralPlan):
 
         return Algorithm(init, message, update, lambda state: prox(state.common[0]))
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return z and z^."""
         return {"coef": rows[0], "mean": state.common[0][0]}

@@ -16,14 +16,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import View
-from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
@@ -31,13 +30,14 @@ from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
     Adjacency,
     NoiseAllocation,
+    allowed_mu,
     as_network_argument,
     check_adjacency,
     check_noise_allocation,
     check_protocol,
     not_a_protocol,
 )
-from sottovoce.algorithms.plan import Plan, noise_on_grid
+from sottovoce.algorithms.plan import Adversary, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network, as_network
@@ -148,12 +148,10 @@ class PrivateAveraging(Plan):
 
     @property
     def n(self) -> int:
-        """Number of nodes."""
         return int(self.protocol.n)
 
     @property
     def width(self) -> int:
-        """Numbers in a row."""
         return self.dim
 
     @property
@@ -179,9 +177,6 @@ class PrivateAveraging(Plan):
         mean = math.fsum(self.site_weights) / self.n
         return tuple(weight / mean for weight in self.site_weights)
 
-    def _grid_or_none(self) -> MaskGrid | None:
-        return self.grid  # a method, because plans are pickled with their schedule
-
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None over other protocols and without noise."""
@@ -206,7 +201,6 @@ class PrivateAveraging(Plan):
         return (Release(agent, 0, sensitivity, self._noise_stds[agent], count=times),) if times else ()
 
     def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
-        """Return the mechanism before the hosted nodes' rows."""
         if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
             raise InvalidInput(
                 f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
@@ -244,10 +238,9 @@ class PrivateAveraging(Plan):
         return None if self.protocol.adds_noise else super()._announced(agents)
 
     def algorithm(self, source: ValueMechanism, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the nodes that ``source`` hosts."""
         return averaging(source)
 
-    def prepared(self, data: Any) -> np.ndarray:
+    def prepared(self, data: object) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the center later."""
         rows = _validate.rows(data, self.n, "data", finite=False)
         _validate.point(self.center, "center", rows.shape[1])
@@ -272,27 +265,24 @@ class PrivateAveraging(Plan):
         views: tuple[View, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
+    def calibrated_to(
+        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
+    ) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
         if epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, view, **adversary)
         if self.noise_std == 0:
             return self.with_noise(self.radius).calibrated_to(epsilon, delta, view, **adversary)
         check_noise_allocation(self.noise, view)
-        allowed = gaussian_mu(epsilon, delta)
-        if allowed <= 0:
-            raise BudgetInfeasible(
-                f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
-            )
-        # The share h does not depend on the noise, so mu at noise s is mu at this noise, times this over s.
-        noise = self.noise_std * self.privacy(view, **adversary).mu / allowed
-        if noise == 0:
+        allowed = allowed_mu(epsilon, delta)
+        last, before = self.noise_std, self.privacy(view, **adversary).mu
+        if before == 0:
             raise BudgetInfeasible(
                 "This observer learns nothing of this user at any noise; calibrate for another pair or view."
             )
-        plan = self.with_noise(noise)
-        before, mu = self.privacy(view, **adversary).mu, plan.privacy(view, **adversary).mu
-        last = self.noise_std
+        # The share h does not depend on the noise, so mu at noise s is mu at this noise, times this over s.
+        plan = self.with_noise(last * before / allowed)
+        mu = plan.privacy(view, **adversary).mu
         for _ in range(20):
             if abs(mu / allowed - 1) <= 1e-12 or last == plan.noise_std:
                 break
@@ -315,7 +305,6 @@ class PrivateAveraging(Plan):
         return plan
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
         values: dict[str, Any] = {
             "algorithm": self.name,
             "protocol": self.protocol.name,
@@ -352,7 +341,7 @@ def noise_in_result(plan: PrivateAveraging) -> float | None:
     return float(np.sqrt(protocol.noise_variance(np.square(plan._noise_stds)).max()))
 
 
-def _site_weights(weights: Any, protocol: Protocol) -> tuple[float, ...] | None:
+def _site_weights(weights: Sequence[float] | None, protocol: Protocol) -> tuple[float, ...] | None:
     """Refuse weights that are not one public positive number per node, or where noise follows no node."""
     if weights is None:
         return None
@@ -369,7 +358,7 @@ def _site_weights(weights: Any, protocol: Protocol) -> tuple[float, ...] | None:
     return tuple(_validate.positive(weight, "a site's weight") for weight in weights)
 
 
-def Muffliato(protocol: Any, noise_std: float, radius: float, **options: Any) -> PrivateAveraging:
+def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any) -> PrivateAveraging:
     """Return `PrivateAveraging` by gossip (Algorithm 1 of [1]) or accelerated gossip (Algorithm 2).
 
     Parameters are those of `PrivateAveraging`; a network stands for accelerated gossip on it.

@@ -17,6 +17,7 @@ from sottovoce.algorithms import registry
 from sottovoce.algorithms.plan import UNSPENT, Plan
 from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
+from sottovoce.objectives.base import Objective
 
 __all__ = ["build_plan", "frozen", "missing_options", "plan_options", "suggestion"]
 
@@ -25,7 +26,7 @@ def build_plan(
     name: str,
     options: Mapping[str, Any],
     *,
-    objective: Any = None,
+    objective: Objective | None = None,
     network: Network | None = None,
     budget: Budget | None = None,
     fits: int | None = None,
@@ -106,6 +107,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: object) -> Any:
     """Return a list of a file as the tuple that a plan holds."""
     return tuple(frozen(item) for item in value) if isinstance(value, list) else value

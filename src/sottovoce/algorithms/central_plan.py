@@ -17,6 +17,7 @@ from sottovoce.errors import DataError, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import HypercubeExchange, Protocol
+from sottovoce.runners import State
 
 ALONE: Protocol = HypercubeExchange(1)  # sends nothing
 
@@ -45,10 +46,9 @@ class CentralPlan(Plan):
         return Schedule(ALONE, self.steps)
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the guarantee of the default view."""
         return [self.privacy()]
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the holder's records as one part, checked; where one is replaced, as many as agreed."""
         shards = self.objective.prepared(as_one_part(data, self.name))
         if shards.n != 1:
@@ -59,11 +59,11 @@ class CentralPlan(Plan):
             )
         return shards
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Shards, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting row: zeros."""
         return np.zeros((1, data.dim))
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the coefficients."""
         return {"coef": rows[0]}
 

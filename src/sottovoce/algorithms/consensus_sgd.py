@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.options import NoiseAllocation, check_noise_allocation
+from sottovoce.algorithms.plan import Adversary
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
@@ -116,8 +117,9 @@ class ConsensusSGD(GradientPlan):
         stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
         return tuple((np.array(stds) / moves).tolist())
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
-        """Return this plan with the least noise that meets a budget."""
+    def calibrated_to(
+        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
+    ) -> Self:
         check_noise_allocation(self.noise, view)
         return super().calibrated_to(epsilon, delta, view, **adversary)
 
@@ -134,7 +136,6 @@ class ConsensusSGD(GradientPlan):
         return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
     def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
         return consensus_sgd(source, start, self, decay=source.decay)
 
 

@@ -114,7 +114,6 @@ class Decor(GradientPlan):
         return mechanism
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
         return muffliato_sgd(source, start, self.rate)
 
 

@@ -17,18 +17,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
 from sottovoce._validate import clip, non_negative, several
 from sottovoce.accounting.accountant import View
-from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.options import Adjacency, check_adjacency
+from sottovoce.algorithms.options import Adjacency, allowed_mu, check_adjacency
+from sottovoce.algorithms.plan import Adversary
 from sottovoce.data.base import Shards, is_sparse
-from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
@@ -130,7 +130,7 @@ class DPCD(CentralPlan):
         std = sensitivity / self._preliminary_mu
         return (Release(agent, 0, sensitivity, std, adjacency, stream=PRELIMINARY), coordinates)
 
-    def prepared(self, data: Any) -> Shards:
+    def prepared(self, data: object) -> Shards:
         """Return the holder's records, checked: dense, as many as agreed, as wide as the plan."""
         shards: Shards = super().prepared(data)
         if is_sparse(shards.X):
@@ -140,7 +140,6 @@ class DPCD(CentralPlan):
         return shards
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
-        """Return the mechanism before the holder's records."""
         smoothness_mu = self._preliminary_mu
         return self._mechanism(CoordinateMechanism, agents, random, data=data, smoothness_mu=smoothness_mu)
 
@@ -189,20 +188,18 @@ class DPCD(CentralPlan):
 
         return Algorithm(init, message, update, output, block)
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the coefficients, the last iterate, and the smoothness that was used."""
         model: CDModel = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
+    def calibrated_to(
+        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
+    ) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
         if self.smoothness_mu is not None or epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, view, **adversary)
-        allowed = gaussian_mu(epsilon, delta)
-        if allowed <= 0:
-            raise BudgetInfeasible(
-                f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
-            )
+        allowed = allowed_mu(epsilon, delta)
         unit = self.with_noise(1.0)
         plan = unit.with_noise(unit.privacy(view, **adversary).mu / allowed)
         # the last places: never above the target

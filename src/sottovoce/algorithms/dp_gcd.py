@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class DPGCD(CentralPlan):
             for stream, kind in enumerate(("noisy-max", "laplace"))
         )
 
-    def prepared(self, data: Any) -> Shards:
+    def prepared(self, data: object) -> Shards:
         """Return the holder's records, checked, dense or sparse."""
         shards: Shards = super().prepared(data)
         if isinstance(self.smoothness, tuple) and len(self.smoothness) != shards.dim:
@@ -95,7 +95,6 @@ class DPGCD(CentralPlan):
         return shards
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
-        """Return the mechanism before the holder's records."""
         return self._mechanism(NoisyMaxMechanism, agents, random, data=data)
 
     def algorithm(self, source: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
@@ -120,7 +119,7 @@ class DPGCD(CentralPlan):
             output=lambda state: state.common.w,
         )
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the coefficients, and which coordinates were chosen, in order."""
         return {"coef": rows[0], "chosen": state.common.chosen}
 

@@ -88,10 +88,9 @@ class DPSGD(GradientPlan):
         return self._schedule(ALONE)
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the guarantee of the default view."""
         return [self.privacy()]
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the holder's records, checked; features must be dense."""
         if is_sparse(getattr(data, "X", data[0] if isinstance(data, tuple) else None)):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
@@ -132,12 +131,11 @@ class DPSGD(GradientPlan):
             block if source.descends and optimizer.plain else None,
         )
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the coefficients, and the last iterate."""
         return {"coef": rows[0], "last": state.common.theta[0]}
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
         absent = ("protocol", "network", "seed")
         return {key: value for key, value in super().describe().items() if key not in absent}
 

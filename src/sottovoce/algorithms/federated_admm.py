@@ -13,15 +13,14 @@ server adds to its running mean z^ (see `sottovoce.algorithms.admm`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.accounting.accountant import View, account
-from sottovoce.accounting.guarantee import Guarantee, Label
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Federation, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.admm import UsersADMM, regularized
@@ -123,9 +122,6 @@ class FederatedADMM(UsersADMM):
         if protocol.n != self.users:
             raise InvalidInput(f"the network has {protocol.n} nodes, the plan {self.users} users.")
 
-    def _grid_or_none(self) -> MaskGrid | None:
-        return self.grid  # a method, because plans are pickled with their schedule
-
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None with a server, without noise or without a width."""
@@ -156,20 +152,6 @@ class FederatedADMM(UsersADMM):
     def _releases(self) -> dict[int, tuple[Release]]:
         return {}  # thousands of clients are read by the mechanism and by every guarantee
 
-    def privacy(
-        self,
-        view: View | None = None,
-        *,
-        observer: int | None = None,
-        user: int | None = None,
-        colluders: int | Iterable[int] = (),
-        label: Label | None = None,
-        participations: int | None = None,
-    ) -> Guarantee:
-        """Return the guarantee; ``participations`` (local view) is how often the client took part."""
-        who: dict[str, Any] = {"observer": observer, "user": user, "colluders": colluders}
-        return account(self, view, **who, participations=participations, label=label)
-
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and, with a secure sum, the central one; with masks, the members'."""
         stated = [self.privacy("local"), *([self.privacy("central")] if self.secure_sum else [])]
@@ -181,7 +163,6 @@ class FederatedADMM(UsersADMM):
         return 2 * self.steps, 2 * self.users * self.steps  # model down, noisy step up
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> ClientProxMechanism:
-        """Return the mechanism before the hosted clients' records."""
         random = noise_on_grid(self, random, agents, [1.0] * len(agents))
         return self._mechanism(ClientProxMechanism, agents, random, data=data, everyone=self.secure_sum)
 
@@ -209,7 +190,7 @@ class FederatedADMM(UsersADMM):
             output=lambda state: np.repeat(prox(state.common[0]), len(state.own[0]), axis=0),
         )
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return z and z^; who took part stays untold."""
         return {"coef": rows[0], "mean": state.common[0][0]}
 

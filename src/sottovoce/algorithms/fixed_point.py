@@ -113,8 +113,7 @@ class FixedPoint(CentralPlan):
         scale = (self.sensitivity, self.noise_std, self.adjacency)
         return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
-        """Return the mechanism before the operator."""
+    def source(self, data: object, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
         return self._mechanism(FixedPointMechanism, agents, random, data=data, blocks=len(self.start))
 
     def algorithm(self, source: FixedPointMechanism, start: np.ndarray) -> Algorithm:
@@ -137,15 +136,15 @@ class FixedPoint(CentralPlan):
             output=lambda state: state.common[0],
         )
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the data as they are: only the operator reads them."""
         return data
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: object, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public start as one row."""
         return self.start.reshape(1, -1)
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the last iterate, block by block."""
         return {"blocks": rows.reshape(self.start.shape)}
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from sottovoce.algorithms.options import (
     check_protocol,
     not_a_protocol,
 )
-from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
+from sottovoce.algorithms.plan import UNSPENT, Adversary, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
-from sottovoce.data.base import as_agent_records
+from sottovoce.data.base import AgentRecords, as_agent_records
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.mechanisms.base import Announced, Mechanism
@@ -165,7 +165,6 @@ class GradientPlan(Plan):
 
     @property
     def n(self) -> int:
-        """Number of agents."""
         return len(self.sizes) if self.sizes is not None else self.schedule.ungridded(0).n
 
     @property
@@ -189,9 +188,6 @@ class GradientPlan(Plan):
     def _schedule(self, protocol: ScheduleArgument) -> Schedule:
         options = {"network": self.network, "seed": self.seed}
         return Schedule(protocol, self.steps, **options, accept=self._accepted, grid=self._grid_or_none)
-
-    def _grid_or_none(self) -> MaskGrid | None:
-        return self.grid  # a method, because plans are pickled with their schedule
 
     @property
     def grid(self) -> MaskGrid | None:
@@ -282,25 +278,25 @@ class GradientPlan(Plan):
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return super()._announced(agents) if math.isfinite(self.clip_norm or math.inf) else None
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the agents' records, refused unless agents and records are those of the plan."""
-        data = as_agent_records(data)
-        if data.n != self.n:
-            raise InvalidInput(f"The plan is for {self.n} nodes, the data have {data.n} users.")
-        if self.sizes is not None and data.sizes.tolist() != list(self.sizes):
+        records = as_agent_records(data)
+        if records.n != self.n:
+            raise InvalidInput(f"The plan is for {self.n} nodes, the data have {records.n} users.")
+        if self.sizes is not None and records.sizes.tolist() != list(self.sizes):
             raise DataError(
                 f"the plan was made for agents with {list(self.sizes)} records, the data have "
-                f"{data.sizes.tolist()}; make the plan for these data."
+                f"{records.sizes.tolist()}; make the plan for these data."
             )
-        return self.objective.prepared(data)
+        return self.objective.prepared(records)
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows, the same for every agent."""
         rng = np.random.default_rng(random.start)
         dim = self.objective.query(data).width
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 
-    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, data: AgentRecords, random: RunRandomness) -> dict[str, Any]:
         """Return the disagreement of the rows, and their quality on public records."""
         spread = {"disagreement": float(np.mean(np.square(rows - rows.mean(axis=0))))}
         return spread | dict(self.objective.metrics(rows, data))
@@ -309,7 +305,9 @@ class GradientPlan(Plan):
         """Return the learning rate of step ``k``."""
         return float(self.learning_rate(k, self.steps))
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
+    def calibrated_to(
+        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
+    ) -> Self:
         """Return this plan with the least noise that meets a budget.
 
         Under the local view every agent gets the least noise that meets the budget for it: agents with more
@@ -332,7 +330,6 @@ class GradientPlan(Plan):
         return lambda z: compose(self.with_noise(z).releases(agent), method=self.accounting)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
         return {**super().describe(), "learning_rate": vars(self.learning_rate)}
 
 

@@ -82,7 +82,6 @@ class Mafalda(GradientPlan):
         return super().source(data, agents, random)
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
         return muffliato_sgd(source, start, self.rate)
 
 

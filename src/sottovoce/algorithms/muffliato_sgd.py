@@ -71,7 +71,6 @@ class MuffliatoSGD(GradientPlan):
         return self.rate(k) * z * float(self.clip_norm or 1.0) / divisor or 1.0
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts."""
         return muffliato_sgd(source, start, self.rate)
 
 

@@ -6,6 +6,7 @@ Everything here is post-processing of noisy gradients and costs no privacy.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -66,7 +67,7 @@ class Rate:
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * share)) / 2
 
     @classmethod
-    def from_value(cls, value: Any) -> Rate:
+    def from_value(cls, value: float | tuple[float, ...] | list[float] | dict[str, Any] | Rate) -> Rate:
         """Return a rate from a number, a pair (start, end), a mapping or a rate."""
         if isinstance(value, Rate):
             return value
@@ -137,7 +138,7 @@ class Optimizer:
         return self.kind == "sgd" and not self.weight_decay and not self.groups
 
     @classmethod
-    def from_value(cls, value: Any) -> Optimizer:
+    def from_value(cls, value: str | Mapping[str, Any] | Optimizer) -> Optimizer:
         """Return an optimizer from a name, a mapping (our words or torch's) or an optimizer.
 
         A mapping with ``name`` speaks torch: momentum, nesterov, betas, eps, weight_decay.
@@ -175,30 +176,21 @@ class Optimizer:
         self, state: OptimizerState, gradient: np.ndarray, rate: float, theta: np.ndarray | None = None
     ) -> tuple[np.ndarray, OptimizerState]:
         """Return what to subtract from the parameters ``theta`` (needed for decay), and the next state."""
-        scale = gradient.dtype.type
-        factor, decay = self._by_group(gradient)
-        if np.any(decay):
-            assert theta is not None, "weight decay needs the parameters"
-            pull = decay * theta
-            if self.kind == "adamw":
-                step, after = self._step(state, gradient, rate)
-                step = step + scale(rate) * pull
-            else:
-                step, after = self._step(state, gradient + pull, rate)
-        else:
-            step, after = self._step(state, gradient, rate)
+        pull = None  # weight decay, one number or one per column where groups differ
+        if self.weight_decay or self.groups:
+            factor = np.ones(gradient.shape[-1], gradient.dtype)
+            decay = np.full(gradient.shape[-1], self.weight_decay, gradient.dtype)
+            for start, stop, times, own in self.groups:
+                factor[start:stop], decay[start:stop] = times, own
+            if decay.any():
+                assert theta is not None, "weight decay needs the parameters"
+                pull = decay * theta
+        if pull is not None and self.kind != "adamw":
+            gradient = gradient + pull
+        step, after = self._step(state, gradient, rate)
+        if pull is not None and self.kind == "adamw":
+            step = step + gradient.dtype.type(rate) * pull
         return (step * factor if self.groups else step), after
-
-    def _by_group(self, gradient: np.ndarray) -> tuple[Any, Any]:
-        """Factor of the rate and weight decay: numbers, or one per column where groups differ."""
-        scale = gradient.dtype.type
-        if not self.groups:
-            return scale(1), scale(self.weight_decay)
-        factor = np.ones(gradient.shape[-1], gradient.dtype)
-        decay = np.full(gradient.shape[-1], self.weight_decay, gradient.dtype)
-        for start, stop, times, own in self.groups:
-            factor[start:stop], decay[start:stop] = times, own
-        return factor, decay
 
     def _step(
         self, state: OptimizerState, gradient: np.ndarray, rate: float

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce import _validate, protocols
+from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
@@ -49,11 +50,10 @@ def _positive_each(value: float | Sequence[float], name: str) -> float | tuple[f
     return tuple(_validate.positive(v, f"every entry of {name}") for v in _validate.several(value, name))
 
 
-def _noise_multipliers(value: Any, name: str) -> float | tuple[float, ...]:
+def _noise_multipliers(value: float | Sequence[float] | np.ndarray, name: str) -> float | tuple[float, ...]:
     """Return one number, or one per agent where they differ."""
-    several = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
-    if not several:
-        return _validate.non_negative(value, name)
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
+        return _validate.non_negative(value, name)  # type: ignore[arg-type]
     each = tuple(_validate.non_negative(z, name) for z in value)
     if any(each) and not all(each):
         raise InvalidInput(f"agent {each.index(0.0)} has no noise while others do; give every agent some.")
@@ -131,6 +131,16 @@ def check_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
     """Refuse an adjacency that an algorithm is not accounted under."""
     if adjacency not in allowed:
         raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
+
+
+def allowed_mu(epsilon: float, delta: float) -> float:
+    """Return the largest mu of Gaussian privacy within a budget; a budget that allows none is refused."""
+    mu = gaussian_mu(epsilon, delta)
+    if mu <= 0:
+        raise BudgetInfeasible(
+            f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
+        )
+    return mu
 
 
 def check_noise_allocation(noise: str, view: str | None) -> None:

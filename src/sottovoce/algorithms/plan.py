@@ -16,7 +16,7 @@ import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -33,15 +33,27 @@ from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import grid_of
+from sottovoce.noise.samplers import NoiseSource, grid_of
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
-from sottovoce.runners import Algorithm, Result
+from sottovoce.runners import Algorithm, Result, State
 from sottovoce.runners.run import run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 
+RandomSource = RunRandomness | NoiseSource | np.random.Generator | int
+
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
+
+
+class Adversary(TypedDict, total=False):
+    """The arguments of `Plan.privacy` besides the view."""
+
+    observer: int | None
+    user: int | None
+    colluders: int | Iterable[int]
+    label: Label | None
+    participations: int | None
 
 
 class PlanType(ABCMeta):
@@ -155,6 +167,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """
         return None
 
+    def _grid_or_none(self) -> MaskGrid | None:
+        return self.grid  # a method, because plans are pickled with their schedule
+
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What every guarantee of this plan rests on: the number of records is public, except user level."""
@@ -176,7 +191,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return the releases of the hosted agents; None where nothing is claimed."""
         return [self.releases(int(a)) for a in agents]
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the data of all agents, checked against the plan."""
         return data
 
@@ -188,7 +203,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return numbers about the final rows that may be published."""
         return {}
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the arrays of a result besides the rows."""
         return {"coef": rows.mean(axis=0)}
 
@@ -206,6 +221,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         user: int | None = None,
         colluders: int | Iterable[int] = (),
         label: Label | None = None,
+        participations: int | None = None,
     ) -> Guarantee:
         """Return the guarantee against one kind of adversary, before anything runs.
 
@@ -217,10 +233,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             only). None: the default of the plan, ``"network"``, or ``"central"`` with a trusted curator.
         observer, user, colluders : node numbers.
         label : ``"conditional"`` or ``"published"`` for such a number, which is no guarantee.
+        participations : how often the client of a federation took part (local view).
         """
-        return account(self, view, observer=observer, user=user, colluders=colluders, label=label)
+        who: Adversary = {"observer": observer, "user": user, "colluders": colluders}
+        return account(self, view, **(who | {"label": label, "participations": participations}))
 
-    def epsilon(self, delta: float, view: View | None = None, **adversary: Any) -> float:
+    def epsilon(self, delta: float, view: View | None = None, **adversary: Unpack[Adversary]) -> float:
         """Return epsilon at ``delta`` against the default adversary, or the one named."""
         return self.privacy(view, **adversary).epsilon(delta)
 
@@ -271,26 +289,27 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         ----------
         The returned plan was accounted itself: its epsilon is at most the target, and at least 99.9 % of it.
         """
-        trial = cls(*args, **{cls.noise_field: 1.0}, **options)
-        plan: Self = trial.calibrated_to(
-            epsilon, delta, view, observer=observer, user=user, colluders=colluders
-        )
-        return plan
+        trial: Self = cls(*args, **{cls.noise_field: 1.0}, **options)
+        who: Adversary = {"observer": observer, "user": user, "colluders": colluders}
+        return trial.calibrated_to(epsilon, delta, view, **who)
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
+    def calibrated_to(
+        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
+    ) -> Self:
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
-        noise = calibrate(
-            lambda z: self.with_noise(z).privacy(view, **adversary), epsilon, delta, tolerance=UNSPENT
-        )
-        return self.with_noise(noise)
+
+        def guarantee(z: float) -> Guarantee:
+            return self.with_noise(z).privacy(view, **adversary)
+
+        return self.with_noise(calibrate(guarantee, epsilon, delta, tolerance=UNSPENT))
 
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:
         """Return this plan with another amount of noise."""
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
 
-    def run(self, data: Any, rng: Any, **options: Any) -> Result:
+    def run(self, data: object, rng: RandomSource, **options: Any) -> Result:
         """Execute the plan in this process; see `sottovoce.runners.run` for the options.
 
         ``rng`` is a numpy Generator (a simulation) or a noise source.

@@ -115,7 +115,6 @@ class RandomWalkSGD(GradientPlan):
 
     @property
     def n(self) -> int:
-        """Number of nodes."""
         return int(self.network.n)
 
     @cached_property
@@ -188,7 +187,7 @@ class RandomWalkSGD(GradientPlan):
 
         return Algorithm(lambda: State(np.asarray(path[0]), (start,)), message, update, output)
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the final model: the last holder's."""
         return {"coef": rows[self._holders[-1]]}
 
@@ -299,7 +298,7 @@ class SecretWalkSGD(RandomWalkSGD):
             self._releases[agent] = (replace(whole, step=0, steps=visits),)
         return self._releases[agent]
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the agents' records checked, also against the public bound on their length."""
         if not self.final_public:
             raise InvalidInput(
@@ -317,7 +316,6 @@ class SecretWalkSGD(RandomWalkSGD):
         return records
 
     def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> RandomWalkMechanism:
-        """Return the mechanism before all nodes' records."""
         if list(agents) != list(range(self.n)):
             raise InvalidInput('a walk on a secret path runs in one process; peers take path="public".')
         return self._mechanism(RandomWalkMechanism, agents, random, data=data)
@@ -355,7 +353,7 @@ class SecretWalkSGD(RandomWalkSGD):
 
         return Algorithm(init, message, update, lambda state: state.own.theta, block)
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the mean of the tokens' models, and how often every node contributed."""
         return {"coef": rows.mean(axis=0), "contributions": state.own.counts}
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -109,7 +109,6 @@ class TokenADMM(UsersADMM):
         return self.steps, self.steps
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> TokenProxMechanism:
-        """Return the mechanism before the users' records."""
         if list(agents) != list(range(self.users)):
             raise InvalidInput(f"{self.name} runs in one process, where all users are hosted.")
         return self._mechanism(TokenProxMechanism, agents, random, data=data)
@@ -147,7 +146,7 @@ class TokenADMM(UsersADMM):
             block=block,
         )
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return z, z^, and how often each user held the token."""
         token: Token = state.own
         return {"coef": rows[0], "mean": token.zh[0], "contributions": token.counts}
