@@ -1,4 +1,4 @@
-"""Least noise on a spanning tree without cryptography: who must add how much, and which tree to take.
+"""Least noise on a spanning tree without cryptography: who must add how much.
 
 Links are encrypted, members may add different noise. A coalition C of at most c members sees the sum over
 every component K of the tree without C, so "nobody in a coalition of c learns more than mu of anyone" is
@@ -19,24 +19,29 @@ neighbor of the victim on its own side: no side is open that was not, and every 
 whole. So u is hidden by all the noise but that of its c loudest sides (the parts of the tree without u), and
 coalitions need not be tried.
 
-Unequal requirements (uneven records, budgets per pair) have no closed form; they are the linear program
-itself, which by the same argument needs a number of constraints that grows like n, not like the number of
-coalitions. Masked sums (`sottovoce.protocols.Masked`) need :math:`n/(n - c)\\,\\tau` on any tree.
+Unequal requirements (uneven records) have no closed form; they are the linear program itself, which by the
+same argument needs a number of constraints that grows like n, not like the number of coalitions. Masked sums
+(`sottovoce.protocols.Masked`) need :math:`n/(n - c)\\,\\tau` on any tree.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Protocol, Tree
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 _MOST_SEEN = 2_000_000  # members times coalitions times steps of fresh trees
 _MOST_CUTS = 200
@@ -57,8 +62,10 @@ def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarr
     With these variances times ``(Delta / mu)**2``, changing a member's row by at most ``Delta`` is ``mu``-GDP
     for every coalition of at most c other members that sees nothing but its own links.
     """
-    c, least = _checked(tree, tolerate, floor)
-    return np.where(_degrees(tree) <= c, 1.0, least)
+    c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
+    children = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n)
+    degrees = children + (tree.parents >= 0)
+    return np.where(degrees <= c, 1.0, least)
 
 
 def tree_noise_program(
@@ -69,8 +76,7 @@ def tree_noise_program(
     Parameters
     ----------
     tree, tolerate : as for `least_tree_noise`.
-    required : the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, one per member, or
-        ``[u, v]``, what must hide u from coalitions with v in them.
+    required : the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, or one per member.
     floor : the least share of its own requirement that each member takes.
 
     Guarantees
@@ -78,24 +84,52 @@ def tree_noise_program(
     Every component seen by a coalition of at most ``tolerate`` members holds at least what each of its
     members requires; the solution is scaled up by the solver's rounding.
     """
-    from scipy.optimize import linprog
-
-    c, least = _checked(tree, tolerate, floor)
-    pairs = _requirements(required, tree.n)
-    lowest = least * pairs.max(axis=1)
-    program = _Program(tree, c, pairs)
-    cost, bounds = program.costs_and_bounds(lowest)
-    solution = linprog(
-        cost, A_ub=program.matrix, b_ub=program.sides, bounds=bounds, method="highs",
-        options={"primal_feasibility_tolerance": 1e-9},
-    )  # fmt: skip
-    if not solution.success:
-        raise BudgetInfeasible(f"the least noise on this tree was not found: {solution.message}")
+    c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
+    needs = _requirements(required, tree.n)
+    lowest = least * needs
+    matrix, limits = _constraints(tree, c, needs)
+    cost, bounds = np.zeros((2, matrix.shape[1]))  # only noise costs, and nothing is below zero
+    cost[: tree.n], bounds[: tree.n] = 1.0, lowest
+    solution = _solve(cost, matrix, limits, bounds, primal_feasibility_tolerance=1e-9)
     variances = np.maximum(solution.x[: tree.n], lowest)
-    short = program.shortfall(variances)
+    # by how much the noise must grow to meet all requirements, computed without the solver
+    short = float((needs / np.maximum(tree_hiding(tree, variances, c), 1e-300)).max())
     if short > 1 + 1e-6:
         raise BudgetInfeasible(f"the solver's noise misses a requirement by a factor {short:g}.")
     return variances * max(short, 1.0)
+
+
+def _constraints(tree: Tree, c: int, needs: np.ndarray) -> tuple[sparse.csr_array, np.ndarray]:
+    """Return "every member is hidden" as ``matrix @ x <= limits``; x begins with the n variances.
+
+    The weight of the c heaviest of some sides is ``min_t c t + sum_x max(0, side_x - t)``, so "all but the
+    c heaviest hide u" is linear with one more unknown t per member and one per side of it.
+    """
+    n, size = tree.n, tree.n
+    inside = np.eye(n, dtype=bool)  # [top, member of the subtree]
+    for u in np.argsort(-tree.depths, kind="stable").tolist():
+        if tree.parents[u] >= 0:
+            inside[tree.parents[u]] |= inside[u]
+    entries: list[tuple[int, int, float]] = []
+    limits: list[float] = []
+    for u in np.flatnonzero(needs).tolist():
+        near = np.flatnonzero((tree.parents == u) | (np.arange(n) == tree.parents[u])).tolist()
+        hidden = len(limits)
+        limits.append(-needs[u])
+        if len(near) <= c:  # every side can be cut off: its own noise alone hides u
+            entries.append((hidden, u, -1.0))
+            continue
+        level, size = size, size + 1
+        entries += [(hidden, level, float(c)), *((hidden, w, -1.0) for w in range(n))]
+        for w in near:
+            over, size = size, size + 1
+            row = len(limits)
+            limits.append(0.0)  # side - t - over <= 0
+            entries += [(hidden, over, 1.0), (row, level, -1.0), (row, over, -1.0)]
+            side = inside[w] if tree.parents[w] == u else ~inside[u]
+            entries += [(row, member, 1.0) for member in np.flatnonzero(side).tolist()]
+    rows, columns, values = zip(*entries, strict=True)
+    return sparse.csr_array((values, (rows, columns)), shape=(len(limits), size)), np.array(limits)
 
 
 def fresh_tree_noise(
@@ -120,9 +154,7 @@ def fresh_tree_noise(
     Parameters
     ----------
     trees : the tree of every step; all of them known beforehand, as public seeds make them.
-    tolerate : the size c of the coalitions against which the guarantee holds.
-    required : one number, or one per member, as for `tree_noise_program`.
-    floor : the least share of its own requirement that each member takes.
+    tolerate, required, floor : as for `tree_noise_program`.
     gap : how far above the least total, relatively, the answer may be.
 
     Guarantees
@@ -131,28 +163,24 @@ def fresh_tree_noise(
     the constraint is the leading term of the loss, so compute the cost of the plan. The total is at most
     ``gap`` above the optimum, or an error is raised.
     """
-    from scipy import sparse
-    from scipy.optimize import linprog
-
     if not trees:
         raise InvalidInput("fresh_tree_noise needs the tree of every step, got none.")
     n = trees[0].n
-    c, least = _checked(trees[0], tolerate, floor)
-    needs = _requirements(required, n).max(axis=1)
+    c, least = _coalition_size(trees[0], tolerate, "tolerate"), _validate.probability(floor, "floor")
+    needs = _requirements(required, n)
     blocks, pairs, pair_users = _seen_over_steps(trees, c)
 
     def losses(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         block_noise = blocks @ variances
         return needs[pair_users] * (pairs @ (1 / block_noise)), block_noise
 
-    variances = needs.astype(float)
+    variances = needs
     best = variances * max(losses(variances)[0].max(), 1.0)
     lowest = np.maximum(least * needs, 1e-9 * needs.max())
-    cuts: list[np.ndarray] = []
-    sides: list[float] = []
+    cuts, limits = np.zeros((0, n)), np.zeros(0)
     bound = 0.0
     for _ in range(_MOST_CUTS):
-        pair_losses, block_noise = losses(variances)
+        pair_losses, _ = losses(variances)
         scaled = np.maximum(variances * max(pair_losses.max(), 1.0), lowest)
         best = scaled if scaled.sum() < best.sum() else best
         if best.sum() <= (1 + gap) * bound:
@@ -161,28 +189,51 @@ def fresh_tree_noise(
         at = variances * pair_losses.max()
         pair_losses, block_noise = losses(at)
         worst = np.argsort(-pair_losses)[: 4 * n]
-        slopes = -(sparse.diags_array(needs[pair_users[worst]]) @ pairs[worst]) @ (
-            sparse.diags_array(1 / block_noise**2) @ blocks
-        )
-        rows = np.asarray(slopes.todense())
-        cuts += list(rows)
-        sides += (1 - pair_losses[worst] + rows @ at).tolist()
-        solved = linprog(
-            np.ones(n), A_ub=np.array(cuts), b_ub=np.array(sides),
-            bounds=np.stack([lowest, np.full(n, np.inf)], axis=1), method="highs",
-        )  # fmt: skip
-        if not solved.success:
-            raise BudgetInfeasible(f"the least noise on these trees was not found: {solved.message}")
-        bound = max(bound, float(solved.fun))
+        weights = sparse.diags_array(needs[pair_users[worst]]) @ pairs[worst]
+        slopes = (-weights @ (sparse.diags_array(1 / block_noise**2) @ blocks)).toarray()
+        cuts = np.concatenate([cuts, slopes])
+        limits = np.concatenate([limits, 1 - pair_losses[worst] + slopes @ at])
+        solution = _solve(np.ones(n), cuts, limits, lowest)
+        bound = max(bound, float(solution.fun))
         # halfway to what has been best so far: plain cutting planes jump from corner to corner
-        variances = (np.maximum(solved.x, lowest) + best) / 2
-        slack = np.array(sides) - np.array(cuts) @ solved.x
-        tight = np.flatnonzero(slack < np.quantile(slack, 0.9) + 1e-12) if len(cuts) > 40 * n else None
-        if tight is not None:
-            cuts, sides = [cuts[k] for k in tight], [sides[k] for k in tight]
+        variances = (np.maximum(solution.x, lowest) + best) / 2
+        if len(cuts) > 40 * n:  # forget the loosest cuts
+            slack = limits - cuts @ solution.x
+            tight = slack < np.quantile(slack, 0.9) + 1e-12
+            cuts, limits = cuts[tight], limits[tight]
     raise BudgetInfeasible(
         f"the least noise on these trees is known to {best.sum() / bound - 1:.1%} only; allow a larger gap."
     )
+
+
+def _seen_over_steps(
+    trees: Sequence[Tree], size: int
+) -> tuple[sparse.csr_array, sparse.csr_array, np.ndarray]:
+    """Return the blocks of all steps (block, member), who is hidden in which ((coalition, user), block), and
+    the user of each pair; the entries of the second are one over the number of steps."""
+    n, steps = trees[0].n, len(trees)
+    coalitions = [*combinations(range(n), size)]  # a smaller coalition sees less, so these decide
+    if n * len(coalitions) * steps > _MOST_SEEN:
+        raise InvalidInput(
+            f"{len(coalitions)} coalitions of {size} on {steps} trees are too many to go through; take fewer "
+            "steps or colluders, or one fixed tree."
+        )
+    distinct: dict[bytes, tuple[int, np.ndarray]] = {}
+    rows, columns = [], []
+    for tree in dict.fromkeys(trees):
+        times = sum(one is tree for one in trees)
+        for i, coalition in enumerate(coalitions):
+            for block in tree.blocks(coalition):
+                k, _ = distinct.setdefault(block.tobytes(), (len(distinct), block))
+                rows += (i * n + block).tolist() * times
+                columns += [k] * (len(block) * times)
+    members = np.concatenate([block for _, block in distinct.values()])
+    numbers = np.repeat(np.arange(len(distinct)), [len(block) for _, block in distinct.values()])
+    blocks = sparse.csr_array((np.ones(len(members)), (numbers, members)), (len(distinct), n))
+    present, places = np.unique(rows, return_inverse=True)
+    shape = len(present), len(distinct)
+    pairs = sparse.csr_array((np.full(len(rows), 1 / steps), (places, columns)), shape)
+    return blocks, pairs, present % n
 
 
 def optimal_noise(
@@ -207,30 +258,36 @@ def optimal_noise(
                 "noise."
             )
         trees.append(protocol.sum_tree)
-    needs = tuple(_requirements(required, trees[0].n).max(axis=1).tolist())
-    shapes = tuple(tree.parents.tobytes() for tree in trees)
-    key = (shapes, tolerate, float(floor), needs)
-    if key not in _SOLVED:
-        while len(_SOLVED) >= _KEPT:
-            _SOLVED.pop(next(iter(_SOLVED)))
-        _SOLVED[key] = _optimal(trees, len(set(shapes)) == 1, tolerate, floor, needs)
-    return _SOLVED[key]
+    needs = tuple(_requirements(required, trees[0].n).tolist())
+    return _optimal_noise(tuple(map(_SameShape, trees)), tolerate, float(floor), needs)
 
 
-_SOLVED: dict[Any, tuple[float, ...]] = {}
-_KEPT = 64  # plans whose noise is remembered: calibration asks for the same trees many times
+class _SameShape:
+    """A tree that equals other trees of its shape: calibration asks for the same trees many times."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree, self._shape = tree, tree.parents.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameShape) and self._shape == other._shape
+
+    def __hash__(self) -> int:
+        return hash(self._shape)
 
 
-def _optimal(
-    schedule: Sequence[Tree], fixed: bool, tolerate: int, floor: float, needs: tuple[float, ...]
+@lru_cache(maxsize=64)
+def _optimal_noise(
+    shapes: tuple[_SameShape, ...], tolerate: int, floor: float, needs: tuple[float, ...]
 ) -> tuple[float, ...]:
+    trees = [shape.tree for shape in shapes]
+    fixed = len(set(shapes)) == 1
     if fixed and len(set(needs)) == 1:
-        variances = needs[0] * least_tree_noise(schedule[0], tolerate, floor=floor)
+        variances = needs[0] * least_tree_noise(trees[0], tolerate, floor=floor)
         return tuple(np.sqrt(variances).tolist())
     if fixed:
-        variances = tree_noise_program(schedule[0], tolerate, required=needs, floor=floor)
+        variances = tree_noise_program(trees[0], tolerate, required=needs, floor=floor)
     else:
-        variances = fresh_tree_noise(schedule, tolerate, required=needs, floor=floor)
+        variances = fresh_tree_noise(trees, tolerate, required=needs, floor=floor)
     grid = 1024 / max(needs)
     return tuple(np.sqrt(np.ceil(variances * grid - 1e-6) / grid).tolist())
 
@@ -247,12 +304,11 @@ def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndar
     member's row is part of: its loss against the worst of them is ``Delta**2`` over this, without going
     through them (a test does).
     """
-    each, c = _weights(tree, variances), _colluding(tree, colluders)
-    noise = np.empty(tree.n)
-    for u, beside in enumerate(_sides(tree, each)):
-        # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
-        noise[u] = math.fsum([each[u], *(weight for weight, _ in beside[c:])])
-    return noise
+    c = _coalition_size(tree, colluders, "colluders")
+    own = np.asarray(variances, float).ravel()
+    # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
+    hiding = [math.fsum([own[u], *(weight for weight, _ in sides[c:])]) for u, sides in _sides(tree, own)]
+    return np.array(hiding)
 
 
 def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
@@ -260,241 +316,59 @@ def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) 
 
     They are its neighbors on its loudest sides: see `tree_hiding`.
     """
-    each, c = _weights(tree, variances), _colluding(tree, colluders)
-    return [tuple(sorted(w for _, w in beside[:c])) for beside in _sides(tree, each)]
+    c = _coalition_size(tree, colluders, "colluders")
+    own = np.asarray(variances, float).ravel()
+    return [tuple(sorted(w for _, w in sides[:c])) for _, sides in _sides(tree, own)]
 
 
-# ---- sides of a member ---------------------------------------------------------------------------------
-
-
-def _weights(tree: Tree, variances: ArrayLike) -> np.ndarray:
-    each = np.asarray(variances, float).ravel()
-    if each.shape != (tree.n,) or not (np.isfinite(each).all() and (each >= 0).all()):
+def _sides(tree: Tree, variances: np.ndarray) -> list[tuple[int, list[tuple[float, int]]]]:
+    """Return, per member, the noise of the parts of the tree without it, loudest first, and who is next to
+    it there."""
+    if variances.shape != (tree.n,) or not (np.isfinite(variances).all() and (variances >= 0).all()):
         raise InvalidInput(f"variances must be {tree.n} finite numbers of at least 0, got {variances!r}.")
-    return each
-
-
-def _colluding(tree: Tree, colluders: int) -> int:
-    c = _validate.count(colluders, "colluders")
-    if c >= tree.n:
-        raise InvalidInput(f"colluders must leave somebody of {tree.n} members, got {c}.")
-    return c
-
-
-def _subtrees(tree: Tree) -> list[list[int]]:
-    """The members below and at each node."""
-    below: list[list[int]] = [[u] for u in range(tree.n)]
-    for u in np.argsort(-tree.depths, kind="stable").tolist():
-        if tree.parents[u] >= 0:
-            below[int(tree.parents[u])] += below[u]
-    return below
-
-
-def _sides(tree: Tree, weights: np.ndarray) -> list[list[tuple[float, int]]]:
-    """Return, per member, what the parts of the tree without it weigh and who is next to it there; heaviest
-    first."""
     order = np.argsort(-tree.depths, kind="stable").tolist()
-    parents = tree.parents.tolist()
-    under = weights.tolist()
+    parents, under = tree.parents.tolist(), variances.tolist()
+    below: list[list[tuple[float, int]]] = [[] for _ in range(tree.n)]
     for u in order:
         if parents[u] >= 0:
             under[parents[u]] += under[u]
-    children: list[list[int]] = [[] for _ in range(tree.n)]
-    for u, parent in enumerate(parents):
-        if parent >= 0:
-            children[parent].append(u)
+            below[parents[u]].append((under[u], u))
     above = [0.0] * tree.n  # added up from the top, so that no weight is the difference of larger ones
     for u in reversed(order):
-        for child in children[u]:
-            others = (under[w] for w in children[u] if w != child)
-            above[child] = math.fsum([weights[u], above[u], *others])
-    return [
-        sorted(
-            [*((under[w], w) for w in children[u]), *([(above[u], parents[u])] if parents[u] >= 0 else [])],
-            key=lambda side: (-side[0], side[1]),
-        )
-        for u in range(tree.n)
-    ]
+        for _, child in below[u]:
+            others = (weight for weight, w in below[u] if w != child)
+            above[child] = math.fsum([variances[u], above[u], *others])
+    sides = [[*below[u], (above[u], parents[u])] if parents[u] >= 0 else below[u] for u in range(tree.n)]
+    return [(u, sorted(beside, key=lambda side: (-side[0], side[1]))) for u, beside in enumerate(sides)]
 
 
-class _Program:
-    """The linear program of least noise, with one constraint per member, or per pair where pairs differ.
+def _solve(
+    cost: np.ndarray,
+    matrix: np.ndarray | sparse.csr_array,
+    limits: np.ndarray,
+    lowest: np.ndarray,
+    **options: float,
+) -> OptimizeResult:
+    from scipy.optimize import linprog
 
-    The weight of the c heaviest of some sides is ``min_t c t + sum_x max(0, side_x - t)``, so "all but the
-    c heaviest hide u" is linear with one more unknown t per member and one per side of it.
-    """
-
-    def __init__(self, tree: Tree, c: int, pairs: np.ndarray) -> None:
-        self.tree, self.c = tree, c
-        self.size = tree.n
-        self.entries: list[tuple[int, int, float]] = []
-        self.limits: list[float] = []
-        self.requirements: list[tuple[int, int, float]] = []  # member, colluder (or -1), what it needs
-        everyone = _subtrees(tree)
-        inside = np.zeros((tree.n, tree.n), dtype=bool)  # [top, member of the subtree]
-        for u, below in enumerate(everyone):
-            inside[u, below] = True
-        near = [
-            np.flatnonzero((tree.parents == u) | (np.arange(tree.n) == tree.parents[u])).tolist()
-            for u in range(tree.n)
-        ]
-        for u in range(tree.n):
-            sides = [inside[w] if tree.parents[w] == u else ~inside[u] for w in near[u]]
-            if np.ptp(np.delete(pairs[u], u)) == 0:  # the same against every observer
-                self.hide(u, sides, c, -1, float(np.delete(pairs[u], u)[0]))
-                continue
-            for v in range(tree.n):
-                if v != u and pairs[u, v] > 0:
-                    self.hide(u, [_cut(tree, inside, u, v, side) for side in sides], c - 1, v, pairs[u, v])
-
-    def hide(self, u: int, sides: list[np.ndarray], count: int, v: int, need: float) -> None:
-        """Ask that u's own noise and its sides but the ``count`` heaviest weigh at least ``need``."""
-        if need <= 0:
-            return
-        self.requirements.append((u, v, need))
-        left = [side for side in sides if side.any()]
-        row = self.row(-need)
-        self.put(row, u, -1.0)
-        if len(left) <= count:
-            return
-        for side in left:
-            for w in np.flatnonzero(side).tolist():
-                self.put(row, w, -1.0)
-        if not count:
-            return
-        level = self.unknown()
-        self.put(row, level, float(count))
-        for side in left:
-            over = self.unknown()
-            self.put(row, over, 1.0)
-            more = self.row(0.0)  # side - t - over <= 0
-            self.put(more, level, -1.0)
-            self.put(more, over, -1.0)
-            for w in np.flatnonzero(side).tolist():
-                self.put(more, w, 1.0)
-
-    def row(self, limit: float) -> int:
-        self.limits.append(limit)
-        return len(self.limits) - 1
-
-    def put(self, row: int, column: int, value: float) -> None:
-        self.entries.append((row, column, value))
-
-    def unknown(self) -> int:
-        self.size += 1
-        return self.size - 1
-
-    @property
-    def matrix(self) -> Any:
-        from scipy import sparse
-
-        rows, columns, values = zip(*self.entries, strict=True)
-        return sparse.csr_array((values, (rows, columns)), shape=(len(self.limits), self.size))
-
-    @property
-    def sides(self) -> np.ndarray:
-        return np.array(self.limits)
-
-    def costs_and_bounds(self, lowest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Only the noise costs; nothing is below zero."""
-        cost, least = np.zeros(self.size), np.zeros(self.size)
-        cost[: self.tree.n], least[: self.tree.n] = 1.0, lowest
-        return cost, np.stack([least, np.full(self.size, np.inf)], axis=1)
-
-    def shortfall(self, variances: np.ndarray) -> float:
-        """Return the factor by which the noise must grow to meet all requirements, without the solver."""
-        hidden = tree_hiding(self.tree, variances, self.c)
-        worst = 0.0
-        for u, v, need in self.requirements:
-            noise = hidden[u] if v < 0 else _hidden_from(self.tree, variances, self.c, u, v)
-            worst = max(worst, need / max(float(noise), 1e-300))
-        return worst
+    bounds = np.stack([lowest, np.full(len(lowest), np.inf)], axis=1)
+    solution = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs", options=options)
+    if not solution.success:
+        raise BudgetInfeasible(f"the least noise on these trees was not found: {solution.message}")
+    return solution
 
 
-def _cut(tree: Tree, inside: np.ndarray, u: int, v: int, side: np.ndarray) -> np.ndarray:
-    """Return what is left of a side of u once v is out of it: what lies between them."""
-    if not side[v]:
-        return side
-    beyond = inside[v] if not inside[v][u] else ~inside[_towards(tree, v, u)]
-    return side & ~beyond
-
-
-def _towards(tree: Tree, v: int, u: int) -> int:
-    """The child of v above u."""
-    while tree.parents[u] != v:
-        u = int(tree.parents[u])
-    return u
-
-
-def _hidden_from(tree: Tree, variances: np.ndarray, c: int, u: int, v: int) -> float:
-    """The noise that hides u from the worst coalition with v in it."""
-    part = next(part for part in tree.blocks([v]) if u in part)
-    if c == 1:
-        return math.fsum(variances[part])
-    left = np.zeros(tree.n)
-    left[part] = variances[part]
-    return float(tree_hiding(tree, left, c - 1)[u])
-
-
-# ---- coalitions ----------------------------------------------------------------------------------------
-
-
-def _checked(tree: Tree, tolerate: int, floor: float) -> tuple[int, float]:
-    c = _validate.count(tolerate, "tolerate")
+def _coalition_size(tree: Tree, size: int, name: str) -> int:
+    c = _validate.count(size, name)
     if c >= tree.n:
-        raise InvalidInput(f"tolerate must be below the {tree.n} members of the tree, got {c}.")
-    return c, _validate.probability(floor, "floor")
-
-
-def _degrees(tree: Tree) -> np.ndarray:
-    children = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n)
-    return children + (tree.parents >= 0)
-
-
-def _seen_over_steps(trees: Sequence[Tree], most: int) -> tuple[Any, Any, np.ndarray]:
-    """Return the blocks of all steps (block, member), who is hidden in which ((coalition, user), block), and
-    the user of each pair; the entries of the second are one over the number of steps."""
-    from scipy import sparse
-
-    n, steps = trees[0].n, len(trees)
-    coalitions = [*combinations(range(n), most)]  # a larger coalition sees more, so these decide
-    if n * len(coalitions) * steps > _MOST_SEEN:
-        raise InvalidInput(
-            f"{len(coalitions)} coalitions of {most} on {steps} trees are too many to go through; take fewer "
-            "steps or colluders, or one fixed tree."
-        )
-    index: dict[bytes, int] = {}
-    distinct: list[np.ndarray] = []
-    rows, columns = [], []
-    for tree in dict.fromkeys(trees):
-        times = sum(one is tree for one in trees)
-        for i, coalition in enumerate(coalitions):
-            for block in tree.blocks(coalition):
-                k = index.setdefault(block.tobytes(), len(index))
-                if k == len(distinct):
-                    distinct.append(block)
-                rows += (i * n + block).tolist() * times
-                columns += [k] * (len(block) * times)
-    members = np.concatenate(distinct)
-    lengths = [len(block) for block in distinct]
-    blocks = sparse.csr_array(
-        (np.ones(len(members)), (np.repeat(np.arange(len(distinct)), lengths), members)), (len(distinct), n)
-    )
-    present = np.unique(rows)
-    pairs = sparse.csr_array(
-        (np.full(len(rows), 1 / steps), (np.searchsorted(present, rows), columns)),
-        (len(present), len(distinct)),
-    )
-    return blocks, pairs, present % n
+        raise InvalidInput(f"{name} must be below the {tree.n} members of the tree, got {c}.")
+    return c
 
 
 def _requirements(required: ArrayLike, n: int) -> np.ndarray:
-    pairs = np.asarray(required, float)
-    if pairs.ndim <= 1 and pairs.shape in ((), (n,)):
-        pairs = np.broadcast_to(pairs.reshape(-1, 1), (n, n))
-    if pairs.shape != (n, n) or not (np.isfinite(pairs).all() and (pairs >= 0).all() and pairs.any()):
+    needs = np.asarray(required, float)
+    if needs.shape not in ((), (n,)) or not (np.isfinite(needs).all() and (needs >= 0).all() and needs.any()):
         raise InvalidInput(
-            f"required must be positive: one number, one per member ({n}) or one per pair ({n}, {n}), got "
-            f"shape {pairs.shape}."
+            f"required must be positive: one number, or one per member ({n}), got shape {needs.shape}."
         )
-    return pairs
+    return np.broadcast_to(needs, (n,)).copy()
