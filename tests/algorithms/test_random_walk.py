@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.accounting.observation.random_walk import walk_curve
+from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.accounting.published.formulas import published_walk_loss
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD, holders, published_losses
@@ -168,17 +168,8 @@ def test_the_pairwise_price_is_the_path_accountant_s():
         one = RandomWalkSGD(
             GLM(), plan.network, 7, 0.5, 1.0, 3.0, cap=5, tokens=2, final_public=public, **SECRET
         )
-        want = walk_curve(
-            plan.network,
-            7,
-            user=2,
-            observer=0,
-            noise_to_sensitivity=1.5,
-            cap=5,
-            tokens=2,
-            final_public=public,
-            contractive=False,
-        )
+        model = TokenWalk(plan.network, 7, tokens=2, cap=5, final_public=public)
+        want = model.curve(user=2, observer=0, noise_to_sensitivity=1.5)
         found = one.privacy("pairwise", observer=0, user=2)
         assert found.label == "exact"
         assert found.rdp(3.0) == pytest.approx(min(want.renyi(3.0), one.privacy("local").rdp(3.0)))

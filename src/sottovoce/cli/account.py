@@ -105,7 +105,7 @@ def account(
         assessment = assess(network, averaging, observer, together, own_noise, tick)
     assessment |= privacy_cost(averaging, observer, together, noise, epsilon, delta, network)
     if published:
-        from sottovoce.accounting.published.bounds import published_bounds
+        from sottovoce.accounting.published.assessment import published_bounds
 
         bounds = published_bounds(
             network, averaging, steps=1 if steps is None else steps, noise_std=noise, assessed=assessment

@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import (
+    TokenWalk,
     complete_passage,
     first_passage,
-    walk_curve,
     walk_loss,
 )
 from sottovoce.errors import InvalidInput
 
 
-def over_all_paths(
-    network, T, u, v, alpha, sigma, *, cap=None, final_public=False, contractive=True, start=None
-):
+def over_all_paths(network, T, u, v, alpha, sigma, *, cap=None, final_public=False, contractive=True):
     W, n, c = network.W.toarray(), network.n, alpha / (2 * sigma**2)
     total = 0.0
     for path in itertools.product(range(n), repeat=T):
-        weight = 1 / n if start is None else float(path[0] == start)
+        weight = 1 / n
         for a, b in itertools.pairwise(path):
             weight *= W[a, b]
         if weight == 0:
@@ -56,12 +54,6 @@ def test_every_path_of_length_seven(options):
         found = walk_loss(first_passage(network, 7, u, v), [1.5, 3.0], 0.8, **options)
         expected = [over_all_paths(network, 7, u, v, alpha, 0.8, **options) for alpha in (1.5, 3.0)]
         np.testing.assert_allclose(found, np.minimum(expected, math.inf), rtol=1e-13, atol=1e-14)
-
-
-def test_a_fixed_start():
-    network = sv.graphs.star(4)
-    found = walk_loss(first_passage(network, 6, 1, 2, start=0), 2.0, 1.0)[0]
-    assert found == pytest.approx(over_all_paths(network, 6, 1, 2, 2.0, 1.0, start=0), rel=1e-13)
 
 
 def test_closed_form_on_the_complete_graph():
@@ -124,13 +116,13 @@ def test_overflow_is_infinite_not_small():
 
 
 def test_tokens_add_up_and_contraction_lowers_the_curve():
-    network = sv.graphs.hypercube(3)
-    one = walk_curve(network, 30, noise_to_sensitivity=6.0, observer=0, user=7)
-    two = walk_curve(network, 30, noise_to_sensitivity=6.0, observer=0, user=7, tokens=2)
-    assert two.renyi(2.0) == pytest.approx(2 * one.renyi(2.0))
-    plain = walk_curve(network, 30, noise_to_sensitivity=6.0, observer=0, user=7, contractive=False)
-    assert plain.epsilon(1e-5) > one.epsilon(1e-5)
+    def curve(observer=0, user=7, **options):
+        walk = TokenWalk(sv.graphs.hypercube(3), 30, final_public=False, **{"contractive": True, **options})
+        return walk.curve(user, observer, 6.0)
+
+    assert curve(tokens=2).renyi(2.0) == pytest.approx(2 * curve().renyi(2.0))
+    assert curve(contractive=False).epsilon(1e-5) > curve().epsilon(1e-5)
     with pytest.raises(InvalidInput, match="must differ"):
-        walk_curve(network, 30, noise_to_sensitivity=6.0, observer=3, user=3)
+        curve(3, 3)
     with pytest.raises(InvalidInput):
         walk_loss(complete_passage(3, 5), 1.0, 1.0)

@@ -78,7 +78,7 @@ class TokenWalk(ObservationModel):
         curves: list[Curve] = []
         for done, (observer, user) in enumerate(pairs, 1):
             (key,) = query.counts(user)
-            curves.append(self._curve(user, observer, key.ratio))
+            curves.append(self.curve(user, observer, key.ratio))
             query.report_progress(done)
         assumptions = ["the path does not depend on data", "the observer is honest but curious"]
         if self.contractive:
@@ -89,24 +89,24 @@ class TokenWalk(ObservationModel):
             assumptions.append("the final model stays hidden")
         return query.answer("exact", Curve.least([Curve.worst(curves), local.curve]), assumptions)
 
-    def _curve(self, user: int, observer: int, noise_to_sensitivity: float) -> Curve:
-        return walk_curve(
-            self.network,
-            self.steps,
-            user=user,
-            observer=observer,
-            noise_to_sensitivity=noise_to_sensitivity,
-            tokens=self.tokens,
+    def curve(self, user: int, observer: int, noise_to_sensitivity: float) -> Curve:
+        """Return the loss of ``user`` to ``observer``; independent tokens add up."""
+        passage = first_passage(self.network, self.steps, user, observer)
+        values = walk_loss(
+            passage,
+            WALK_ORDERS,
+            noise_to_sensitivity,
             cap=self.cap,
             final_public=self.final_public,
             contractive=self.contractive,
         )
+        return Curve.rdp((WALK_ORDERS, values.tolist()), self.tokens)
 
     def _pairs(self, query: Query) -> list[tuple[int, int]] | None:
         """Return the (observer, user) pairs whose worst is the answer; None where only local is known.
 
-        A coalition, or an outsider who taps every link, sees more than one node does, and the law of the path
-        does not cover sampled batches.
+        A coalition, or an outsider who taps every link, sees more than one node does, and the distribution of
+        the path does not cover sampled batches.
         """
         n = query.plan.n
         if query.view not in ("network", "pairwise") or n < 2:
@@ -115,13 +115,11 @@ class TokenWalk(ObservationModel):
         pairs = [(v, u) for v in observers for u in query.users([v]) if u != v]
         keys = {u: set(query.counts(u)) for u in {u for _, u in pairs}}
         for own in keys.values():
-            gaussian = all(
-                key.mechanism == "gaussian"
-                and 0 < key.ratio
-                and (key.sample_rate == 1 or key.adjacency == "user")
-                for key in own
-            )
-            if len(own) != 1 or not gaussian:
+            if len(own) != 1:
+                return None
+            (key,) = own
+            sampled = key.sample_rate < 1 and key.adjacency != "user"
+            if key.mechanism != "gaussian" or not key.ratio > 0 or sampled:
                 return None
         W = self.network.W
         if W.nnz == n * n and np.ptp(W.data) < 1e-12 and len(set(map(frozenset, keys.values()))) == 1:
@@ -145,40 +143,29 @@ class FirstPassage:
     home: np.ndarray
     first: np.ndarray
 
-    @property
-    def steps(self) -> int:
-        """Length T of the walk."""
-        return len(self.first)
-
 
 @takes_network
-def first_passage(
-    network: Network, steps: int, user: int, observer: int, start: int | None = None
-) -> FirstPassage:
-    """Return the first-passage probabilities on any graph, in O(edges * steps).
+def first_passage(network: Network, steps: int, user: int, observer: int) -> FirstPassage:
+    """Return the first-passage probabilities on any graph, in O(edges * steps); the start is uniform."""
+    T, n = _validate.count(steps, "steps"), network.n
+    (u,), (v,) = _validate.nodes(user, n, "user"), _validate.nodes(observer, n, "observer")
+    if u == v:
+        raise InvalidInput(f"user and observer must differ, got node {u} for both.")
+    onward = network.W.T.tocsr()  # distribution at t + 1 = W^T distribution at t
 
-    ``start`` is the node the token starts from; None means uniformly drawn.
-    """
-    T = _validate.count(steps, "steps")
-    u, v = _pair(user, observer, network.n)
-    onward = network.W.T.tocsr()  # law at t + 1 = W^T law at t
-
-    def passages(law: np.ndarray, stops: Sequence[int], first_time: int) -> np.ndarray:
+    def passages(distribution: np.ndarray, stops: list[int], first_time: int) -> np.ndarray:
         probabilities = np.zeros((len(stops), T))
         for t in range(first_time, T):
             if t > 0:
-                law = onward @ law
-            probabilities[:, t] = law[list(stops)]
-            law[list(stops)] = 0.0
+                distribution = onward @ distribution
+            probabilities[:, t] = distribution[stops]
+            distribution[stops] = 0.0
         return probabilities
 
-    unit = np.eye(1, network.n, u)[0], np.eye(1, network.n, v)[0]
-    begin = np.full(network.n, 1 / network.n)
-    if start is not None:
-        begin = np.zeros(network.n)
-        begin[_validate.nodes(start, network.n, "start")[0]] = 1.0
-    back, over = passages(unit[0], (u, v), 1)
-    return FirstPassage(back, over, passages(unit[1], (u,), 1)[0], passages(begin, (u,), 0)[0])
+    at_u, at_v = np.eye(1, n, u)[0], np.eye(1, n, v)[0]
+    back, over = passages(at_u, [u, v], 1)
+    (home,), (first,) = passages(at_v, [u], 1), passages(np.full(n, 1 / n), [u], 0)
+    return FirstPassage(back, over, home, first)
 
 
 def complete_passage(n: int, steps: int) -> FirstPassage:
@@ -208,8 +195,8 @@ def walk_loss(
     cap : after this many contributions a node adds noise only; None for no cap.
     final_public : whether the last model is published, so that v sees it too.
     contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most
-        2 / beta).
-        Without it nothing is amplified by iteration: every contribution that is seen later costs in full.
+        2 / beta). Without it nothing is amplified by iteration: every contribution that is seen later costs
+        in full.
 
     Guarantees
     ----------
@@ -222,7 +209,7 @@ def walk_loss(
     sigma = _validate.positive(noise_to_sensitivity, "noise_to_sensitivity")
     if cap is not None:
         cap = _validate.count(cap, "cap")
-    T = passage.steps
+    T = len(passage.first)
     t = np.arange(1, T + 1, dtype=np.float64)
     rate = (orders - 1) * orders / (2 * sigma**2)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -235,37 +222,9 @@ def walk_loss(
     return loss
 
 
-@takes_network
-def walk_curve(
-    network: Network,
-    steps: int,
-    *,
-    noise_to_sensitivity: float,
-    observer: int,
-    user: int,
-    tokens: int = 1,
-    start: int | None = None,
-    cap: int | None = None,
-    final_public: bool = False,
-    contractive: bool = True,
-    orders: Sequence[float] = WALK_ORDERS,
-) -> Curve:
-    """Return the loss of random-walk learning from ``user`` to ``observer``.
-
-    ``tokens`` independent walks of ``steps`` steps each add up. The other parameters are those of
-    `walk_loss` and `first_passage`.
-    """
-    u, v = _pair(user, observer, network.n)
-    passage = first_passage(network, steps, u, v, start)
-    values = walk_loss(
-        passage, orders, noise_to_sensitivity, cap=cap, final_public=final_public, contractive=contractive
-    )
-    return Curve.rdp((list(orders), values.tolist()), _validate.count(tokens, "tokens"))
-
-
 def _expectation(passage: FirstPassage, cost: np.ndarray, cap: int | None, final_public: bool) -> np.ndarray:
     """E_path prod F(t_i), one value per row of ``cost``; backwards over time, and over contributions left."""
-    T = passage.steps
+    T = len(passage.first)
     size = len(cost)
     back, over, home = passage.back[1:], passage.over[1:], passage.home[1:]  # index 0 is t = 1
     seen = np.concatenate([[0.0], np.cumsum(back + over)])  # seen[m]: stopped within m steps
@@ -289,10 +248,3 @@ def _expectation(passage: FirstPassage, cost: np.ndarray, cap: int | None, final
         later_u, later_v = at_u, at_v
     never = max(0.0, 1.0 - float(passage.first.sum()))
     return np.asarray(later_u @ passage.first + never)
-
-
-def _pair(user: int, observer: int, n: int) -> tuple[int, int]:
-    (u,), (v,) = _validate.nodes(user, n, "user"), _validate.nodes(observer, n, "observer")
-    if u == v:
-        raise InvalidInput(f"user and observer must differ, got node {u} for both.")
-    return u, v

@@ -1,25 +1,39 @@
-"""The exact loss of one averaging next to the published formula, per pair of nodes.
+"""One averaging on one network: its exact loss next to the papers' formulas, which are no guarantee.
 
-Losses are relative to local privacy: 0 if the observer learns nothing of a user, 1 if it can compute the
-user's noisy value. The formula is equation (6) of Cyffers et al. 2022 (Muffliato), which is no guarantee.
+Losses are in the unit of one release under local privacy: 0 if an observer learns nothing of a user, 1 if it
+can compute the user's noisy value. Where a formula is about ``steps`` releases of every node, local privacy
+is ``steps``. Errors are squared errors of a node.
+
+References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato: peer-to-peer privacy amplification for
+decentralized optimization and averaging", NeurIPS 2022; [2] Cyffers, Bellet, Upadhyay, "Differentially
+private decentralized learning with random walks", ICML 2024, as stated in Bellet's 2024 talk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from sottovoce import _validate
 from sottovoce.accounting.exact import exact_loss
-from sottovoce.accounting.published.formulas import published_loss
+from sottovoce.accounting.published import formulas
 from sottovoce.errors import InvalidInput, Refused
 from sottovoce.graphs import Network
-from sottovoce.protocols import Protocol
+from sottovoce.graphs.parsing import family_of
+from sottovoce.leakage.view import DETERMINED
+from sottovoce.protocols import Protocol, rounds_for
 
 ALL_PAIRS = 4096  # nodes up to which every pair is computed
+DENSE = 2048  # nodes up to which Corollary 1 and the walk, which are dense (n, n) matrices, are computed
 SLACK = 1e-9  # exact exceeds published by more than rounding
 PUBLISHED_FOR = ("gossip", "chebyshev", "randomized")
+_MUFFLIATO = {"source": "Cyffers et al. 2022", "label": "published"}
+_WALKS = {"source": "Cyffers et al. 2024"}
+_LARGE_NOISE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
+_COLUMNS = {"ring": "ring", "complete": "complete", "hypercube": "expander", "exponential": "expander"}
 
 
 def assess(
@@ -30,7 +44,7 @@ def assess(
     own_noise: bool = True,
     tick: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the exact and the published loss of one averaging, with the summaries.
+    """Return the exact loss and equation (6) of one averaging, with the summaries.
 
     Means are those of `sottovoce.privacy.mean_loss`: over all users, the observers themselves counting 0.
 
@@ -42,23 +56,23 @@ def assess(
     >>> assessment["exact"].round(6).tolist(), assessment["rank"], assessment["protocol"]
     ([1.0, 1.0, 0.0], 2, 'gossip')
     """
-    n = network.n
-    if observer is None and colluders:
+    n, every = network.n, observer is None
+    if every and colluders:
         raise InvalidInput("Colluders join an observer; add --observer.")
-    if observer is None and n > ALL_PAIRS:
+    if every and n > ALL_PAIRS:
         raise Refused(f"All pairs of {n:,} nodes are too many (at most {ALL_PAIRS:,}); add --observer.")
+    rank: int | None = None
     if observer is None:
-        h = exact_loss(protocol, own_noise=own_noise, progress=tick)
+        exact = exact_loss(protocol, own_noise=own_noise, progress=tick)
         others = ~np.eye(n, dtype=bool)
-        # with one noise per node the leakage of all users adds up to the rank
-        rank = int(np.rint(h.sum(axis=0)).max()) if not protocol.fresh_std else None
+        if not protocol.fresh_std:  # with one noise per node the leakage of all users adds up to the rank
+            rank = int(np.rint(exact.sum(axis=0)).max())
     else:
         view = protocol.view({observer, *colluders}, own_noise)
-        h, rank = view.leakage(), view.rank
+        exact, rank = view.leakage(), view.rank
         others = ~np.isin(np.arange(n), view.observers)
     published = _published_for(network, protocol, observer, colluders)
-    exact_others = h[others]
-    return {
+    assessment: dict[str, Any] = {
         "n": n,
         "edges": len(network.edges),
         "spectral_gap": network.spectral_gap,
@@ -66,19 +80,24 @@ def assess(
         "rounds": protocol.rounds,
         "observer": observer,
         "rank": rank,
-        "exact": None if observer is None else h,
-        "published": None if observer is None or published is None else published,
-        "mean_exact": float(exact_others.sum() / h.size),
-        "max_exact": float(exact_others.max(initial=0.0)),
-        "mean_published": None if published is None else float(published[others].sum() / h.size),
-        "understated_pairs": None
-        if published is None
-        else float((exact_others > published[others] + SLACK).sum() / max(1, exact_others.size)),
-        **({"colluders": list(colluders)} if colluders else {}),
-        **({} if own_noise else {"own_noise": False}),
-        **({"notes": notes} if (notes := missing_links(network, protocol)) else {}),
-        **({"_pairs": (h, published)} if observer is None else {}),
+        "exact": None if every else exact,
+        "published": None if every else published,
+        "mean_exact": float(exact[others].sum() / exact.size),
+        "max_exact": float(exact[others].max(initial=0.0)),
+        "mean_published": None,
+        "understated_pairs": None,
     }
+    if published is not None:
+        understated = exact[others] > published[others] + SLACK
+        assessment["mean_published"] = float(published[others].sum() / exact.size)
+        assessment["understated_pairs"] = float(understated.sum() / max(1, understated.size))
+    if colluders:
+        assessment["colluders"] = list(colluders)
+    if not own_noise:
+        assessment["own_noise"] = False
+    if notes := missing_links(network, protocol):
+        assessment["notes"] = notes
+    return assessment | ({"_pairs": (exact, published)} if every else {})
 
 
 def _published_for(
@@ -87,13 +106,10 @@ def _published_for(
     """Return eq. (6) for all pairs or one observer, None where it was not published or is too large."""
     if protocol.name not in PUBLISHED_FOR or network.n > ALL_PAIRS:
         return None
-    # accelerated gossip has the messages of plain gossip, recombined: the formula is evaluated on those
-    source = (
-        {"source": protocol}
-        if protocol.name == "randomized"
-        else {"source": network, "rounds": protocol.rounds}
-    )
-    loss = published_loss(**source)
+    if protocol.name == "randomized":
+        loss = formulas.published_loss(protocol)
+    else:  # accelerated gossip has the messages of plain gossip, recombined: the formula is about those
+        loss = formulas.published_loss(network, protocol.rounds)
     return loss if observer is None else loss[:, [observer, *colluders]].sum(axis=1)
 
 
@@ -115,9 +131,9 @@ def missing_links(network: Network, protocol: Protocol) -> list[str]:
 def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Summarize the result of `assess` by distance from the observer, or the nearest of several."""
     if assessment["observer"] is None:
-        exact, published = assessment["_pairs"]
         if network.n > 1024:
             return []
+        exact, published = assessment["_pairs"]
         distance = np.array([network.distances_from(v) for v in range(network.n)])
     else:
         exact, published = assessment["exact"], assessment["published"]
@@ -131,9 +147,205 @@ def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[st
             "pairs": int(at.sum()),
             "exact_mean": float(exact[at].mean()),
             "exact_max": float(exact[at].max()),
-            "determined": int((exact[at] > 1 - 1e-8).sum()),
+            "determined": int((exact[at] > 1 - DETERMINED).sum()),
             # eq. (6) can exceed local privacy, which always holds: shown at most 1
             "published_mean": None if published is None else float(np.minimum(published[at], 1.0).mean()),
         }
         rows.append(row)
     return rows
+
+
+# ---- all printed formulas about one network --------------------------------------------------------------
+
+
+def published_bounds(
+    network: Network,
+    protocol: Protocol,
+    observer: int | None = None,
+    *,
+    steps: int = 1,
+    noise_std: float | None = None,
+    assessed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the papers' formulas for one network: ``losses`` and ``errors``, a mapping per formula.
+
+    Parameters
+    ----------
+    network, protocol : who talks to whom, and gossip on it: ``gossip``, ``chebyshev`` or ``randomized``.
+    observer : the curious node; None: every node in turn.
+    steps : how often every node takes part, for the formulas of learning (9) and of a walk, whose token
+        then makes ``n * steps`` hops.
+    noise_std : sigma for values within 1 of their center; without it errors are in units of sigma^2.
+    assessed : the result of `assess` for the same arguments.
+
+    Guarantees
+    ----------
+    None: label ``published``. ``bound`` says in how far a formula is one, and ``why``. ``understated`` is the
+    share of the pairs (for equation (7): of the observers) whose exact loss is above the formula, None where
+    the exact loss is about another quantity.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> path = sv.graphs.path(3)
+    >>> bounds = published_bounds(path, sv.protocols.Gossip(path, 2), observer=2)
+    >>> for row in bounds["losses"][:3]:
+    ...     print(row["formula"], round(row["largest"], 3), row["understated"], row["label"])
+    Theorem 1, (6) 1.333 0.5 published
+    mean loss, (7) 0.667 0.0 published
+    Corollary 1 6.0 0.5 published
+    """
+    steps = _validate.count(steps, "steps")
+    if network.n < 2 or not network.averaging:
+        what = "one node" if network.n < 2 else "weights that are not symmetric"
+        raise InvalidInput(f"The papers' formulas are about averaging between nodes, got {what}.")
+    if protocol.name not in PUBLISHED_FOR:
+        raise InvalidInput(
+            f"The papers have formulas for {', '.join(PUBLISHED_FOR[:-1])} and {PUBLISHED_FOR[-1]}, and none "
+            f"for {protocol.name}; take one of these, or read its exact loss."
+        )
+    if network.n > ALL_PAIRS:
+        raise Refused(f"The formulas are computed for at most {ALL_PAIRS:,} nodes, got {network.n:,}.")
+    assessment = assess(network, protocol, observer) if assessed is None else assessed
+    if assessment.get("colluders"):
+        raise InvalidInput("The papers' formulas are about one observer; leave the colluders out.")
+    left_out = [f"Corollary 1 and the walk, above {DENSE:,} nodes"] if network.n > DENSE else []
+    return {
+        "label": "published",
+        "unit": "one release under local privacy",
+        "steps": steps,
+        "losses": list(_losses(network, protocol, assessment, steps)),
+        "errors": list(_errors(network, protocol, noise_std)),
+        **({"left_out": left_out} if left_out else {}),
+    }
+
+
+def _losses(
+    network: Network, protocol: Protocol, assessment: Mapping[str, Any], steps: int
+) -> Iterator[dict[str, Any]]:
+    """Yield one row per formula about privacy."""
+    n, T, observer = network.n, protocol.rounds, assessment["observer"]
+    if observer is None:
+        observers, (exact, six) = list(range(n)), assessment["_pairs"]
+    else:
+        observers, exact, six = [observer], assessment["exact"][:, None], assessment["published"][:, None]
+    fixed = protocol.name != "randomized"  # one matrix: Corollary 1 and equation (9) are about that
+    about_pairs = partial(_row, observers=observers)
+    why = "adds up messages that share their noise"
+    yield about_pairs("Theorem 1, (6)", "published_loss", six, exact, "no", why)
+    # (7) is the mean of (6) over all u; for a fixed matrix that is rounds times degree over n
+    means = formulas.published_mean_loss(network, T)[observers] if fixed else six.mean(axis=0)
+    why = "exact losses add up to the messages that are independent"
+    yield _row("mean loss, (7)", "published_mean_loss", means, _means(exact, observers), "of the mean", why)
+    if fixed and n <= DENSE:
+        losses = formulas.corollary_loss(network, T)[:, observers]
+        why = "is above (6), which is not above the loss"
+        yield about_pairs("Corollary 1", "corollary_loss", losses, exact, "no", why)
+    family, numbers = family_of(network.name)
+    if fixed and family == "er":
+        degrees = network.degrees[observers]
+        losses = np.array([formulas.erdos_renyi_published_loss(n, int(d), T) for d in degrees])
+        dense_enough = "" if numbers[1] > 1 else f" and c above 1 (here {numbers[1]:g})"
+        why = (
+            "between nodes that are no neighbors, if observers know no edges but their own and "
+            f"{_LARGE_NOISE}{dense_enough}; between neighbors it is 1"
+        )
+        yield _row("Theorem 4", "erdos_renyi_published_loss", losses, None, "under conditions", why)
+    if fixed and steps > 1:
+        name, why = (
+            f"Theorem 6, (9), {steps:,} steps",
+            "as (6), and leaves out that a step leaks in later ones",
+        )
+        yield about_pairs(name, "published_sgd_loss", steps * six, None, "no", why, local=steps)
+    if n <= DENSE:
+        losses = formulas.published_walk_loss(network, n * steps)[:, observers]
+        why = (
+            "an order, here with the constant of its authors' code; if losses are convex and smooth, senders "
+            f"hidden, visits to a node at most {steps:,} and {_LARGE_NOISE}"
+        )
+        name = f"walk, {n * steps:,} hops"
+        row = about_pairs(name, "published_walk_loss", losses, None, "up to constants", why, local=steps)
+        yield row | _WALKS
+
+
+def _row(
+    formula: str,
+    function: str,
+    losses: np.ndarray,
+    exact: np.ndarray | None,
+    bound: str,
+    why: str,
+    *,
+    observers: list[int] | None = None,
+    local: int = 1,
+) -> dict[str, Any]:
+    """Return the row of one formula; with ``observers`` it is about pairs [u, v] with u other than v."""
+    means, exact_means = losses, exact
+    if observers is not None:
+        others = np.ones(losses.shape, dtype=bool)
+        others[observers, np.arange(len(observers))] = False
+        means, losses = _means(losses, observers), losses[others]
+        if exact is not None:
+            exact_means, exact = _means(exact, observers), exact[others]
+    return {
+        "formula": formula,
+        **_MUFFLIATO,
+        "function": function,
+        "local": local,
+        "mean": float(means.mean()),
+        "largest": float(losses.max()),
+        "exact_mean": None if exact_means is None else float(exact_means.mean()),
+        "exact_largest": None if exact is None else float(exact.max()),
+        "understated": None if exact is None else float((exact > losses + SLACK).mean()),
+        "bound": bound,
+        "why": why,
+    }
+
+
+def _means(loss: np.ndarray, observers: list[int]) -> np.ndarray:
+    """Return, per observer, the sum over the others divided by n, as [1] defines the mean loss."""
+    own = loss[observers, np.arange(len(observers))]
+    return np.asarray((loss.sum(axis=0) - own) / loss.shape[0])
+
+
+def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> Iterator[dict[str, Any]]:
+    """Yield one row per formula about the error: Theorem 2 or 3, then the line of Table 1."""
+    randomized = protocol.name == "randomized"
+    kind, by = ("randomized", "randomized") if randomized else ("synchronous", "chebyshev")
+    # values within 1 of their center are no further than 1 from their mean, on average
+    sigma, spread = (1.0, 0.25) if noise_std is None else (noise_std, 1.0)
+    stop = rounds_for(network, kind=kind, noise_std=sigma, variance=spread)
+    applies = protocol.name == by and protocol.rounds >= stop
+    why = f"for {by} of {stop:,} {'ticks' if randomized else 'rounds'} or more"
+    if noise_std is None:
+        why += ", with sigma at least half the width of the values"
+    if not applies:
+        why += f"; here it is {protocol.name} of {protocol.rounds:,}"
+    yield {
+        "formula": f"Theorem {3 if randomized else 2}",
+        **_MUFFLIATO,
+        "function": "published_error",
+        "what": "half the squared error",
+        "value": formulas.published_error(network, sigma, randomized=randomized),
+        "unit": "sigma^2" if noise_std is None else "radius^2",
+        "bound": "yes" if applies else "not here",
+        "why": why,
+        "rounds_needed": stop,
+    }
+    rows: dict[str, Any] = {"local privacy": "ldp", "trusted curator": "curator", "this graph": "arbitrary"}
+    family, numbers = family_of(network.name)
+    if family in _COLUMNS:
+        rows[f"column {_COLUMNS[family]}"] = _COLUMNS[family]
+    elif family == "torus" and numbers[0] == numbers[1]:
+        rows["column C-torus, C = 2"] = "torus"
+    for name, row in rows.items():
+        yield {
+            "formula": f"Table 1, {name}",
+            **_MUFFLIATO,
+            "function": "published_utility",
+            "what": "squared error",
+            "value": formulas.published_utility(network, 1.0, alpha=1.0, row=row, randomized=randomized),
+            "unit": "alpha Delta^2 / epsilon",
+            "bound": "up to constants",
+            "why": "an order at mean loss epsilon; constants and logarithms are not printed",
+        }

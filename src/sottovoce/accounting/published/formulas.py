@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,25 +36,14 @@ from sottovoce.protocols import Protocol, as_linear
 _BLOCK = 32  # columns per block: (n, 32) doubles of a few thousand nodes stay in the cache
 
 
-# ---- equation (6) and its variants ------------------------------------------------------------------
-
-
 @takes_network
-def published_loss(
-    source: Network | Protocol,
-    rounds: int | None = None,
-    *,
-    colluders: Iterable[int] = (),
-    group: Iterable[int] = (),
-) -> np.ndarray:
+def published_loss(source: Network | Protocol, rounds: int | None = None) -> np.ndarray:
     """Return the published pairwise loss, equation (6), as an (n, n) array ``[u, v]``, v the observer.
 
     Parameters
     ----------
     source : a network (gossip of ``rounds`` rounds on it) or a protocol without memory.
     rounds : number of gossip rounds, with a network.
-    colluders : nodes that pool what they see with each observer: their columns are added, as published.
-    group : users whose values change together; the result is then (n,), over the observers v.
 
     Guarantees
     ----------
@@ -66,29 +54,16 @@ def published_loss(
     0.333333
     """
     if isinstance(source, Protocol):
-        loss = _time_varying(source, rounds, tuple(group))
-    else:
-        T = _rounds(rounds)
-        members = _validate.nodes(group, source.n, "group") if list(group) else ()
-        loss = _fixed(source, T, members)
-    also = list(colluders)
-    if also:
-        also = list(_validate.nodes(also, loss.shape[-1], "colluders"))
-        pooled = loss[..., also].sum(axis=-1, keepdims=True)
-        total = loss + pooled
-        total[..., also] = pooled
-        return total
-    return loss
+        return _time_varying(source, rounds)
+    return _fixed(source, _rounds(rounds))
 
 
 @takes_network
 def corollary_loss(network: Network, rounds: int) -> np.ndarray:
     """Return Corollary 1 of [1], (n, n) ``[u, v]``: n max_w W_vw^-2 sum_{t=1..T} (W^t)_uv^2."""
-    T = _rounds(rounds)
     n = network.n
-    squares = np.zeros((n, n))
-    power = np.eye(n)
-    for _ in range(T):
+    squares, power = np.zeros((n, n)), np.eye(n)
+    for _ in range(_rounds(rounds)):
         power = network.W @ power
         squares += power * power
     entries = network.W.tocoo()
@@ -126,14 +101,11 @@ def mean_loss(loss: np.ndarray) -> np.ndarray:
     return (values.sum(axis=0) - np.diagonal(values)) / values.shape[0]
 
 
-# ---- Erdős-Rényi graphs that the observer does not know -----------------------------------------------
-
-
 def erdos_renyi_published_loss(n: int, degree: int, rounds: int) -> float:
-    """Return Theorem 4 of [1] for u not next to v, in units: 2 T d_v / (n - d_v).
+    """Return Theorem 4 of [1] for u not next to v on a random graph, in units: 2 T d_v / (n - d_v).
 
-    The theorem asks for sigma^2 >= Delta^2 alpha (alpha - 1) / 2, and gives 1 with the probability q that
-    u and v are neighbors.
+    The theorem asks for sigma^2 >= Delta^2 alpha (alpha - 1) / 2 and an observer that knows no edges but its
+    own, and gives 1 with the probability q that u and v are neighbors.
     """
     n, degree = _validate.count(n, "n", minimum=2), _validate.count(degree, "degree", minimum=0)
     if degree >= n:
@@ -141,64 +113,17 @@ def erdos_renyi_published_loss(n: int, degree: int, rounds: int) -> float:
     return 2 * _rounds(rounds) * degree / (n - degree)
 
 
-def erdos_renyi_loss(n: int, degree: int, rounds: int, alpha: float, unit: float) -> float:
-    """Bound the Rényi loss of order ``alpha`` to a node not next to u, when the rest of the graph is hidden.
-
-    .. math:: \\frac{1}{\\alpha-1}\\ln\\Bigl(1 + \\frac{T_v - d_v}{n-1-d_v}(e^{(\\alpha-1)\\,unit} - 1)\\Bigr)
-
-    ``unit`` is alpha Delta^2 / (2 sigma^2). From the exact loss, not from equation (6): given v's own edges
-    the positions of the others are exchangeable, and their exact losses add up to at most T_v - d_v. No
-    condition on the noise.
-
-    Guarantees
-    ----------
-    Holds only if v does not learn the graph beyond its neighbors, from anyone, and if every redraw is
-    fresh. The package cannot check that, so it is not offered as a guarantee.
-    """
-    n, degree = _validate.count(n, "n", minimum=2), _validate.count(degree, "degree", minimum=0)
-    unit = _validate.non_negative(unit, "unit")
-    others = n - 1 - degree
-    if others <= 0 or not alpha > 1:
-        raise InvalidInput(
-            f"degree must be below n - 1 = {n - 1} and alpha above 1, got {degree} and {alpha!r}."
-        )
-    share = min(1.0, degree * (_rounds(rounds) - 1) / others)
-    if (alpha - 1) * unit > 700:
-        return min(unit, unit + math.log(share) / (alpha - 1) if share else 0.0)
-    return math.log1p(share * math.expm1((alpha - 1) * unit)) / (alpha - 1)
-
-
-# ---- random walks ---------------------------------------------------------------------------------
-
-
 @takes_network
-def published_walk_loss(
-    network: Network,
-    steps: int,
-    form: Literal["printed", "bound", "sum"] = "printed",
-) -> np.ndarray:
+def published_walk_loss(network: Network, steps: int) -> np.ndarray:
     """Return the published loss of a token's walk [2], (n, n) ``[u, v]``, in units of alpha / (2 sigma^2).
 
-    ``sigma`` is the noise over the sensitivity. With :math:`L = \\ln(I - W + J)`, per unit:
-
-    - ``"sum"``: (2 T / n) sum_{t=1..T} (W^t)_uv / t;
-    - ``"bound"``: 2 T (ln T + 1) / n^2 - (2 T / n) L_uv, an upper bound on the sum in the limit;
-    - ``"printed"``: the same with ln T, as the talk and the authors' code have it.
-
-    Needs convex smooth losses, a step of at most 2 / beta, sigma^2 >= alpha (alpha - 1) / 2, a cap of T / n
-    contributions per node, and senders that stay hidden.
+    It is 2 T ln T / n^2 - (2 T / n) L_uv with :math:`L = \\ln(I - W + J)`, as the talk and the authors' code
+    have it, and ``sigma`` the noise over the sensitivity. Needs convex smooth losses, a step of at most
+    2 / beta, sigma^2 >= alpha (alpha - 1) / 2, a cap of T / n contributions per node, and senders that stay
+    hidden.
     """
     T, n = _validate.count(steps, "steps"), network.n
-    if form == "sum":
-        total, power = np.zeros((n, n)), np.eye(n)
-        for t in range(1, T + 1):
-            power = network.W @ power
-            total += power / t
-        return 2 * T / n * total
-    if form not in ("printed", "bound"):
-        raise InvalidInput(f'form must be "printed", "bound" or "sum", got {form!r}.')
-    flat = math.log(T) + (1 if form == "bound" else 0)
-    return 2 * T * flat / n**2 - 2 * T / n * _log_gap(network)
+    return 2 * T * math.log(T) / n**2 - 2 * T / n * _log_gap(network)
 
 
 def _log_gap(network: Network) -> np.ndarray:
@@ -208,12 +133,20 @@ def _log_gap(network: Network) -> np.ndarray:
     return (vectors * np.log1p(-values)) @ vectors.T
 
 
-# ---- utility: Table 1 -------------------------------------------------------------------------------
+@takes_network
+def published_error(network: Network, noise_std: float, *, randomized: bool = False) -> float:
+    """Return the bound of [1] on half the mean squared error of a node: 3 sigma^2 / n, Theorem 2.
+
+    It is about accelerated gossip of at least T_stop rounds, which is `sottovoce.protocols.rounds_for`; below
+    that nothing is claimed. ``randomized`` is Theorem 3, 2 sigma^2 / n, for randomized gossip; `rounds_for`
+    counts its ticks by the gap of the mean matrix, half the lambda(p) that [1] prints: twice as many.
+    """
+    return (2 if randomized else 3) * _validate.positive(noise_std, "noise_std") ** 2 / network.n
 
 
 @takes_network
 def published_utility(
-    network: Network | None,
+    network: Network,
     epsilon: float,
     *,
     alpha: float = 2.0,
@@ -221,46 +154,38 @@ def published_utility(
     row: Literal["arbitrary", "expander", "torus", "complete", "ring", "ldp", "curator"] = "arbitrary",
     randomized: bool = False,
     accelerated: bool = False,
-    dimension: int = 2,
-    n: int | None = None,
 ) -> float:
     """Return Table 1 of [1]: the squared error at mean loss ``epsilon``, without constants and logarithms.
 
-    ``row`` chooses the column of the table; ``"arbitrary"`` reads degree and spectral gap off the network.
-    ``"ldp"`` and ``"curator"`` are the two baselines beside the table; ``dimension`` is C of the C-torus.
-    With ``accelerated`` randomized gossip has momentum: by Remark 1 sqrt(gap / degree) stands for the gap.
+    ``row`` chooses the column of the table; ``"arbitrary"`` reads degree and spectral gap off the network,
+    ``"torus"`` is the 2-torus. ``"ldp"`` and ``"curator"`` are the two baselines beside the table. With
+    ``accelerated`` randomized gossip has momentum: by Remark 1 sqrt(gap / degree) stands for the gap.
     """
     epsilon = _validate.positive(epsilon, "epsilon")
     sensitivity = _validate.positive(sensitivity, "sensitivity")
-    size = network.n if network is not None else _validate.count(n if n is not None else 0, "n")
     if accelerated and not randomized:
         raise InvalidInput("accelerated=True is about randomized gossip; synchronous gossip always is.")
-    best = alpha * sensitivity**2 / (size**2 * epsilon)  # a trusted curator, and an expander
+    n = network.n
+    curator = alpha * sensitivity**2 / (n**2 * epsilon)  # also the error on an expander
     if row == "arbitrary":
-        if network is None:
-            raise InvalidInput(
-                'the row "arbitrary" reads degree and gap off a network, got None; give a network.'
-            )
-        gap = network.spectral_gap
-        degree = int(network.degrees.max())
+        gap, degree = network.spectral_gap, int(network.degrees.max())
         if accelerated:
-            return best * math.sqrt(degree / gap)
-        return best / gap if randomized else best * degree / math.sqrt(gap)
-    power = 2 / dimension if randomized and not accelerated else 1 / dimension
+            return curator * math.sqrt(degree / gap)
+        return curator / gap if randomized else curator * degree / math.sqrt(gap)
     factors = {
         "expander": 1.0,
         "curator": 1.0,
-        "ldp": float(size),
-        "ring": float(size),
-        "complete": math.sqrt(size) if accelerated else 1.0 if randomized else float(size),
-        "torus": (1.0 if randomized else dimension) * size**power,
+        "ldp": float(n),
+        "ring": float(n),
+        "complete": math.sqrt(n) if accelerated else 1.0 if randomized else float(n),
+        "torus": math.sqrt(n) if accelerated else float(n) if randomized else 2 * math.sqrt(n),
     }
     if row not in factors:
         raise InvalidInput(f"row must be arbitrary or one of {', '.join(factors)}, got {row!r}.")
-    return best * factors[row]
+    return curator * factors[row]
 
 
-# ---- kernels ----------------------------------------------------------------------------------------
+# ---- kernels of equation (6) ---------------------------------------------------------------------------
 
 
 def _rounds(rounds: int | None) -> int:
@@ -269,63 +194,32 @@ def _rounds(rounds: int | None) -> int:
     return _validate.count(rounds, "rounds", minimum=0)
 
 
-def _fixed(network: Network, rounds: int, group: tuple[int, ...]) -> np.ndarray:
+def _fixed(network: Network, rounds: int) -> np.ndarray:
     """Equation (6) for one matrix: rows of powers, squared and normalized, then one adjacency product."""
-    if group:
-        return _fixed_group(network, rounds, group)
-    shape = _verified_shape(network)
-    if shape is not None:
-        near = network.neighbors(0)
-        return _translated(shape, _row_shares(network.W, near, rounds).sum(axis=1))
-    n = network.n
+    from sottovoce.accounting.published import kernels  # imports numba
+
+    n, back = network.n, network.W.T.tocsr()
+
+    def row_shares(nodes: np.ndarray) -> np.ndarray:
+        """Return (n, nodes): sum over t < rounds of (row w of W^t)^2 / its squared norm, a column per w."""
+        shares = np.zeros((n, len(nodes)))  # row w of W^t is the column (W^T)^t e_w
+        kernels.accumulate(back.indptr, back.indices, back.data, np.asarray(nodes), rounds, shares)
+        return shares
+
+    moves = network.symmetry
+    if isinstance(moves, Translations) and int(np.prod(moves.shape)) == n:
+        # one observer stands for all only if every generator of the group leaves W as it is
+        if all(network.leaves_unchanged(moves(g)) for g in moves.generators):
+            return _translated(moves.shape, row_shares(network.neighbors(0)).sum(axis=1))
     shares = np.empty((n, n))  # [w, u]
 
     def fill(start: int) -> None:
-        nodes = np.arange(start, min(start + _BLOCK, n))
-        shares[nodes[0] : nodes[-1] + 1] = _row_shares(network.W, nodes, rounds).T
+        stop = min(start + _BLOCK, n)
+        shares[start:stop] = row_shares(np.arange(start, stop)).T
 
-    loss = np.empty((n, n))  # [v, u]
-
-    def add_up(start: int) -> None:
-        adjacency = network.adjacency
-        _kernels().sum_rows(adjacency.indptr, adjacency.indices, shares, loss, start, min(start + 256, n))
-
-    _kernels()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(fill, range(0, n, _BLOCK)))
-        list(pool.map(add_up, range(0, n, 256)))
-    return loss.T
-
-
-def _row_shares(W: sp.csr_array, nodes: np.ndarray, rounds: int) -> np.ndarray:
-    """Return (n, nodes): sum over t < rounds of (row w of W^t)^2 / its squared norm, one column per w."""
-    back = W.T.tocsr()  # row w of W^t is the column (W^T)^t e_w
-    out = np.zeros((W.shape[0], len(nodes)))
-    _kernels().accumulate(back.indptr, back.indices, back.data, np.asarray(nodes), rounds, out)
-    return out
-
-
-def _kernels() -> Any:
-    from sottovoce.accounting.published import kernels  # imports numba
-
-    return kernels
-
-
-def _fixed_group(network: Network, rounds: int, group: tuple[int, ...]) -> np.ndarray:
-    rows = np.eye(network.n)
-    total = np.zeros(network.n)
-    for _ in range(rounds):
-        total += rows[:, list(group)].sum(axis=1) ** 2 / np.einsum("ij,ij->i", rows, rows)
-        rows = network.W @ rows
-    return network.adjacency @ total
-
-
-def _verified_shape(network: Network) -> tuple[int, ...] | None:
-    """The translation group, once every generator is seen to leave W as it is; None otherwise."""
-    moves = network.symmetry
-    if not isinstance(moves, Translations) or int(np.prod(moves.shape)) != network.n:
-        return None
-    return moves.shape if all(network.leaves_unchanged(moves(g)) for g in moves.generators) else None
+    return np.asarray(network.adjacency @ shares).T
 
 
 def _translated(shape: tuple[int, ...], first: np.ndarray) -> np.ndarray:
@@ -334,14 +228,12 @@ def _translated(shape: tuple[int, ...], first: np.ndarray) -> np.ndarray:
     for side in shape:
         steps = np.arange(side, dtype=np.int32)
         factor = (steps[None, :] - steps[:, None]) % side
-        size = index.shape[0]
-        index = (index[:, None, :, None] * np.int32(side) + factor[None, :, None, :]).reshape(
-            size * side, size * side
-        )
+        pairs = index[:, None, :, None] * np.int32(side) + factor[None, :, None, :]
+        index = pairs.reshape(len(index) * side, len(index) * side)
     return first[index].T
 
 
-def _time_varying(protocol: Protocol, rounds: int | None, group: tuple[int, ...]) -> np.ndarray:
+def _time_varying(protocol: Protocol, rounds: int | None) -> np.ndarray:
     """Equation (6) with the rows of W_{0:t} = W_{t-1} ... W_0 and the senders of each round."""
     if rounds is not None and rounds != protocol.rounds:
         raise InvalidInput(f"the protocol has {protocol.rounds} rounds, got rounds={rounds}; leave it out.")
@@ -350,24 +242,17 @@ def _time_varying(protocol: Protocol, rounds: int | None, group: tuple[int, ...]
         raise InvalidInput(refusal)
     protocol = as_linear(protocol, refusal)
     n = protocol.n
-    members = list(_validate.nodes(group, n, "group")) if group else []
-    rows = np.eye(n)
-    loss = np.zeros(n) if members else np.zeros((n, n))  # [v, u]
+    rows, loss = np.eye(n), np.zeros((n, n))  # loss is [v, u]
     for t in range(protocol.rounds):
         matrix = protocol.matrix(t).tocsr()
         entries = matrix.tocoo()
         off = (entries.row != entries.col) & (entries.data != 0)
         to, source = entries.row[off], entries.col[off]
-        heard = np.unique(source)
+        heard, place = np.unique(source, return_inverse=True)
         norms = np.einsum("ij,ij->i", rows[heard], rows[heard])
-        place = np.searchsorted(heard, source)
-        if members:
-            shares = rows[heard][:, members].sum(axis=1) ** 2 / norms
-            np.add.at(loss, to, shares[place])
-        else:
-            pick = sp.csr_array((np.ones(len(to)), (to, place)), shape=(n, len(heard)))
-            receivers = np.unique(to)
-            loss[receivers] += pick[receivers] @ (rows[heard] ** 2 / norms[:, None])
+        pick = sp.csr_array((np.ones(len(to)), (to, place)), shape=(n, len(heard)))
+        receivers = np.unique(to)
+        loss[receivers] += pick[receivers] @ (rows[heard] ** 2 / norms[:, None])
         moved = np.unique(np.concatenate([to, entries.row[entries.data != 1]]))
         rows[moved] = matrix[moved] @ rows
-    return loss if members else loss.T
+    return loss.T

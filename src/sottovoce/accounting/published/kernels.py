@@ -1,4 +1,4 @@
-"""Compiled loops of :mod:`sottovoce.accounting.published.formulas`; they release the interpreter lock."""
+"""Compiled loop of :mod:`sottovoce.accounting.published.formulas`; it releases the interpreter lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import numpy as np
 
 
 @numba.njit(nogil=True, cache=True)
-def accumulate(indptr, indices, data, nodes, rounds, out):  # type: ignore[no-untyped-def]
+def accumulate(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, nodes: np.ndarray, rounds: int, out: np.ndarray
+) -> None:
     """Add to ``out`` (n, block) the squares of M^t e_w, normalized, for t < rounds; M in CSR form."""
     n, block = out.shape
     x = np.zeros((n, block))
@@ -36,15 +38,3 @@ def accumulate(indptr, indices, data, nodes, rounds, out):  # type: ignore[no-un
             for j in range(block):
                 norm[j] += row[j] * row[j]
         x, y = y, x
-
-
-@numba.njit(nogil=True, cache=True)
-def sum_rows(indptr, indices, shares, out, start, stop):  # type: ignore[no-untyped-def]
-    """Set out[v] to the sum of ``shares`` over v's neighbors, for columns start..stop-1."""
-    for v in range(out.shape[0]):
-        for u in range(start, stop):
-            out[v, u] = 0.0
-        for k in range(indptr[v], indptr[v + 1]):
-            w = indices[k]
-            for u in range(start, stop):
-                out[v, u] += shares[w, u]
