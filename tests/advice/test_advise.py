@@ -89,7 +89,7 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)
         variances = np.square(noise_stds(plan)) / max(noise_stds(plan)) ** 2
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
-        assert statement(plan, *requirements.views[0], candidate).epsilon(1e-5) <= 1.0
+        assert statement(plan, *requirements.views[0]).epsilon(1e-5) <= 1.0
         local = plan_for(
             requirements, next(s for s in averaging_candidates(requirements) if s.protocol == "tree")
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,22 +16,27 @@ from sottovoce.advice.candidates import (
     STEPS,
     AveragingCandidate,
     averaging_candidates,
-    each_candidate,
     plan_for,
     statement,
 )
-from sottovoce.advice.comparison import COLUMNS, PlanSummary, pareto, summarize
+from sottovoce.advice.comparison import COLUMNS, PlanSummary, draw_front, pareto, summarize
 from sottovoce.advice.requirements import Requirements
-from sottovoce.advice.samples import Sample, features_and_labels
+from sottovoce.advice.samples import Sample, SampleArgument, features_and_labels
 from sottovoce.advice.suggestions import Suggestion, least, least_whole
-from sottovoce.advice.usefulness import Score, Usefulness, simulate, step_noise, usefulness
+from sottovoce.advice.usefulness import Score, simulate, step_noise, usefulness
+from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.graphs import Network
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
 BATCH_SHARE = 0.1
 # runs of a simulation: for rates, for every row, for the best rows
 RUNS = {"logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
-_MOST_MEMBERS = 1024
+_MOST_MEMBERS, _MOST_SIMULATED_MEMBERS = 1024, 128
 _NO_WAY = (
     " Neither a larger epsilon (up to 4,096), nor more members, nor a million times as many records would "
     "change that; ask for less."
@@ -44,7 +49,7 @@ class Advice:
 
     Attributes
     ----------
-    requirements : what is wanted.
+    requirements : what is required.
     rows : the candidates, best first; those that do not fit come last and say why.
     recommended : the row to take, or None.
     reasons : two sentences.
@@ -54,7 +59,8 @@ class Advice:
 
     Examples
     --------
-    >>> advice = advise(6, epsilon=1.0, delta=1e-5, records=100)
+    >>> import sottovoce as sv
+    >>> advice = sv.advise(6, epsilon=1.0, delta=1e-5, records=100)
     >>> advice.changes[0]
     'If members cannot share keys: consensus-sgd over tree, few leaves, ± 0.00482.'
     """
@@ -68,21 +74,22 @@ class Advice:
     simulated_on: str
 
     @property
-    def plan(self) -> Any:
+    def plan(self) -> Plan:
         """The recommended plan, ready to run."""
         if self.recommended is None:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan
 
-    def table(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str | int, ...]]]:
         """Return the columns and the rows of the table."""
         return COLUMNS, [row.cells() for row in self.rows]
 
     def plot(self, path: str | Path) -> Path:
         """Draw the front (time against error) as an SVG or PNG file."""
-        from sottovoce.advice.plot import draw_front
-
-        return draw_front(self.rows, path, chosen=self.recommended, unit=_unit(self.requirements))
+        values = f"{self.requirements.low:g} to {self.requirements.high:g}"
+        units = {"mean": f"error of the mean (values in {values})", "linear": f"error (targets in {values})"}
+        unit = units.get(self.requirements.compute, "share of wrong answers")
+        return draw_front(self.rows, path, chosen=self.recommended, unit=unit)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write plan.toml, the draft of an agreement, the front and the table into a folder."""
@@ -90,24 +97,26 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {
-            "requirements": files.to_dict(self.requirements),
+        return vars(self) | {
+            "requirements": self.requirements.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "recommended": None if self.recommended is None else self.recommended.name,
-            "reasons": self.reasons,
             "changes": list(self.changes),
-            "suggestions": [dict(vars(way)) for way in self.suggestions],
-            "simulated_on": self.simulated_on,
+            "suggestions": [dict(vars(suggestion)) for suggestion in self.suggestions],
         }
 
     def __str__(self) -> str:
         head = "Nothing fits." if self.recommended is None else f"Take {self.recommended.name}."
-        ways = [way.sentence for way in self.suggestions]
-        return "\n".join([f"{head} {self.reasons}", *self.changes, *ways, self.simulated_on])
+        suggestions = [suggestion.sentence for suggestion in self.suggestions]
+        return "\n".join([f"{head} {self.reasons}", *self.changes, *suggestions, self.simulated_on])
 
 
 def advise(
-    members: Any, *, sample: Any = None, progress: Callable[[int], None] | None = None, **requirements: Any
+    members: int | str | Network | nx.Graph | Iterable[Sequence[object]],
+    *,
+    sample: SampleArgument | None = None,
+    progress: Callable[[int], None] | None = None,
+    **requirements: Any,
 ) -> Advice:
     """Return which plan to take, with reasons, alternatives and files; nothing private is read.
 
@@ -137,42 +146,40 @@ def advise(
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
     ('consensus-sgd over masked', 0.001)
     """
-    if requirements.get("features") is None and sample is not None:
-        if requirements.get("compute") in ("logistic", "linear"):
-            requirements["features"] = _columns(sample)
-    wanted = Requirements.from_arguments(members, **requirements)
-    chosen = _sample(wanted, sample)
-    ranked = _ranked(pareto(_CandidateEvaluation(wanted, chosen, progress).rows()))
-    source = _sample_in_words(wanted, chosen)
-    if ranked and ranked[0].fits:
-        reasons, changes = _reasons(wanted, ranked), _changes(wanted, ranked)
-        return Advice(wanted, tuple(ranked), ranked[0], reasons, changes, (), source)
-    suggested = _suggestions(wanted, chosen, ranked)
-    reasons = _why_not(ranked) + ("" if suggested else _NO_WAY)
-    return Advice(wanted, tuple(ranked), None, reasons, (), suggested, source)
+    linear = requirements.get("compute") in ("logistic", "linear")
+    if linear and requirements.get("features") is None and not isinstance(sample, (str, Sample, type(None))):
+        shape = np.shape(features_and_labels(sample)[0])
+        requirements["features"] = int(shape[1]) if len(shape) == 2 else None
+    required = Requirements.from_arguments(members, **requirements)
+    records = _sample(required, sample)
+    source = "No data were read; errors are closed forms."
+    if required.training:
+        source = "No data were read and nothing was simulated; give public records as a sample for a score."
+        if records is not None:
+            source = f"Simulated on {records.source}; nothing private was read."
+    rows = tuple(_ranked(pareto(_Evaluation(required, records, progress).rows())))
+    if rows[0].fits:
+        return Advice(required, rows, rows[0], _reasons(required, rows), _changes(required, rows), (), source)
+    suggestions = tuple(_suggestions(required, records, rows))
+    best = min(rows, key=_noise_first)
+    reasons = f"The best, {best.name}: {' '.join(best.problems)}" + ("" if suggestions else _NO_WAY)
+    return Advice(required, rows, None, reasons, (), suggestions, source)
 
 
-def _columns(sample: Any) -> int | None:
-    """Return how many features a public sample has, where the caller does not say it."""
-    if isinstance(sample, str):
-        return None
-    shape = np.shape(features_and_labels(sample)[0])
-    return int(shape[1]) if len(shape) == 2 else None
-
-
-def _sample(requirements: Requirements, sample: Any) -> Sample | None:
+def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample | None:
     if not requirements.training:
         if sample is not None:
             raise InvalidInput("a mean needs no sample: its error is a closed form; leave sample out.")
         return None
-    kind = {"linear": "squared"}.get(requirements.compute, requirements.compute)
-    unit = requirements.half if requirements.compute == "linear" else 1.0
+    linear = requirements.compute == "linear"
+    kind = "squared" if linear else requirements.compute
+    unit, middle = (requirements.half, requirements.middle) if linear else (1.0, 0.0)
     if sample is None or (isinstance(sample, str) and sample == "synthetic"):
         return None if kind == "net" else Sample.synthetic(kind, requirements.features or 1, unit)
-    if isinstance(sample, str):
+    if isinstance(sample, (str, Sample)):
         raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
     X, y = features_and_labels(sample)
-    public = Sample.public(kind, X, y, unit=unit, middle=requirements.middle if kind == "squared" else 0.0)
+    public = Sample.public(kind, X, y, unit=unit, middle=middle)
     if kind != "net" and public.features != requirements.features:
         raise InvalidInput(
             f"the sample has {public.features} features, the model {requirements.features}; leave features "
@@ -181,19 +188,11 @@ def _sample(requirements: Requirements, sample: Any) -> Sample | None:
     return public
 
 
-def _sample_in_words(requirements: Requirements, sample: Sample | None) -> str:
-    if not requirements.training:
-        return "No data were read; errors are closed forms."
-    if sample is None:
-        return "No data were read and nothing was simulated; give public records as a sample for a score."
-    return f"Simulated on {sample.source}; nothing private was read."
-
-
 # ---- the candidates -----------------------------------------------------------------------------------
 
 
-class _CandidateEvaluation:
-    """The candidates of one requirements, each at its least noise."""
+class _Evaluation:
+    """The candidates for some requirements, each at its least noise."""
 
     def __init__(
         self, requirements: Requirements, sample: Sample | None, progress: Callable[[int], None] | None
@@ -201,64 +200,41 @@ class _CandidateEvaluation:
         self.requirements, self.sample, self.progress = requirements, sample, progress
         self.tuning, self.first, self.final = RUNS.get(requirements.compute, (0, 0, 0))
         self.rates: dict[tuple[int, float], float] = {}
-        self.best: dict[tuple[Any, ...], float] = {}
-        self.scores: dict[tuple[Any, ...], Score] = {}
+        self.best: dict[tuple[object, ...], float] = {}
+        self.scores: dict[tuple[object, ...], Score] = {}
         self.done = 0
 
     def rows(self) -> list[PlanSummary]:
-        rows = [row for candidate in averaging_candidates(self.requirements) for row in self.of(candidate)]
-        if self.sample is None or not self.requirements.training:
-            return rows
-        leading = sorted(rows, key=lambda row: row.loss)[:3]
-        rows = [self.again(row) if any(row is one for one in leading) else row for row in rows]
-        return self.against_the_best(rows)
-
-    def of(self, candidate: AveragingCandidate) -> list[PlanSummary]:
-        requirements = self.requirements
-        if not requirements.training:
-            return [self.row(candidate, 1, 1.0, 1.0)]
-        settings = [(steps, 1.0) for steps in STEPS[requirements.compute]]
-        if candidate.masked and requirements.hide == "record" and min(requirements.sizes) >= 10 / BATCH_SHARE:
-            settings.append((STEPS[requirements.compute][-1], BATCH_SHARE))
-        return [
-            self.row(candidate, steps, self.rate(candidate, steps, share), share) for steps, share in settings
-        ]
-
-    def rate(self, candidate: AveragingCandidate, steps: int, share: float) -> float:
-        """Return the rate that did best in a few simulated runs of the first candidate."""
-        rates = RATES[self.requirements.compute]
+        rows = [self.row(*settings) for settings in self.settings()]
         if self.sample is None:
-            return rates[len(rates) // 2]
-        if (steps, share) not in self.rates:
-            plan: Any = plan_for(self.requirements, candidate, steps=steps, share=share)
-            tried = {}
-            for rate in rates:
-                score = self.score(replace(plan, learning_rate=rate), self.tuning)
-                tried[rate] = score.mean if score.lower_is_better else -score.mean
-            self.rates[steps, share] = min(tried, key=lambda rate: tried[rate])
-        return self.rates[steps, share]
+            return rows
+        leading = sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]
+        for k in sorted(leading):
+            rows[k] = self.judged(rows[k], self.score(rows[k].plan, self.final))
+        # every row is held against what the longest training learns without noise, not against its own
+        scores = [row.use.score for row in rows if row.use.score is not None]
+        best = (min if scores[0].lower_is_better else max)(score.best for score in scores)
+        return [self.judged(row, replace(s, best=best)) for row, s in zip(rows, scores, strict=True)]
 
-    def score(self, plan: Any, runs: int) -> Score:
-        """Return the score of a plan; of exact consensus it depends on the noise of a step alone."""
-        assert self.sample is not None
-        kind = (plan.name, plan.steps, plan.rate(0), plan.sample_rate)
-        key = (*kind, float(f"{step_noise(plan):.6g}"), runs)
-        if key not in self.scores:
-            self.scores[key] = simulate(
-                plan, self.sample, sizes=self.requirements.sizes, runs=runs, seed=self.requirements.seed,
-                best=self.best.get(kind),
-            )  # fmt: skip
-            self.best[kind] = self.scores[key].best
-        return self.scores[key]
-
-    def row(self, candidate: AveragingCandidate, steps: int, rate: float, share: float) -> PlanSummary:
+    def settings(self) -> Iterator[tuple[AveragingCandidate, int, float]]:
+        """Yield each candidate with numbers of steps and the share of the records in a batch."""
         requirements = self.requirements
+        steps = STEPS.get(requirements.compute, (1,))
+        enough = requirements.hide == "record" and min(requirements.sizes) >= 10 / BATCH_SHARE
+        for candidate in averaging_candidates(requirements):
+            yield from ((candidate, count, 1.0) for count in steps)
+            if requirements.training and candidate.masked and enough:
+                yield candidate, steps[-1], BATCH_SHARE
+
+    def row(self, candidate: AveragingCandidate, steps: int, share: float) -> PlanSummary:
+        requirements = self.requirements
+        rate = self.rate(candidate, steps, share) if requirements.training else 1.0
         plan = plan_for(requirements, candidate, steps=steps, learning_rate=rate, share=share)
         use = usefulness(plan)
-        if requirements.training and self.sample is not None:
-            use = _with_score(use, self.score(plan, self.first))
+        if self.sample is not None:
+            use = use.with_score(self.score(plan, self.first))
         row = summarize(
-            _named(requirements, plan, candidate, share),
+            _name(requirements, plan, candidate, share),
             plan,
             delta=requirements.delta,
             colluders=max(2, requirements.colluders),
@@ -271,34 +247,36 @@ class _CandidateEvaluation:
             self.progress(self.done)
         return with_verdict(requirements, row)
 
-    def against_the_best(self, rows: list[PlanSummary]) -> list[PlanSummary]:
-        """Hold every row against what the longest training learns without noise, not against its own."""
-        scores = [row.use.score for row in rows if row.use.score is not None]
-        lower = scores[0].lower_is_better
-        best = (min if lower else max)(score.best for score in scores)
-        judged_anew = []
-        for row in rows:
-            score = row.use.score
-            assert score is not None
-            use = _with_score(row.use, replace(score, best=best))
-            judged_anew.append(with_verdict(self.requirements, replace(row, use=use, problems=())))
-        return judged_anew
+    def rate(self, candidate: AveragingCandidate, steps: int, share: float) -> float:
+        """Return the rate that did best in a few simulated runs of the first candidate."""
+        rates = RATES[self.requirements.compute]
+        if self.sample is None:
+            return rates[len(rates) // 2]
+        if (steps, share) not in self.rates:
+            plan = plan_for(self.requirements, candidate, steps=steps, share=share)
+            assert isinstance(plan, GradientPlan)
+            scores = {rate: self.score(replace(plan, learning_rate=rate), self.tuning) for rate in rates}
+            sign = 1.0 if scores[rates[0]].lower_is_better else -1.0
+            self.rates[steps, share] = min(rates, key=lambda rate: sign * scores[rate].mean)
+        return self.rates[steps, share]
 
-    def again(self, row: PlanSummary) -> PlanSummary:
-        """Return a leading row with a score of more runs."""
-        use = _with_score(row.use, self.score(row.plan, self.final))
-        return with_verdict(self.requirements, replace(row, use=use, problems=()))
+    def score(self, plan: Plan, runs: int) -> Score:
+        """Return the score of a plan; of exact consensus it depends on the noise of a step alone."""
+        assert self.sample is not None
+        assert isinstance(plan, GradientPlan)
+        kind = (plan.name, plan.steps, plan.rate(0), plan.sample_rate)
+        key = (*kind, float(f"{step_noise(plan):.6g}"), runs)
+        if key not in self.scores:
+            sizes, seed, best = self.requirements.sizes, self.requirements.seed, self.best.get(kind)
+            self.scores[key] = simulate(plan, self.sample, sizes=sizes, runs=runs, seed=seed, best=best)
+            self.best[kind] = self.scores[key].best
+        return self.scores[key]
+
+    def judged(self, row: PlanSummary, score: Score) -> PlanSummary:
+        return with_verdict(self.requirements, replace(row, use=row.use.with_score(score)))
 
 
-def _with_score(use: Usefulness, score: Score) -> Usefulness:
-    sentence = (
-        f"a run on {score.source} ends at {score} (learning nothing: {score.chance:.3g}, without noise: "
-        f"{score.best:.3g})."
-    )
-    return replace(use, useful=score.useful, score=score, sentence=sentence)
-
-
-def _named(requirements: Requirements, plan: Any, candidate: AveragingCandidate, share: float) -> str:
+def _name(requirements: Requirements, plan: Plan, candidate: AveragingCandidate, share: float) -> str:
     name = f"{plan.name} over {candidate.protocol}"
     if candidate.noise == "optimal":
         few = candidate.protocol.startswith(FEW_LEAVES)
@@ -311,24 +289,29 @@ def _named(requirements: Requirements, plan: Any, candidate: AveragingCandidate,
 def with_verdict(requirements: Requirements, row: PlanSummary) -> PlanSummary:
     """Return the row with all that speaks against it; what it spends is what the plan answered."""
     assert row.candidate is not None
-    problems = []
-    spent = [getattr(row, f"epsilon_{view}") for view, _ in requirements.views]
-    private = all(epsilon is not None and epsilon <= requirements.epsilon for epsilon in spent)
-    if not private:
-        problems.append(f"it spends more than epsilon {requirements.epsilon:g}.")
-    if not row.use.useful:
-        problems.append(row.use.sentence)
-    if requirements.target is not None and not _reaches(row, requirements.target):
-        problems.append(f"{row.answer} misses the target of {requirements.target:g}.")
-    if requirements.seconds is not None and row.seconds > requirements.seconds:
-        problems.append(f"it takes {row.seconds:.3g} s, more than {requirements.seconds:g}.")
-    if requirements.silent == "go on" and not row.candidate.goes_on:
-        problems.append("a silent member stops it.")
-    return replace(row, private=private, problems=tuple(problems))
+    spent = {
+        "network": row.epsilon_network,
+        "outsider": row.epsilon_outsider,
+        "local": row.epsilon_local,
+        "colluders": row.epsilon_colluders,
+    }
+    epsilons = [spent[view] for view, _ in requirements.views]
+    private = all(epsilon is not None and epsilon <= requirements.epsilon for epsilon in epsilons)
+    target, seconds = requirements.target, requirements.seconds
+    problems = {
+        f"it spends more than epsilon {requirements.epsilon:g}.": not private,
+        row.use.sentence: not row.use.useful,
+        f"{row.answer} misses the target of {target or 0.0:g}.": not _reaches(row, target),
+        f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
+        "a silent member stops it.": requirements.silent == "go on" and not row.candidate.goes_on,
+    }
+    return replace(row, private=private, problems=tuple(text for text, true in problems.items() if true))
 
 
-def _reaches(row: PlanSummary, target: float) -> bool:
+def _reaches(row: PlanSummary, target: float | None) -> bool:
     score = row.use.score
+    if target is None:
+        return True
     if row.use.error is not None:
         return row.loss <= target
     if score is None:
@@ -339,10 +322,11 @@ def _reaches(row: PlanSummary, target: float) -> bool:
 def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
     """Fitting rows first, the best answer first; those that cannot be told apart by noise, then time."""
     order = sorted(rows, key=lambda row: (not row.fits, row.loss, row.seconds))
-    fitting = [row for row in order if row.fits]
-    if not fitting:
+    best = order[0]
+    if not best.fits:
         return order
-    near = [row for row in fitting if row.loss <= fitting[0].loss + _slack(fitting[0])]
+    slack = 0.01 * best.loss if best.use.score is None else best.use.score.half / 2
+    near = [row for row in order if row.fits and row.loss <= best.loss + slack]
     front = [row for row in near if row.dominated_by is None] or near
     first = min(front, key=lambda row: (_noisiness(row), row.seconds, row.messages, row.loss))
     return [first, *(row for row in order if row is not first)]
@@ -353,36 +337,27 @@ def _noisiness(row: PlanSummary) -> float:
     return round(-10 * math.log(row.use.signal)) if row.use.signal else 0.0
 
 
-def _slack(row: PlanSummary) -> float:
-    score = row.use.score
-    return 0.01 * row.loss if score is None else score.half / 2
+def _noise_first(row: PlanSummary) -> tuple[float, float, float]:
+    """The order of answers but for the chance of a simulation."""
+    return _noisiness(row), row.loss, row.seconds
 
 
 # ---- words --------------------------------------------------------------------------------------------
 
 
-def _unit(requirements: Requirements) -> str:
-    if requirements.compute == "mean":
-        return f"error of the mean (values in {requirements.low:g} to {requirements.high:g})"
-    if requirements.compute == "linear":
-        return f"error (targets in {requirements.low:g} to {requirements.high:g})"
-    return "share of wrong answers"
-
-
 def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     best = rows[0]
     others = [row for row in rows[1:] if row.fits and _kind(row) != _kind(best)]
-    whom = files.adversary(requirements)
-    first = f"It meets epsilon {requirements.epsilon:g} against {whom} and answers {best.answer}"
+    first = f"It meets epsilon {requirements.epsilon:g} against {requirements.adversary} and answers "
+    first += best.answer
     if others:
         first += f", where the next kind of plan, {others[0].name}, answers {others[0].answer}"
     hidden = "a whole member" if requirements.hide == "member" else "a single record"
-    second = (
-        f"It hides {hidden}, takes {best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} "
-        f"({best.seconds:.3g} s) and {best.messages:,} "
-        f"messages, and leaves the worst member guessing right {best.best_guess:.1%} of the time at best"
+    rounds = f"{best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} ({best.seconds:.3g} s)"
+    return (
+        f"{first}. It hides {hidden}, takes {rounds} and {best.messages:,} messages, and leaves the worst "
+        f"member guessing right {best.best_guess:.1%} of the time at best."
     )
-    return f"{first}. {second}."
 
 
 def _kind(row: PlanSummary) -> str:
@@ -391,47 +366,33 @@ def _kind(row: PlanSummary) -> str:
 
 
 def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[str, ...]:
-    best = rows[0]
+    best, *others = rows
+    private = [(row, row.candidate) for row in others if row.private and row.candidate is not None]
     sentences: list[str] = []
-    private = [row for row in rows[1:] if row.private]
-    if best.candidate is not None and best.candidate.masked:
-        plain = next((row for row in private if row.candidate and not row.candidate.masked), None)
-        if plain is not None:
-            sentences.append(f"If members cannot share keys: {plain.name}, {plain.answer}{_but(plain)}.")
-    if best.candidate is not None and not best.candidate.goes_on:
-        gossip = next((row for row in private if row.candidate and row.candidate.goes_on), None)
-        if gossip is not None:
-            sentences.append(
-                f"If the run must go on when a member falls silent: {gossip.name}, "
-                f"{gossip.answer}{_but(gossip)}."
-            )
-    quick = min((row for row in private if row.fits), key=lambda row: row.seconds, default=None)
+
+    def alternative(condition: str, row: PlanSummary | None) -> None:
+        if row is not None:
+            but = "" if row.use.useful else ", which is not useful"
+            sentences.append(f"If {condition}: {row.name}, {row.answer}{but}.")
+
+    assert best.candidate is not None
+    if best.candidate.masked:
+        unmasked = next((row for row, candidate in private if not candidate.masked), None)
+        alternative("members cannot share keys", unmasked)
+    if not best.candidate.goes_on:
+        gossip = next((row for row, candidate in private if candidate.goes_on), None)
+        alternative("the run must go on when a member falls silent", gossip)
+    quick = min((row for row, _ in private if row.fits), key=lambda row: row.seconds, default=None)
     if quick is not None and quick.seconds < best.seconds:
         sentences.append(f"If time matters more: {quick.name}, {quick.answer} in {quick.seconds:.3g} s.")
-    largest = max(requirements.sizes)
-    if requirements.hide == "record" and 2 * largest > requirements.total and requirements.n > 2:
+    largest, total = max(requirements.sizes), requirements.total
+    if requirements.hide == "record" and 2 * largest > total and requirements.n > 2:
         name = requirements.network.label(requirements.sizes.index(largest))
         sentences.append(
-            f"Member {name} holds {largest / requirements.total:.1%} of all records, so the answer is mostly "
-            "its own; the mean of the members' means is what gossip computes."
+            f"Member {name} holds {largest / total:.1%} of all records, so the answer is mostly its own; the "
+            "mean of the members' means is what gossip computes."
         )
     return tuple(sentences)
-
-
-def _but(row: PlanSummary) -> str:
-    return "" if row.use.useful else ", which is not useful"
-
-
-def _why_not(rows: Sequence[PlanSummary]) -> str:
-    if not rows:
-        return "There is no candidate."
-    best = _quietest(rows)
-    return f"The best, {best.name}: {' '.join(best.problems)}"
-
-
-def _quietest(rows: Sequence[PlanSummary]) -> PlanSummary:
-    """The row whose answer is best but for the chance of a simulation."""
-    return min(rows, key=lambda row: (_noisiness(row), row.loss, row.seconds))
 
 
 # ---- where nothing fits -------------------------------------------------------------------------------
@@ -439,73 +400,64 @@ def _quietest(rows: Sequence[PlanSummary]) -> PlanSummary:
 
 def _suggestions(
     requirements: Requirements, sample: Sample | None, rows: Sequence[PlanSummary]
-) -> tuple[Suggestion, ...]:
-    """Return the least that would have to change, one thing at a time."""
-    good = [row for row in rows if requirements.silent == "wait" or (row.candidate and row.candidate.goes_on)]
-    if not good:
-        return ()
-    best = _quietest(good)
-    suggestions: list[Suggestion] = []
+) -> Iterator[Suggestion]:
+    """Yield the least that would have to change, one at a time."""
+    waits = requirements.silent == "wait"
+    possible = [row for row in rows if waits or (row.candidate and row.candidate.goes_on)]
+    if not possible:
+        return
+    best = min(possible, key=_noise_first)
 
-    def works(changed: Requirements) -> PlanSummary | None:
-        return _fitting(changed, sample, best)
+    def works(changed: Requirements) -> bool:
+        return _fitting(changed, sample, best) is not None
 
-    if (
-        requirements.hide == "member"
-        and max(requirements.sizes) > 1
-        and (row := works(requirements.changed(hide="record"))) is not None
-    ):
-        suggestions.append(Suggestion("hide", "record", f"Hide a record instead of a member: {row.answer}."))
-    most_epsilon = 2.0**12 * max(requirements.epsilon, 1.0)
-    epsilon = least(
-        lambda e: works(requirements.changed(epsilon=e)) is not None, requirements.epsilon, most_epsilon
-    )
+    if requirements.hide == "member" and max(requirements.sizes) > 1:
+        row = _fitting(replace(requirements, hide="record"), sample, best)
+        if row is not None:
+            yield Suggestion("hide", "record", f"Hide a record instead of a member: {row.answer}.")
+    low = requirements.epsilon
+    epsilon = least(lambda e: works(replace(requirements, epsilon=e)), low, 2.0**12 * max(low, 1.0))
     if epsilon is not None:
-        suggestions.append(Suggestion("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}."))
-    most = _MOST_MEMBERS if sample is None else 128
-    count = least_whole(lambda n: works(requirements.changed(members=n)) is not None, requirements.n, most)
+        yield Suggestion("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}.")
+    most = _MOST_MEMBERS if sample is None else _MOST_SIMULATED_MEMBERS
+    count = least_whole(lambda n: works(requirements.with_members(n)), requirements.n, most)
     if count is not None:
-        suggestions.append(
-            Suggestion("members", count, f"Find {count:,} members, with as many records each.")
-        )
+        yield Suggestion("members", count, f"Find {count:,} members, with as many records each.")
     if requirements.hide == "record":
-        each = max(1, round(requirements.total / requirements.n))
-        more = least_whole(lambda r: works(requirements.changed(records=r)) is not None, each, each * 2**20)
+        n, each = requirements.n, max(1, round(requirements.total / requirements.n))
+        more = least_whole(lambda r: works(replace(requirements, sizes=(r,) * n)), each, each * 2**20)
         if more is not None:
-            suggestions.append(Suggestion("records", more, f"Collect {more:,} records at each member."))
+            yield Suggestion("records", more, f"Collect {more:,} records at each member.")
     if requirements.seconds is not None and best.seconds > requirements.seconds and best.use.useful:
-        suggestions.append(Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s."))
-    return tuple(suggestions)
+        yield Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s.")
 
 
 def _fitting(requirements: Requirements, sample: Sample | None, like: PlanSummary) -> PlanSummary | None:
     """Return a row of the same kind as ``like`` that fits, or None."""
     assert like.candidate is not None
-    plan: Any = like.plan
-    share = float(getattr(plan, "sample_rate", None) or 1.0)
-    rate = plan.rate(0) if requirements.training else 1.0
-    wanted = _same(like.candidate)
-    for candidate in (one for one in each_candidate(requirements) if _same(one) == wanted):
+    rate, share = 1.0, 1.0
+    if isinstance(like.plan, GradientPlan):
+        share = like.plan.sample_rate or 1.0
+        rate = like.plan.rate(0) if requirements.training else 1.0
+    for candidate in averaging_candidates(requirements):
+        if candidate.kind != like.candidate.kind:
+            continue
         try:
-            changed = plan_for(requirements, candidate, steps=plan.steps, learning_rate=rate, share=share)
+            plan = plan_for(requirements, candidate, steps=like.plan.steps, learning_rate=rate, share=share)
         except BudgetInfeasible:
             continue
-        use = usefulness(changed)
-        if requirements.training and sample is not None:
-            use = _with_score(
-                use, simulate(changed, sample, sizes=requirements.sizes, runs=3, seed=requirements.seed)
-            )
+        use = usefulness(plan)
+        if sample is not None:
+            sizes, seed = requirements.sizes, requirements.seed
+            use = use.with_score(simulate(plan, sample, sizes=sizes, runs=3, seed=seed))
         # only what decides: every view that must meet the budget was accounted when the noise was calibrated
-        spent: Any = {
-            f"epsilon_{view}": statement(changed, view, c, candidate).epsilon(requirements.delta)
+        spent: dict[str, Any] = {
+            f"epsilon_{view}": statement(plan, view, c).epsilon(requirements.delta)
             for view, c in requirements.views
         }
-        seconds = changed.cost()["rounds"] * requirements.latency
-        row = replace(like, plan=changed, use=use, candidate=candidate, seconds=seconds, **spent)
-        if (row := with_verdict(requirements, row)).fits:
+        seconds = plan.cost()["rounds"] * requirements.latency
+        row = replace(like, plan=plan, use=use, candidate=candidate, seconds=seconds, **spent)
+        row = with_verdict(requirements, row)
+        if row.fits:
             return row
     return None
-
-
-def _same(candidate: AveragingCandidate) -> tuple[str, str]:
-    return candidate.protocol, candidate.noise

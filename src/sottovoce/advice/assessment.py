@@ -116,13 +116,6 @@ def guarantee_rows(
     """Return guarantees as plain values with epsilon at ``delta``, and the adversary in words.
 
     On a ``network`` with labels, nodes are called by theirs.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=1.0)
-    >>> round(guarantee_rows([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
-    1.993
     """
     return [g.to_dict(delta=delta) | {"against": name_nodes(str(g.adversary), network)} for g in guarantees]
 

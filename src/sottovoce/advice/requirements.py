@@ -1,11 +1,11 @@
-"""What a consortium wants: who, what is computed, what is hidden from whom, and how good it must be."""
+"""What a consortium requires: its members, what they compute, what stays hidden from whom, how good it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -13,10 +13,21 @@ from sottovoce import _validate, graphs
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, as_network
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 Compute = Literal["mean", "logistic", "linear", "net"]
 Hide = Literal["record", "member"]
 Silent = Literal["wait", "go on"]
 RequiredView = Literal["network", "outsider", "local", "colluders"]
+
+_CHOICES = {
+    "view": get_args(RequiredView),
+    "compute": get_args(Compute),
+    "hide": get_args(Hide),
+    "silent": get_args(Silent),
+}
+_ADVERSARIES = {"local": "everyone else together", "outsider": "outsiders and any one member"}
 
 
 @dataclass(frozen=True)
@@ -74,22 +85,44 @@ class Requirements:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _one_of(self.view, get_args(RequiredView), "view")
-        _one_of(self.compute, get_args(Compute), "compute")
-        _one_of(self.hide, get_args(Hide), "hide")
-        _one_of(self.silent, get_args(Silent), "silent")
-        _check_epsilon(self.epsilon)
+        values = vars(self)
+        for name, choices in _CHOICES.items():
+            if values[name] not in choices:
+                raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {values[name]!r}.")
+        try:
+            _validate.positive(self.epsilon, "epsilon")
+        except InvalidInput as error:
+            raise InvalidInput(f"{str(error)[:-1]}; 1 is usual, a smaller one hides more.") from None
         _validate.delta(self.delta)
         for name in ("target", "latency", "seconds"):
-            if getattr(self, name) is not None:
-                _validate.positive(getattr(self, name), name)
+            if values[name] is not None:
+                _validate.positive(values[name], name)
         _validate.count(self.seed, "seed", minimum=0)
-        _check_model(self.compute, self.features, self.model)
+        self._check_model()
+
+    def _check_model(self) -> None:
+        compute, features, model = self.compute, self.features, self.model
+        if compute in ("logistic", "linear"):
+            if features is None:
+                raise InvalidInput(
+                    f"a {compute} model needs features, the number of its columns, or a public sample with "
+                    "them."
+                )
+            _validate.count(features, "features")
+        elif features is not None:
+            raise InvalidInput(
+                f"features are for logistic and linear models; leave them out for a {compute}."
+            )
+        if (compute == "net") != (model is not None):
+            raise InvalidInput(
+                'a network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
+                f"compute={compute!r} and model={model!r}."
+            )
 
     @classmethod
     def from_arguments(
         cls,
-        members: Any,
+        members: int | str | Network | nx.Graph | Iterable[Sequence[object]],
         *,
         epsilon: float,
         delta: float,
@@ -105,21 +138,13 @@ class Requirements:
         name; ``records`` one number or one per member; ``values`` a public range. More than one colluder
         makes the view ``"colluders"``. The other options are fields of `Requirements`.
         """
-        network, reachable = _network(members)
+        network = _network(members)
+        n = network.n
+        reachable = isinstance(members, (int, np.integer)) or 2 * len(network.edges) == n * (n - 1)
         low, high = _range(values)
-        view, colluders = _adversary(view, colluders, network.n)
-        return cls(
-            network,
-            reachable,
-            _sizes(records, network.n),
-            low,
-            high,
-            epsilon,
-            delta,
-            view,
-            colluders,
-            **options,
-        )
+        view, colluders = _adversary(view, colluders, n)
+        sizes = _sizes(records, n)
+        return cls(network, reachable, sizes, low, high, epsilon, delta, view, colluders, **options)
 
     @property
     def n(self) -> int:
@@ -147,39 +172,39 @@ class Requirements:
         return "user" if self.hide == "member" else "add-remove"
 
     @property
-    def views(self) -> tuple[tuple[str, int], ...]:
+    def views(self) -> tuple[tuple[RequiredView, int], ...]:
         """The views that must meet the budget, with the number of colluders where the view takes one."""
         if self.view == "outsider":  # no budget is accepted against less than one member
             return (("outsider", 0), ("network", 0))
         return ((self.view, self.colluders if self.view == "colluders" else 0),)
 
     @property
+    def adversary(self) -> str:
+        """The adversary in words."""
+        one = self.colluders == 1
+        members = "any one member" if one else f"any {self.colluders} members together"
+        return _ADVERSARIES.get(self.view, members)
+
+    @property
     def training(self) -> bool:
         """Whether a model is learned, in many steps."""
         return self.compute != "mean"
 
-    def changed(self, **changes: Any) -> Requirements:
-        """Return the requirements with some facts changed; ``members`` and ``records`` are numbers."""
-        members, records = changes.pop("members", None), changes.pop("records", None)
-        requirements = self
-        if members is not None:
-            each = max(1, round(self.total / self.n))
-            requirements = replace(
-                requirements, network=graphs.complete(members), reachable=True, sizes=(each,) * int(members)
-            )
-        if records is not None:
-            requirements = replace(requirements, sizes=(int(records),) * requirements.n)
-        return replace(requirements, **changes)
+    def with_members(self, count: int) -> Requirements:
+        """Return the requirements of so many members who can reach one another, with as many records each."""
+        each = max(1, round(self.total / self.n))
+        return replace(self, network=graphs.complete(count), reachable=True, sizes=(each,) * count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the requirements as plain values."""
+        network = self.network
+        links = {"name": network.name, "n": network.n, "edges": network.edges.tolist()}
+        return vars(self) | {"network": links}
 
 
-def _check_epsilon(epsilon: float) -> None:
-    try:
-        _validate.positive(epsilon, "epsilon")
-    except InvalidInput as error:
-        raise InvalidInput(f"{str(error)[:-1]}; 1 is usual, a smaller one hides more.") from None
+def _network(members: int | str | Network | nx.Graph | Iterable[Sequence[object]]) -> Network:
+    import networkx as nx
 
-
-def _network(members: Any) -> tuple[Network, bool]:
     if isinstance(members, bool):
         raise InvalidInput(f"members must be a number, pairs of members, or a network, got {members!r}.")
     if isinstance(members, (int, np.integer)):
@@ -188,7 +213,7 @@ def _network(members: Any) -> tuple[Network, bool]:
             raise InvalidInput(
                 f"advice is for two members or more, got {n}; one holder alone takes dp-sgd or dp-cd."
             )
-        return graphs.complete(n), True
+        return graphs.complete(n)
     if isinstance(members, str):
         try:
             network = as_network(members)
@@ -198,16 +223,16 @@ def _network(members: Any) -> tuple[Network, bool]:
             raise GraphError(
                 f"{str(error)[:-1]}; a number of members alone means that anyone can reach anyone."
             ) from None
-    elif isinstance(members, Network) or hasattr(members, "nodes"):
+    elif isinstance(members, (Network, nx.Graph)):
         network = as_network(members)
     else:
         network = _from_pairs(members)
     if network.n < 2:
         raise InvalidInput(f"advice is for two members or more, got {network.n}; one holder takes dp-sgd.")
-    return network, 2 * len(network.edges) == network.n * (network.n - 1)
+    return network
 
 
-def _from_pairs(members: Any) -> Network:
+def _from_pairs(members: Iterable[Sequence[object]]) -> Network:
     import networkx as nx
 
     try:
@@ -218,41 +243,41 @@ def _from_pairs(members: Any) -> Network:
         raise InvalidInput(
             f"members must be a number, pairs such as [(0, 1), (1, 2)], or a network, got {members!r}."
         ) from None
+    ends = [end for pair in pairs for end in pair]
     graph = nx.Graph()
-    if all(isinstance(end, (int, np.integer)) for pair in pairs for end in pair):
-        graph.add_nodes_from(range(max(int(end) for pair in pairs for end in pair) + 1))
+    numbers = [int(end) for end in ends if isinstance(end, (int, np.integer))]
+    if len(numbers) == len(ends):
+        graph.add_nodes_from(range(max(numbers) + 1))
     graph.add_edges_from(pairs)
     if not nx.is_connected(graph):
-        parts: list[list[Any]] = [list(part) for part in nx.connected_components(graph)]
-        smallest = min(parts, key=len)
-        cut = sorted(smallest, key=str)
+        smallest: set[object] = min(nx.connected_components(graph), key=len)
+        cut = ", ".join(sorted(map(str, smallest))[:5])
         raise InvalidInput(
-            f"the members are not connected: {', '.join(map(str, cut[:5]))} cannot reach the others; add a "
-            "link, or advise each part for itself."
+            f"the members are not connected: {cut} cannot reach the others; add a link, or advise each part "
+            "for itself."
         )
     return graphs.from_networkx(graph)
 
 
 def _sizes(records: int | Sequence[int], n: int) -> tuple[int, ...]:
+    name = "the records of a member"
     if isinstance(records, (int, np.integer)) and not isinstance(records, bool):
-        return (_check_size(int(records), "records"),) * n
-    try:
-        sizes = [int(size) for size in records]  # type: ignore[union-attr]
-    except (TypeError, ValueError):
-        raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
+        name, sizes = "records", [int(records)] * n
+    else:
+        try:
+            sizes = [int(size) for size in records]  # type: ignore[union-attr]
+        except (TypeError, ValueError):
+            raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
     if len(sizes) != n:
         raise InvalidInput(
             f"records must be one number per member ({n}), got {len(sizes)}; one number alone is for all."
         )
-    return tuple(_check_size(size, "the records of a member") for size in sizes)
-
-
-def _check_size(size: int, name: str) -> int:
-    if size < 1:
+    short = next((size for size in sizes if size < 1), None)
+    if short is not None:
         raise InvalidInput(
-            f"{name} must be at least 1, got {size}; leave members without records out of the consortium."
+            f"{name} must be at least 1, got {short}; leave members without records out of the consortium."
         )
-    return size
+    return tuple(sizes)
 
 
 def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView, int]:
@@ -274,7 +299,7 @@ def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView
     return ("local", 1) if colluders == n - 1 else ("colluders", int(colluders))
 
 
-def _range(values: Any) -> tuple[float, float]:
+def _range(values: tuple[float, float]) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in values)
     except (TypeError, ValueError):
@@ -282,24 +307,3 @@ def _range(values: Any) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InvalidInput(f"values must be a range whose first end is the smaller, got {values!r}.")
     return low, high
-
-
-def _check_model(compute: str, features: int | None, model: str | None) -> None:
-    if compute in ("logistic", "linear"):
-        if features is None:
-            raise InvalidInput(
-                f"a {compute} model needs features, the number of its columns, or a public sample with them."
-            )
-        _validate.count(features, "features")
-    elif features is not None:
-        raise InvalidInput(f"features are for logistic and linear models; leave them out for a {compute}.")
-    if (compute == "net") != (model is not None):
-        raise InvalidInput(
-            'a network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
-            f"compute={compute!r} and model={model!r}."
-        )
-
-
-def _one_of(value: Any, known: Sequence[str], name: str) -> None:
-    if value not in known:
-        raise InvalidInput(f"{name} must be one of {', '.join(known)}, got {value!r}.")

@@ -6,17 +6,20 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from sottovoce.algorithms.gradient_plan import n_params
-from sottovoce.data.base import Shards
+from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
+from sottovoce.algorithms.plan import Plan
+from sottovoce.data.base import AgentRecords, Dataset, Shards
 from sottovoce.errors import DataError, InvalidInput
+from sottovoce.objectives import GLM
 
 LOGIT = 3.0  # standard deviation of the log odds of synthetic records: about 84 of 100 can be predicted
 TEST_SHARE = 0.3
 TEST_RECORDS = 2000  # of synthetic test sets
+_SLOPE = 0.25  # synthetic targets have deviation 0.35 within [-1, 1], half of its variance predictable
 
 Judge = Callable[[np.ndarray], float]
 
@@ -31,19 +34,12 @@ class Sample:
     features : number of columns.
     X, y : public records; None for synthetic ones, drawn anew at every call.
     unit : what one unit of the target is in the user's (squared loss).
-
-    Examples
-    --------
-    >>> sample = Sample.synthetic("logistic", 3)
-    >>> data, judge = sample.draw([5, 5], np.random.default_rng(0))
-    >>> data.sizes.tolist(), sample.metric, sample.source
-    ([5, 5], 'accuracy', 'synthetic records')
     """
 
     kind: str
     features: int
-    X: Any = field(default=None, repr=False)
-    y: Any = field(default=None, repr=False)
+    X: np.ndarray | None = field(default=None, repr=False)
+    y: np.ndarray | None = field(default=None, repr=False)
     unit: float = 1.0
     source: str = "synthetic records"
 
@@ -55,41 +51,44 @@ class Sample:
         return cls(kind, features, unit=unit)
 
     @classmethod
-    def public(cls, kind: str, X: Any, y: Any, *, unit: float = 1.0, middle: float = 0.0) -> Sample:
+    def public(
+        cls, kind: str, X: ArrayLike, y: ArrayLike, *, unit: float = 1.0, middle: float = 0.0
+    ) -> Sample:
         """Return public records; rows of linear models are scaled to length one, targets to [-1, 1]."""
-        X, y = np.asarray(X), np.asarray(y)
-        if X.ndim < 2 or len(X) != len(y) or len(y) < 10:
+        features, labels = np.asarray(X), np.asarray(y)
+        n = len(labels)
+        if features.ndim < 2 or len(features) != n or n < 10:
             raise DataError(
-                f"a sample is features (n, p) and n labels, ten or more, got shapes {X.shape} and {y.shape}."
+                "a sample is features (n, p) and n labels, ten or more, got shapes "
+                f"{features.shape} and {labels.shape}."
             )
         if kind == "logistic":
-            classes = np.unique(y)
+            classes = np.unique(labels)
             if len(classes) != 2:
                 raise DataError(
                     f"a sample for a logistic model has two classes, got {len(classes)} "
                     f"({', '.join(map(str, classes[:5]))}); map them to two, or take compute = net."
                 )
-            y = np.where(y == classes[1], 1.0, -1.0)
+            labels = np.where(labels == classes[1], 1.0, -1.0)
         elif kind == "squared":
-            y = (_finite(y) - middle) / unit
+            labels = (_finite(labels) - middle) / unit
         if kind != "net":
-            X = _finite(X)
-            X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-12)
-        return cls(kind, int(X.shape[1]), X, y, unit, f"{len(y):,} public records")
+            features = _finite(features)
+            features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+        return cls(kind, int(features.shape[1]), features, labels, unit, f"{n:,} public records")
 
     @classmethod
-    def for_plan(cls, sample: Any, plan: Any) -> Sample:
+    def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
         """Return the sample a user gave for a plan: ``"synthetic"``, a pair (X, y) or a Dataset."""
         if isinstance(sample, Sample):
             return sample
-        kind = getattr(plan.objective, "loss", None)
-        kind = kind if isinstance(kind, str) else "net"
+        objective = plan.objective  # type: ignore[attr-defined]
+        kind = objective.loss if isinstance(objective, GLM) else "net"
         if isinstance(sample, str):
             if sample != "synthetic":
                 raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-            return cls.synthetic(kind, n_params(plan.objective))
-        X, y = features_and_labels(sample)
-        return cls.public(kind, X, y)
+            return cls.synthetic(kind, n_params(objective))
+        return cls.public(kind, *features_and_labels(sample))
 
     @property
     def metric(self) -> str:
@@ -115,21 +114,21 @@ class Sample:
             return math.sqrt(max(score * (1 - score), 0.0) / len(self.y))
         return score / math.sqrt(2 * len(self.y))
 
-    def draw(self, sizes: Sequence[int], rng: np.random.Generator, plan: Any = None) -> tuple[Any, Judge]:
+    def draw(
+        self, sizes: Sequence[int], rng: np.random.Generator, plan: Plan | None = None
+    ) -> tuple[AgentRecords, Judge]:
         """Return records for agents of these sizes and a judge of final rows on held-out records."""
         total = int(sum(sizes))
-        if self.X is None:
-            X, y = self._drawn(total + TEST_RECORDS, rng)
+        if self.X is None or self.y is None:
+            X, y = self._synthetic_records(total + TEST_RECORDS, rng)
             train, test = np.arange(total), np.arange(total, total + TEST_RECORDS)
         else:
             X, y = self.X, self.y
-            order = rng.permutation(len(y))
-            test, pool = np.split(order, [round(TEST_SHARE * len(y))])
+            test, pool = np.split(rng.permutation(len(y)), [round(TEST_SHARE * len(y))])
             train = rng.permutation(pool)[:total] if total <= len(pool) else rng.choice(pool, size=total)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if self.kind == "net":
-            return self._net(X, y, train, test, offsets, plan)
-        data = Shards(np.ascontiguousarray(X[train]), np.ascontiguousarray(y[train]), offsets)
+            return _for_network(X, y, train, test, offsets, plan)
 
         def judge(rows: np.ndarray) -> float:
             predicted = X[test] @ np.asarray(rows).mean(axis=0)
@@ -137,9 +136,9 @@ class Sample:
                 return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y[test]))
             return float(np.sqrt(np.mean((predicted - y[test]) ** 2))) * self.unit
 
-        return data, judge
+        return Shards(np.ascontiguousarray(X[train]), np.ascontiguousarray(y[train]), offsets), judge
 
-    def _drawn(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def _synthetic_records(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         X = rng.normal(size=(count, self.features))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
         w = rng.normal(size=self.features)
@@ -150,23 +149,21 @@ class Sample:
             return X, np.where(rng.random(count) < odds, 1.0, -1.0)
         return X, _SLOPE * (scores + rng.normal(size=count))
 
-    def _net(
-        self, X: Any, y: Any, train: Any, test: Any, offsets: np.ndarray, plan: Any
-    ) -> tuple[Any, Judge]:
-        from sottovoce.data.agent_tensors import AgentData
 
-        names, labels = np.unique(y, return_inverse=True)
-        x = np.asarray(X, np.float32)
-        parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
-        data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
-
-        def judge(rows: np.ndarray) -> float:
-            return float(plan.objective.metrics(rows, data)["accuracy"]) / 100  # it comes in percent
-
-        return data, judge
+SampleArgument = Sample | Dataset | str | tuple[ArrayLike, ArrayLike]
 
 
-_SLOPE = 0.25  # synthetic targets have deviation 0.35 within [-1, 1], half of its variance predictable
+def _for_network(
+    X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, offsets: np.ndarray, plan: Plan | None
+) -> tuple[AgentRecords, Judge]:
+    from sottovoce.data.agent_tensors import AgentData  # needs torch
+
+    assert isinstance(plan, GradientPlan)
+    names, labels = np.unique(y, return_inverse=True)
+    x = np.asarray(X, np.float32)
+    parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
+    data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
+    return data, lambda rows: float(plan.objective.metrics(rows, data)["accuracy"]) / 100  # from percent
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -179,14 +176,10 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def features_and_labels(sample: Any) -> tuple[Any, Any]:
-    """Return features and labels of a pair or a Dataset, or say what was expected.
-
-    >>> features_and_labels(([[1.0]], [2.0]))
-    ([[1.0]], [2.0])
-    """
+def features_and_labels(sample: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, ArrayLike]:
+    """Return features and labels of a pair or a Dataset, or say what was expected."""
     try:
-        return (sample.X, sample.y) if hasattr(sample, "X") else (sample[0], sample[1])
+        return (sample.X, sample.y) if isinstance(sample, (Dataset, Shards)) else (sample[0], sample[1])
     except (TypeError, IndexError, KeyError):
         raise DataError(
             f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(sample).__name__}.'

@@ -15,6 +15,9 @@ from typing import Any
 from sottovoce.accounting.budget import Budget
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
+from sottovoce.algorithms.averaging import PrivateAveraging
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import SottovoceError
 
@@ -26,13 +29,7 @@ _LEARNING_MEMBERS = 64  # where each trial is accounted over many steps, and may
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One change after which something fits: what changes, to which value, and a sentence.
-
-    Examples
-    --------
-    >>> Suggestion("members", 16, "Find 16 members.").value
-    16
-    """
+    """One change after which something fits: what changes, to which value, and a sentence."""
 
     what: str
     value: float | str
@@ -74,16 +71,23 @@ def suggestions(
 class _Search:
     """One plan, one budget, and the changes that are tried in order."""
 
-    def __init__(self, plan: Any, budget: Budget, sample: Sample | None) -> None:
+    def __init__(self, plan: Plan, budget: Budget, sample: Sample | None) -> None:
         self.plan, self.budget, self.sample = plan, budget, sample
         # against these views masks change nothing: the noise of a member's own row decides
-        self.own_noise_decides = budget.view in ("local", "outsider", "pairwise", "central")
+        own_noise_decides = budget.view in ("local", "outsider", "pairwise", "central")
+        self.masks_help = plan.maskable and not own_noise_decides
 
     def suggestions(self) -> Iterator[Suggestion]:
         calibrated = self.calibrated(self.plan)  # where the plan's own noise is not enough
-        if calibrated is not None and not self.meets_budget(self.plan) and self.is_useful(calibrated):
-            noise = _noise(calibrated)
-            yield Suggestion("noise", noise, f"Take noise {noise:.4g}: {self.answer(calibrated)}.")
+        use = None
+        if calibrated is not None:
+            guarantee = self.plan.privacy(**self.budget.adversary)
+            meets = guarantee.valid and guarantee.epsilon(self.budget.delta) <= self.budget.epsilon
+            use = None if meets else self.if_useful(calibrated)
+        if use is not None and isinstance(calibrated, (GradientPlan, PrivateAveraging)):
+            multiplier = calibrated.noise_multiplier
+            noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
+            yield Suggestion("noise", noise, f"Take noise {noise:.4g}: {_answer(use)}.")
         for change in (self.masks, self.record, self.larger_epsilon, self.members, self.records):
             try:
                 suggestion = change(calibrated or self.plan)
@@ -94,162 +98,126 @@ class _Search:
 
     # ---- the changes ----------------------------------------
 
-    def masks(self, plan: Any) -> Suggestion | None:
-        if not plan.maskable or plan.n < 3 or self.own_noise_decides or plan.schedule(0).masked:
+    def masks(self, plan: Plan) -> Suggestion | None:
+        if not self.masks_help or plan.n < 3 or plan.schedule(0).masked:
             return None
-        masked = self.calibrated(self.masked(plan))
-        if masked is None or not self.is_useful(masked):
-            return None
-        return Suggestion(
-            "protocol", "masked", f'Take masked sums (protocol "masked"): {self.answer(masked)}.'
-        )
+        use = self.if_useful(self.calibrated(self.masked(plan)))
+        sentence = f'Take masked sums (protocol "masked"): {_answer(use)}.'
+        return None if use is None else Suggestion("protocol", "masked", sentence)
 
-    def record(self, plan: Any) -> Suggestion | None:
+    def record(self, plan: Plan) -> Suggestion | None:
         if plan.adjacency != "user":
             return None
-        if plan.observation.averages_once:
-            error = usefulness(plan).error
-            if error is None or not error / (2 * _RECORDS) <= plan.radius / 2:
+        hide = "Hide a record instead of a member"
+        if isinstance(plan, PrivateAveraging):
+            error = (usefulness(plan).error or 0.0) / (2 * _RECORDS)
+            if not error <= plan.radius / 2:
                 return None
             # a record moves a mean of so many by that much less, and all else stays as it is
             view = " --view outsider" if self.budget.view == "outsider" else ""
-            command = (
-                f"sottovoce advise {plan.n} --epsilon {self.budget.epsilon:g} --records {_RECORDS}{view}"
-            )
-            return Suggestion(
-                "hide",
-                "record",
-                f"Hide a record instead of a member, with {_RECORDS} records each: "
-                f"± {error / (2 * _RECORDS):.3g} ({command}).",
-            )
+            command = f"advise {plan.n} --epsilon {self.budget.epsilon:g} --records {_RECORDS}{view}"
+            sentence = f"{hide}, with {_RECORDS} records each: ± {error:.3g} (sottovoce {command})."
+            return Suggestion("hide", "record", sentence)
         if "add-remove" not in plan.adjacencies or plan.sizes is None:
             return None
-        record = replace(plan, adjacency="add-remove")
-        calibrated = self.calibrated(record)
-        if calibrated is not None and self.is_useful(calibrated):
-            return Suggestion(
-                "hide", "record", f"Hide a record instead of a member: {self.answer(calibrated)}."
-            )
-        if plan.n < 3 or not plan.maskable or self.own_noise_decides:
-            return None
-        calibrated = self.calibrated(self.masked(record))
-        if calibrated is None or not self.is_useful(calibrated):
-            return None
-        both = "Hide a record instead of a member, and take masked sums"
-        return Suggestion("hide", "record", f"{both}: {self.answer(calibrated)}.")
+        record: Plan = replace(plan, adjacency="add-remove")  # type: ignore[type-var]
+        use = self.if_useful(self.calibrated(record))
+        if use is None and plan.n >= 3 and self.masks_help:
+            hide += ", and take masked sums"
+            use = self.if_useful(self.calibrated(self.masked(record)))
+        return None if use is None else Suggestion("hide", "record", f"{hide}: {_answer(use)}.")
 
-    def larger_epsilon(self, plan: Any) -> Suggestion | None:
-        noise = _scalar(plan)
-        if noise is None:
+    def larger_epsilon(self, plan: Plan) -> Suggestion | None:
+        noise = getattr(plan, plan.noise_field)
+        if isinstance(noise, tuple) or not noise > 0:
             return None
-        share = least(lambda s: self.is_useful(plan.with_noise(noise / s)), 1.0, 2.0**12)
+        share = least(lambda s: self.if_useful(plan.with_noise(noise / s)) is not None, 1.0, 2.0**12)
         if share is None:
             return None
         quieter = plan.with_noise(noise / share)
         epsilon = quieter.privacy(**self.budget.adversary).epsilon(self.budget.delta)
         rounded = math.ceil(epsilon * 100) / 100 if epsilon < 100 else math.ceil(epsilon)
-        return Suggestion("epsilon", rounded, f"Allow epsilon {rounded:g}: {self.answer(quieter)}.")
+        answer = _answer(self.usefulness(quieter))
+        return Suggestion("epsilon", rounded, f"Allow epsilon {rounded:g}: {answer}.")
 
-    def members(self, plan: Any) -> Suggestion | None:
-        if not plan.maskable or self.own_noise_decides or not hasattr(plan, "network"):
+    def members(self, plan: Plan) -> Suggestion | None:
+        if not self.masks_help:
             return None
         most = _MOST_MEMBERS if is_average(plan) else _LEARNING_MEMBERS
-        plans: dict[int, Any] = {}
+        uses: dict[int, Usefulness | None] = {}
 
         def works(n: int) -> bool:
-            plans[n] = self.calibrated(self.masked(plan, n))
-            return plans[n] is not None and self.is_useful(plans[n])
+            uses[n] = self.if_useful(self.calibrated(self.masked(plan, n)))
+            return uses[n] is not None
 
         count = least_whole(works, max(plan.n, 3), most)
         if count is None or count == plan.n:
             return None
-        return Suggestion(
-            "members", count, f"Find {count:,} members and take masked sums: {self.answer(plans[count])}."
-        )
+        sentence = f"Find {count:,} members and take masked sums: {_answer(uses[count])}."
+        return Suggestion("members", count, sentence)
 
-    def records(self, plan: Any) -> Suggestion | None:
-        sizes = plan.sizes
-        if sizes is None or plan.adjacency == "user" or getattr(plan, "batch_size", None) is not None:
+    def records(self, plan: Plan) -> Suggestion | None:
+        if not isinstance(plan, GradientPlan) or plan.sizes is None or plan.batch_size is not None:
             return None
+        if plan.adjacency == "user":
+            return None
+        sizes = plan.sizes
 
-        def larger(factor: float) -> Any:
+        def larger(factor: float) -> GradientPlan:
             return replace(plan, sizes=tuple(math.ceil(factor * size) for size in sizes))
 
-        factor = least(lambda f: self.is_useful(larger(f)), 1.0, 2.0**20)
+        factor = least(lambda f: self.if_useful(larger(f)) is not None, 1.0, 2.0**20)
         if factor is None or factor == 1.0:
             return None
         changed = larger(factor)
-        each = round(sum(changed.sizes) / plan.n)
-        return Suggestion(
-            "records", each, f"Collect {each:,} records at each member: {self.answer(changed)}."
-        )
+        each = round(sum(changed.sizes or ()) / plan.n)
+        sentence = f"Collect {each:,} records at each member: {_answer(self.usefulness(changed))}."
+        return Suggestion("records", each, sentence)
 
-    # ---- what they share ----------------------------------------
+    # ---- shared by the changes ------------------------------
 
-    def masked(self, plan: Any, n: int | None = None) -> Any:
+    def masked(self, plan: Plan, n: int | None = None) -> Plan:
         colluders = self.budget.colluders if self.budget.colluders != () else 1
         tolerate = colluders if isinstance(colluders, int) else max(len(colluders), 1)
-        changed: dict[str, Any] = {
-            "protocol": "masked" if tolerate <= 1 else f"masked:tolerate={tolerate}",
-            "network": f"complete:{n}" if n is not None else _graph(plan),
-        }
-        if hasattr(plan, "noise"):
+        protocol = "masked" if tolerate <= 1 else f"masked:tolerate={tolerate}"
+        network = plan.network  # type: ignore[attr-defined]  # a plan that takes masks has one
+        network = plan.schedule(0).network if network is None else network
+        network = network if n is None else f"complete:{n}"
+        changed: dict[str, Any] = {"protocol": protocol, "network": network}
+        if isinstance(plan, (PrivateAveraging, ConsensusSGD)):
             changed["noise"] = "equal"
         if isinstance(getattr(plan, plan.noise_field), tuple):
             changed["noise_multiplier"] = 1.0
         if n is not None and plan.sizes is not None:
             changed["sizes"] = (max(1, round(sum(plan.sizes) / plan.n)),) * n
-        return replace(plan, **changed)
+        masked: Plan = replace(plan, **changed)  # type: ignore[type-var]
+        return masked
 
-    def calibrated(self, plan: Any) -> Any:
+    def calibrated(self, plan: Plan) -> Plan | None:
         try:
             return plan.calibrated_to(self.budget.epsilon, self.budget.delta, **self.budget.adversary)
         except SottovoceError:
             return None
 
-    def meets_budget(self, plan: Any) -> bool:
-        guarantee = plan.privacy(**self.budget.adversary)
-        return bool(guarantee.valid and guarantee.epsilon(self.budget.delta) <= self.budget.epsilon)
-
-    def usefulness(self, plan: Any) -> Usefulness:
+    def usefulness(self, plan: Plan) -> Usefulness:
         if self.sample is None or is_average(plan):
             return usefulness(plan)
         return usefulness(plan, sample=self.sample, runs=_RUNS)
 
-    def is_useful(self, plan: Any) -> bool:
-        return self.usefulness(plan).useful is True
-
-    def answer(self, plan: Any) -> str:
-        use = self.usefulness(plan)
-        if use.error is not None:
-            return f"± {math.hypot(use.error, use.bias):.3g}"
-        if use.score is not None:
-            return str(use.score)
-        return f"signal {use.signal:.3g} times the noise"
+    def if_useful(self, plan: Plan | None) -> Usefulness | None:
+        use = None if plan is None else self.usefulness(plan)
+        return use if use is not None and use.useful else None
 
 
-def _noise(plan: Any) -> float:
-    noise = plan.noise_multiplier
-    return float(max(noise) if isinstance(noise, tuple) else noise)
-
-
-def _scalar(plan: Any) -> float | None:
-    """The noise that ``with_noise`` takes, where it is one number."""
-    noise = getattr(plan, plan.noise_field)
-    return float(noise) if isinstance(noise, (int, float)) and noise > 0 else None
-
-
-def _graph(plan: Any) -> Any:
-    network = getattr(plan, "network", None)
-    return network if network is not None else getattr(plan.schedule(0), "network", f"complete:{plan.n}")
+def _answer(use: Usefulness | None) -> str:
+    if use is None:
+        return ""
+    only_signal = use.error is None and use.score is None
+    return use.answer + (" times the noise" if only_signal else "")
 
 
 def least(works: Callable[[float], bool], low: float, most: float) -> float | None:
-    """Return the smallest value from ``low`` on that works, to a hundredth of itself; None up to ``most``.
-
-    >>> least(lambda x: x >= 3, 1.0, 100.0) < 3.03
-    True
-    """
+    """Return the smallest value from ``low`` on that works, to a hundredth of itself; None up to ``most``."""
     high = low
     if works(low):
         return low
@@ -264,11 +232,7 @@ def least(works: Callable[[float], bool], low: float, most: float) -> float | No
 
 
 def least_whole(works: Callable[[int], bool], low: int, most: int) -> int | None:
-    """Return the smallest whole number from ``low`` on that works, large ones to a hundredth of themselves.
-
-    >>> least_whole(lambda n: n >= 13, 4, 100)
-    13
-    """
+    """Return the smallest whole number from ``low`` on that works, large ones to a hundredth of it."""
     high = low
     while not works(high):
         low, high = high, high * 2

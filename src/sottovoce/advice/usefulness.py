@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
 from sottovoce.accounting.release import MOVES
-from sottovoce.advice.samples import Sample
+from sottovoce.advice.samples import Sample, SampleArgument
 from sottovoce.algorithms.averaging import PrivateAveraging, site_factors
-from sottovoce.algorithms.gradient_plan import n_params
+from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
+from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM
 from sottovoce.protocols import HypercubeExchange, Protocol, Tree
 from sottovoce.runners.in_process import run_stacked
 
@@ -36,12 +39,6 @@ class Score:
 
     ``chance`` is the score of an answer that learned nothing, ``best`` that of the same training without
     noise; ``lower_is_better`` for errors. ``deviation`` is that from run to run.
-
-    Examples
-    --------
-    >>> score = Score("accuracy", 0.9, 0.02, runs=8, chance=0.5, best=0.95, source="synthetic records")
-    >>> print(score, score.useful)
-    accuracy 0.9 ± 0.02 True
     """
 
     metric: str
@@ -65,6 +62,14 @@ class Score:
         halfway = (self.chance + self.best) / 2
         return sign * self.mean >= sign * halfway and sign * self.mean - self.half > sign * self.chance
 
+    @property
+    def sentence(self) -> str:
+        """The score beside that of no learning and that of no noise."""
+        return (
+            f"a run on {self.source} ends at {self} (learning nothing: {self.chance:.3g}, without noise: "
+            f"{self.best:.3g})."
+        )
+
     def __str__(self) -> str:
         return f"{self.metric} {self.mean:.3g} ± {self.half:.2g}"
 
@@ -82,13 +87,6 @@ class Usefulness:
     span : of an average: the width of the range of the values.
     signal : of training: the largest possible signal of the whole run over its noise.
     score : of training: what a simulation ends with.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(16), noise_std=0.4, radius=0.5)
-    >>> print(sv.advice.usefulness(plan))
-    useful: yes; values in a range of 1 are answered ± 0.1.
     """
 
     useful: bool | None
@@ -99,19 +97,32 @@ class Usefulness:
     signal: float | None = None
     score: Score | None = None
 
-    def __str__(self) -> str:
-        return f"useful: {self.verdict}; {self.sentence}"
-
     @property
     def verdict(self) -> str:
         """Yes, no, or unknown."""
         return {True: "yes", False: "no", None: "unknown"}[self.useful]
 
+    @property
+    def answer(self) -> str:
+        """The worth of the answer in a few characters."""
+        if self.error is not None:
+            return f"± {math.hypot(self.error, self.bias):.3g}"
+        if self.score is not None:
+            return str(self.score)
+        return "unknown" if self.signal is None else f"signal {self.signal:.3g}"
+
+    def with_score(self, score: Score) -> Usefulness:
+        """Return the usefulness as a simulation judges it."""
+        return replace(self, useful=score.useful, score=score, sentence=score.sentence)
+
+    def __str__(self) -> str:
+        return f"useful: {self.verdict}; {self.sentence}"
+
 
 def usefulness(
-    plan: Any,
+    plan: Plan,
     *,
-    sample: Any = None,
+    sample: SampleArgument | None = None,
     sizes: Sequence[int] | None = None,
     runs: int = 20,
     seed: int = 0,
@@ -139,75 +150,52 @@ def usefulness(
     useful: no; values in a range of 1 are answered ± 1.32, wider than the range.
     """
     if is_average(plan):
-        return _of_average(plan)
+        return _usefulness_of_average(plan)
     signal = _signal(plan)
-    score = None
+    useful = None if signal is None else signal >= SIGNAL
+    use = Usefulness(useful, "a sample of public or synthetic records would give a score.", signal=signal)
     if sample is not None:
         score = simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed)
-        useful: bool | None = score.useful
-        sentence = (
-            f"a run on {score.source} ends at {score} (learning nothing: {score.chance:.3g}, without noise: "
-            f"{score.best:.3g})"
-        )
-    else:
-        useful = None if signal is None else signal >= SIGNAL
-        sentence = "a sample of public or synthetic records would give a score"
-    known = ""
-    if signal is not None:
+        use = use.with_score(score)
+    if signal is None:
+        return use
+    known = "no noise is added; "
+    if signal != math.inf:
         known = f"the largest signal of the run is {signal:.3g} times its noise, which does not say how good "
         known += "the model is; "
-    if signal == math.inf:
-        known = "no noise is added; "
-    sentence = f"{known}{sentence}."
-    return Usefulness(useful, sentence, signal=signal, score=score)
+    return replace(use, sentence=known + use.sentence)
 
 
 # ---- averages -----------------------------------------------------------------------------------------
 
 
-def is_average(plan: Any) -> bool:
-    """Whether a plan answers with a mean: averaging, or one step of least squares on the constant 1.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> from sottovoce.algorithms import ConsensusSGD
-    >>> of_records = ConsensusSGD(sv.objectives.GLM("squared", dim=1), "tree", network="ring:4", steps=1,
-    ...                           learning_rate=1.0, clip_norm=0.5, noise_multiplier=2.0, sizes=[9] * 4)
-    >>> is_average(of_records)
-    True
-    """
+def is_average(plan: Plan) -> bool:
+    """Whether a plan answers with a mean: averaging, or one step of least squares on the constant 1."""
     if plan.observation.averages_once:
         return True
-    objective = getattr(plan, "objective", None)
-    return (
-        getattr(objective, "loss", None) == "squared"
-        and getattr(objective, "dim", None) == 1
-        and plan.steps == 1
-        and getattr(plan, "rate", lambda k: 0.0)(0) == 1.0
-    )
+    if not isinstance(plan, GradientPlan) or not isinstance(plan.objective, GLM):
+        return False
+    squares = plan.objective.loss == "squared" and plan.objective.dim == 1
+    return squares and plan.steps == 1 and plan.rate(0) == 1.0
 
 
-def answer_error(plan: Any) -> tuple[float, float, float]:
+def answer_error(plan: Plan) -> tuple[float, float, float]:
     """Return (sd, bias, span) of an average at the worst node: noise, what gossip leaves, and the range.
 
     Over exact consensus the sd is the root of all noise variances over n, and nothing is left. A linear
     protocol ends with rows ``M x``: the sd is that of ``M``'s row, and what it leaves is at most half
     the range times the l1 distance of the row from ``1/n``, every site by its weight. Fresh noise in every
     round is simulated.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> answer_error(sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=2.0, radius=0.5))
-    (1.0, 0.0, 1.0)
     """
     if not is_average(plan):
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
-    span = 2.0 * float(plan.radius if hasattr(plan, "radius") else plan.clip_norm)
-    stds = _stds(plan)
-    protocol: Protocol = plan.schedule(0)
-    n = plan.n
+    n, stds, protocol = plan.n, _stds(plan), plan.schedule(0)
+    weights = np.ones(n)
+    if isinstance(plan, PrivateAveraging):
+        span, weights = 2.0 * float(plan.radius), np.array(site_factors(plan))
+    else:
+        assert isinstance(plan, GradientPlan)
+        span = 2.0 * float(plan.clip_norm or 0.0)
     if protocol.exact:
         return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
     if protocol.fresh_std or protocol.adds_noise:
@@ -215,72 +203,60 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
         return float(rows.std(axis=1).max()), 0.0, span
     M = np.asarray(protocol.apply(np.eye(n)))
     sd = np.sqrt(np.square(M) @ np.square(stds))
-    counts = np.array(site_factors(plan)) if isinstance(plan, PrivateAveraging) else np.ones(n)
-    left = np.abs((M - 1 / n) * counts).sum(axis=1) * span / 2
+    left = np.abs((M - 1 / n) * weights).sum(axis=1) * span / 2
     worst = int(np.argmax(np.hypot(sd, left)))
     return float(sd[worst]), float(left[worst]), span
 
 
-def _of_average(plan: Any) -> Usefulness:
+def _usefulness_of_average(plan: Plan) -> Usefulness:
     sd, bias, span = answer_error(plan)
     off = math.hypot(sd, bias)
     useful = off <= USELESS * span
-    sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}"
+    remark = "" if useful else ", more than a quarter of the range"
     if off > span:
-        sentence += ", wider than the range"
-    elif not useful:
-        sentence += ", more than a quarter of the range"
-    return Usefulness(useful, sentence + ".", error=sd, bias=bias, span=span)
+        remark = ", wider than the range"
+    sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
+    return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
 
 
-def _stds(plan: Any) -> np.ndarray:
-    """Everybody's noise in the unit of the rows that are averaged, from the releases that are priced."""
+def _stds(plan: Plan) -> np.ndarray:
+    """Everybody's noise in the unit of the rows that are averaged, from the releases that are accounted."""
     return np.array([max((r.noise_std for r in plan.releases(u)), default=0.0) for u in range(plan.n)])
 
 
 # ---- training -----------------------------------------------------------------------------------------
 
 
-def step_noise(plan: Any) -> float:
-    """Return the noise per coordinate of the mean step, over the largest mean step there can be: the clip.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> from sottovoce.algorithms import ConsensusSGD
-    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=5), "tree", network="ring:4", steps=10, clip_norm=1.0,
-    ...                     noise_multiplier=2.0, sizes=[100] * 4)
-    >>> round(step_noise(plan), 6)
-    0.01
-    """
-    active = [u for u in range(plan.n) if plan.releases(u)]
+def step_noise(plan: GradientPlan) -> float:
+    """Return the noise per coordinate of the mean step, over the largest mean step there can be: the clip."""
+    releases = {u: plan.releases(u) for u in range(plan.n)}
+    active = [u for u in range(plan.n) if releases[u]]
     if not active:
         return math.inf
     # a walk adds one member's noise per step and averages nothing, others add everybody's
-    drawn = sum(r.draws for u in active for r in plan.releases(u)) / plan.steps
+    drawn = sum(r.draws for u in active for r in releases[u]) / plan.steps
     variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
     noise = math.sqrt(variance / max(1.0, min(drawn, len(active))))
-    largest = float(np.mean([_largest(plan, u) for u in active]))
+    largest = float(np.mean([_largest_row(plan, u) for u in active]))
     return noise / largest if largest else math.inf
 
 
-def _largest(plan: Any, agent: int) -> float:
+def _largest_row(plan: GradientPlan, agent: int) -> float:
     """The longest row an agent can publish, in the unit of its releases: every record at its clip."""
     one = float(next(iter(plan.releases(agent))).sensitivity) / MOVES[plan.adjacency]
     if plan.adjacency == "user":
         return one
-    batch_size, sizes = getattr(plan, "batch_size", None), plan.sizes
-    if batch_size is not None:
-        return float(batch_size) * one
-    held = sizes[agent] if sizes is not None else getattr(plan, "records", 1)
-    return float(held) * float(getattr(plan, "sample_rate", None) or 1.0) * one
+    if plan.batch_size is not None:
+        return float(plan.batch_size) * one
+    assert plan.sizes is not None  # a plan at record level knows its sizes or its batch size
+    return float(plan.sizes[agent]) * float(plan.sample_rate or 1.0) * one
 
 
-def _signal(plan: Any) -> float | None:
+def _signal(plan: Plan) -> float | None:
     """The largest signal of a run over its noise; None where steps are not noisy mean gradients."""
-    if plan.query != "gradient" or any(
-        r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)
-    ):
+    if not isinstance(plan, GradientPlan) or plan.query != "gradient":
+        return None
+    if any(r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)):
         return None
     try:
         width = n_params(plan.objective)
@@ -291,7 +267,7 @@ def _signal(plan: Any) -> float | None:
 
 
 def simulate(
-    plan: Any,
+    plan: Plan,
     sample: Sample,
     *,
     sizes: Sequence[int] | None = None,
@@ -303,45 +279,33 @@ def simulate(
 
     Every run draws its records, split and noise anew, so the interval holds what differs from run to run:
     twice the deviation, at least one point, or what a small public sample leaves unknown, up to three. The
-    plan's own text and gate run; exact consensus is replaced by the quickest one, which ends with the same
-    mean. ``best`` is the score without noise where it is known.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> from sottovoce.algorithms import ConsensusSGD
-    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=3), "tree", network="ring:4", steps=10, clip_norm=1.0,
-    ...                     learning_rate=4.0, noise_multiplier=2.0, sizes=[100] * 4)
-    >>> score = simulate(plan, Sample.synthetic("logistic", 3), runs=3)
-    >>> score.metric, score.mean > score.chance
-    ('accuracy', True)
+    plan's own algorithm and mechanism run; exact consensus is replaced by the quickest one, which ends with
+    the same mean. ``best`` is the score without noise where it is known.
     """
-    held = sizes if sizes is not None else plan.sizes
-    if held is None:
+    sizes = sizes if sizes is not None else plan.sizes
+    if sizes is None:
         raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
-    plan, held = _smaller(plan, tuple(int(size) for size in held))
-    quiet = plan.with_noise(0.0)
-    scores, silent = [], [] if best is None else [best]
+    plan, sizes = _smaller(plan, tuple(int(size) for size in sizes))
+    scores, noiseless = [], [] if best is None else [best]
     for k in range(runs):
         rng = np.random.default_rng([seed, k])
-        data, judge = sample.draw(held, rng, plan)
-        rows = _run(plan, data, rng)
-        scores.append(judge(rows))
+        data, judge = sample.draw(sizes, rng, plan)
+        scores.append(judge(_run(plan, data, rng)))
         if best is None and k < 2:
-            silent.append(judge(_run(quiet, data, rng)))
+            noiseless.append(judge(_run(plan.with_noise(0.0), data, rng)))
     deviation = float(np.std(scores, ddof=1)) if runs > 1 else 0.0
     mean = float(np.mean(scores))
     point = 0.01 if sample.metric == "accuracy" else 0.01 * sample.chance
     # test sets of the simulation are parts of the sample, so its smallness is in the deviation already
     half = max(2 * deviation, point, min(2 * sample.uncertainty(mean), 3 * point))
-    best_mean = float(np.mean(silent))
+    best_mean = float(np.mean(noiseless))
     return Score(sample.metric, mean, half, runs, sample.chance, best_mean, sample.source, deviation)
 
 
-def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
+def _smaller(plan: Plan, sizes: tuple[int, ...]) -> tuple[Plan, tuple[int, ...]]:
     """Return the plan for fewer records with the same noise in a step, where there are very many."""
     total = sum(sizes)
-    if total <= _RECORDS or getattr(plan, "batch_size", None) is not None:
+    if total <= _RECORDS or not isinstance(plan, GradientPlan) or plan.batch_size is not None:
         return plan, sizes
     fewer = tuple(max(1, round(size * _RECORDS / total)) for size in sizes)
     if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
@@ -352,19 +316,14 @@ def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
     return replace(plan, sizes=fewer, noise_multiplier=scaled), fewer
 
 
-def _run(plan: Any, data: Any, rng: np.random.Generator) -> np.ndarray:
-    """Run a plan without its record: rows only, nothing priced."""
-    data, random = plan.prepared(data), RunRandomness.from_rng(rng)
-    agents = range(plan.n)
-    text = plan.algorithm(plan.source(data, agents, random), plan.starting(data, random, agents))
-    schedule: Any = plan.schedule
-    if plan.schedule(0).exact and plan.steps > 1:
-        schedule = _quickest(plan.n)
-    state = run_stacked(text, schedule, plan.steps, noise=random.noise, every=plan.steps)
-    return np.asarray(text.output(state))
-
-
-def _quickest(n: int) -> Protocol:
-    from sottovoce import graphs
-
-    return HypercubeExchange(n) if n & (n - 1) == 0 else Tree(graphs.star(n), root=0)
+def _run(plan: Plan, data: object, rng: np.random.Generator) -> np.ndarray:
+    """Run a plan for its rows alone: no result, no guarantees."""
+    records, random, agents = plan.prepared(data), RunRandomness.from_rng(rng), range(plan.n)
+    source = plan.source(records, agents, random)
+    algorithm = plan.algorithm(source, plan.starting(records, random, agents))
+    schedule: Schedule | Protocol = plan.schedule
+    if plan.schedule(0).exact and plan.steps > 1:  # any exact protocol ends with the same mean
+        n = plan.n
+        schedule = HypercubeExchange(n) if n & (n - 1) == 0 else Tree(graphs.star(n), root=0)
+    state = run_stacked(algorithm, schedule, plan.steps, noise=random.noise, every=plan.steps)
+    return np.asarray(algorithm.output(state))

@@ -54,7 +54,7 @@ def compare(
         plans, delta=delta, colluders=collude, latency=latency, sample=public_sample(sample)
     )
     if out is not None:
-        from sottovoce.advice.plot import draw_front
+        from sottovoce.advice.comparison import draw_front
 
         draw_front(rows, out)
     payload = {"rows": [row.to_dict() for row in rows], "delta": delta}

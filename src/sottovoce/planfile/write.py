@@ -58,11 +58,16 @@ def save_plan(plan: Plan, path: str | Path, *, title: str = "") -> Path:
 
 
 def plan_tables(
-    plan: Plan, *, network: Mapping[str, Any] | None = None, protocol: str | None = None
+    plan: Plan,
+    *,
+    network: Mapping[str, Any] | None = None,
+    protocol: str | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the sections of a plan file that describe a plan.
 
-    ``network`` and ``protocol`` replace the sections that would be read off the plan.
+    ``network``, ``protocol`` and ``model`` (of a network, which only its builder can name) replace the
+    sections that would be read off the plan.
     """
     tables: dict[str, dict[str, Any]] = {}
     options = {key: getattr(plan, key) for key in plan_options(plan.name)}
@@ -82,7 +87,7 @@ def plan_tables(
     if plan.query == "value":
         tables["average"] = section | {"values": VALUES}
     else:
-        tables |= _training_sections(plan)
+        tables |= _training_sections(plan, model)
         tables["train"] = {"algorithm": plan.name, **section}
     noise = options[plan.noise_field]
     if not isinstance(noise, (int, float)):
@@ -91,9 +96,9 @@ def plan_tables(
     return tables
 
 
-def _training_sections(plan: Any) -> dict[str, dict[str, Any]]:
+def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     objective = plan.objective
-    if not isinstance(objective, GLM) or objective.dim is None:
+    if model is None and (not isinstance(objective, GLM) or objective.dim is None):
         raise InvalidInput(
             "a plan file describes linear models with a known number of features, or networks by [model]; "
             f"it cannot name this {type(objective).__name__}."
@@ -102,11 +107,16 @@ def _training_sections(plan: Any) -> dict[str, dict[str, Any]]:
     if sizes == (None,):
         raise InvalidInput("a plan file states the records of each agent; give the plan sizes=...")
     data: dict[str, Any] = {
-        "file": RECORDS, "label": "label", "width": objective.dim,
+        "file": RECORDS,
+        "label": "label",
         "sizes": list(sizes) if len(set(sizes)) > 1 else sizes[0],
-    }  # fmt: skip
+    }
     if len(sizes) > 1:
         data |= {"group": "site", "partition": "column"}
+    if model is not None:
+        inputs = model.get("options", {}).get("inputs")
+        return {"data": data if inputs is None else data | {"width": inputs}, "model": dict(model)}
+    data["width"] = objective.dim
     chosen = {
         item.name: plain(getattr(objective, item.name))
         for item in fields(objective)
