@@ -16,7 +16,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from sottovoce.runners.threads import limit_threads, thread_variables
+from sottovoce.runners.launch import limit_threads, thread_variables
 
 ONE = {**os.environ, **thread_variables(1), "TORCH_CPP_LOG_LEVEL": "ERROR"}
 RANK = """

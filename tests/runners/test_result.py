@@ -83,5 +83,5 @@ def test_arrays_of_another_run_are_noticed(tmp_path):
     RESULT.save(tmp_path / "a")
     Result("demo", outputs={**RESULT.outputs, "model": np.ones(2)}).save(tmp_path / "b")
     (tmp_path / "b" / "arrays.npz").replace(tmp_path / "a" / "arrays.npz")
-    with pytest.raises(DataError, match="does not belong to the record"):
+    with pytest.raises(DataError, match="does not belong to the result"):
         Result.load(tmp_path / "a")

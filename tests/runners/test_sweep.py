@@ -156,7 +156,7 @@ def test_one_store_of_records(tmp_path):
     made = {"cell": {"epsilon": 10, "sizes": (1, 2)}, "accuracy": 90.5}
     write_trial(path, made)
     assert read_trial(path, cell=made["cell"]) == {"cell": {"epsilon": 10, "sizes": [1, 2]}, "accuracy": 90.5}
-    with pytest.raises(ConfigError, match=r"trial\.json was made with other cell than asked for now"):
+    with pytest.raises(ConfigError, match=r"trial\.json was made with another cell than now"):
         read_trial(path, cell={**made["cell"], "epsilon": 5})
     with pytest.raises(ConfigError, match="other settings"):  # a setting it does not know of is another one
         read_trial(path, settings={})
@@ -171,7 +171,7 @@ def test_a_damaged_record_is_named_not_run_over(tmp_path, content):
     sweep(function, [Trial("a", {"n": 1})], out)
     (path,) = out.glob("*.json")
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"\.json is not a record; remove it to run the trial again"):
+    with pytest.raises(ConfigError, match=r"\.json is not a result; remove it to run the trial again"):
         sweep(function, [Trial("a", {"n": 1})], out)
     path.unlink()
     sweep(function, [Trial("a", {"n": 1})], out)

@@ -10,8 +10,7 @@ import pytest
 
 import sottovoce
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.launch import launch
-from sottovoce.runners.threads import parse_threads, thread_variables
+from sottovoce.runners.launch import launch, parse_threads, thread_variables
 
 POOLS = tuple(thread_variables(1))
 
@@ -52,7 +51,7 @@ def test_launched_ranks_limit_every_pool(tmp_path, monkeypatch):
 @pytest.mark.parametrize("before", ["", "import numba\n", "import numba\nnumba.set_num_threads(2)\n"])
 def test_numba_is_limited_whether_it_is_loaded_or_not(before):
     code = (
-        f"{before}from sottovoce.runners.threads import limit_threads\nlimit_threads(1)\n"
+        f"{before}from sottovoce.runners.launch import limit_threads\nlimit_threads(1)\n"
         "import numba\n@numba.njit\ndef one(): return 1\n"
         "seen = [numba.get_num_threads(), one()]"  # compiling must still work
     )
@@ -63,7 +62,7 @@ def test_numba_is_limited_whether_it_is_loaded_or_not(before):
 def test_loaded_blas_is_limited():
     code = (
         "import numpy as np\nfrom threadpoolctl import threadpool_info\n"
-        "from sottovoce.runners.threads import limit_threads\nlimit_threads(1)\n"
+        "from sottovoce.runners.launch import limit_threads\nlimit_threads(1)\n"
         "seen = [pool['num_threads'] for pool in threadpool_info() if pool['user_api'] == 'blas']"
     )
     assert set(seen_in_a_process(code)) == {1}

@@ -133,7 +133,7 @@ def test_a_record_of_other_settings_or_half_a_record_is_not_taken_for_this_one(t
         run_cell(larger, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text()[:50])
-    with pytest.raises(ConfigError, match="is not a record"):
+    with pytest.raises(ConfigError, match="is not a result"):
         run_cell(cell, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
 
 

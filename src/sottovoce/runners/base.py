@@ -1,9 +1,7 @@
-"""What a runner needs to know of an algorithm, and the result it leaves.
+"""What a runner knows of an algorithm, and the result it leaves.
 
-An algorithm is pure functions on arrays whose first axis is "the agents hosted here". A stacked
-runner hosts all agents in one process, a cluster rank a slice, a peer one. A runner knows this shape
-and nothing else of the algorithm; that is why runners lie below the algorithms: a plan can call its
-runner without an upward import.
+An algorithm is pure functions on arrays whose first axis is the agents hosted here. A stacked runner hosts
+all agents in one process, a cluster rank a slice, a peer one.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ import numpy as np
 from sottovoce._hooks import NotebookDisplay, hook
 from sottovoce._io import atomic_write, digest, plain
 from sottovoce.errors import DataError, InvalidInput
-
-__all__ = ["Algorithm", "Result", "State"]
 
 RECORD, ARRAYS = "record.json", "arrays.npz"
 
@@ -121,14 +117,8 @@ class Result(NotebookDisplay):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values for JSON: everything but the output arrays."""
-        return {
-            "name": self.name,
-            "config": plain(self.config),
-            "metrics": plain(self.metrics),
-            "history": plain(list(self.history)),
-            "guarantees": plain(list(self.guarantees)),
-            "provenance": plain(self.provenance),
-        }
+        names = ("name", "config", "metrics", "history", "guarantees", "provenance")
+        return {name: plain(getattr(self, name)) for name in names}
 
     def to_json(self) -> str:
         """Return the result as JSON text."""
@@ -143,29 +133,12 @@ class Result(NotebookDisplay):
         return self.outputs["model"]
 
     def report(self, path: str | Path, title: str | None = None) -> Path:
-        """Write a page about this result: one HTML file with its numbers, curves and guarantees.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> Result("demo", metrics={"error": 0.5}).report(tempfile.mkdtemp() + "/demo.html").name
-        'demo.html'
-        """
+        """Write a page about this result: one HTML file with its numbers, curves and guarantees."""
         page: Path = hook("Result.report")(self, path, title)
         return page
 
     def save(self, folder: str | Path) -> Path:
-        """Write the result (``record.json``) and the output arrays (``arrays.npz``, no code) into ``folder``.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = Result("demo", outputs={"model": np.ones(2)}, metrics={"error": 0.5}).save(folder)
-        >>> again = Result.load(folder)
-        >>> again.model.tolist(), again.metrics
-        ([1.0, 1.0], {'error': 0.5})
-        """
+        """Write the result (``record.json``) and the output arrays (``arrays.npz``) into a folder."""
         place = Path(folder)
         if place.exists() and not place.is_dir():
             raise DataError(f"{place} is a file; a result is saved as a folder, name another place.")
@@ -195,7 +168,7 @@ class Result(NotebookDisplay):
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(f"The result in {place} cannot be read ({error}); save it again.") from None
         if not whole:
-            raise DataError(f"{place / ARRAYS} does not belong to the record beside it; save both again.")
+            raise DataError(f"{place / ARRAYS} does not belong to the result beside it; save both again.")
         return cls(**fields, outputs=outputs)
 
 

@@ -22,8 +22,6 @@ from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.state import leaves, rebuilt
 
-__all__ = ["Checkpoint", "Saved", "identity_of", "kept_at"]
-
 CURRENT = "current.json"
 LOCK = ".lock"
 
@@ -36,31 +34,17 @@ def identity_of(
     Of the protocols of the first and the last step the name, the size and up to 16 matrices, first and last
     among them, are hashed; of the noise what it says of itself; of ``plan`` everything, arrays by their bytes
     (put the data there where every process has it); and the version of this package.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> ring = sv.protocols.Gossip(sv.graphs.ring(4), rounds=2)
-    >>> path = sv.protocols.Gossip(sv.graphs.path(4), rounds=2)
-    >>> identity_of({}, ring, 3) == identity_of({}, lambda k: ring, 3)
-    True
-    >>> identity_of({}, path, 3) == identity_of({}, ring, 3)
-    False
     """
     from sottovoce import __version__
 
     protocol_of = schedule if callable(schedule) else lambda k: schedule
     first, last = protocol_of(0), protocol_of(max(steps - 1, 0))
-    words = repr(noise)
-    description = {
-        "version": __version__,
-        "plan": plan,
-        "steps": steps,
-        # a source that does not describe itself would say where in memory it is
-        "noise": None if noise is None else type(noise).__name__ if "object at" in words else words,
-        "protocols": [_described(first)] if first is last else [_described(first), _described(last)],
-    }
-    return digest(description)
+    words = None if noise is None else repr(noise)
+    if words is not None and "object at" in words:  # a place in memory
+        words = type(noise).__name__
+    protocols = [_described(first)] if first is last else [_described(first), _described(last)]
+    about = {"version": __version__, "plan": plan, "steps": steps, "noise": words, "protocols": protocols}
+    return digest(about)
 
 
 def _described(protocol: Protocol) -> dict[str, Any]:
@@ -85,18 +69,7 @@ class Saved(NamedTuple):
 
 
 def kept_at(folder: str | Path) -> int | None:
-    """Return the step at which a folder's last whole checkpoint was made, whosever it is; None without one.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> kept_at(folder) is None
-    True
-    >>> Checkpoint(folder, "plan").save(3, np.arange(1), np.zeros((1, 1)))
-    >>> kept_at(folder)
-    3
-    """
+    """Return the step of a folder's last whole checkpoint, of whatever run; None without one."""
     try:
         return int(json.loads((Path(folder) / CURRENT).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -120,24 +93,6 @@ class Checkpoint:
     A crash at any moment leaves the last whole checkpoint. Only arrays, numbers and plain notes are written
     or read, never code. The state holds what agents have computed from their records: keep the folder as the
     records are kept. Notes may hold seeds of simulations; protective noise has none.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> alone = Checkpoint(tempfile.mkdtemp(), "plan-0")
-    >>> alone.load(np.arange(2), like=np.zeros((2, 1))) is None
-    True
-    >>> alone.save(3, np.arange(2), np.array([[1.0], [2.0]]), about={"seeds": [5]})
-    >>> alone.load(np.arange(2), like=np.zeros((2, 1)))
-    (3, array([[1.],
-           [2.]]), {'seeds': [5]})
-    >>> folder = tempfile.mkdtemp()
-    >>> first = Checkpoint(folder, "plan-1")
-    >>> name = first.write(3, np.array([0, 1]), np.array([[1.0], [2.0]]), part=0)
-    >>> first.commit(3, [name])
-    >>> second = Checkpoint(folder, "plan-1")
-    >>> second.latest().step, second.read(np.array([1]), like=np.zeros((1, 1))).tolist()
-    (3, [[2.0]])
     """
 
     def __init__(self, folder: str | Path, identity: str) -> None:
@@ -188,13 +143,9 @@ class Checkpoint:
             raise DataError(
                 f"What rank {unseen[0]} wrote is not in {self.folder} here; the folder must be shared by all."
             )
-        record = {
-            "step": step,
-            "identity": self.identity,
-            "files": list(files),
-            "about": plain(about or {}),
-        }
-        atomic_write(self.folder / CURRENT, json.dumps(record, indent=1))
+        notes = plain(about or {})
+        content = {"step": step, "identity": self.identity, "files": list(files), "about": notes}
+        atomic_write(self.folder / CURRENT, json.dumps(content, indent=1))
         # older parts, and what a rank that died while it wrote has left
         for pattern in ("step-*.npz", ".step-*.npz.*", f".{CURRENT}.*"):
             for old in self.folder.glob(pattern):

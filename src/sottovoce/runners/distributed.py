@@ -32,10 +32,8 @@ from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDepend
 from sottovoce.protocols import LinearProtocol, Protocol, as_linear
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.checkpoint import Checkpoint, identity_of
+from sottovoce.runners.launch import limit_threads, parse_threads
 from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
-from sottovoce.runners.threads import limit_threads, parse_threads
-
-__all__ = ["Cluster", "Hosted", "Traffic", "run_cluster"]
 
 T = TypeVar("T")
 _GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
@@ -48,11 +46,6 @@ class Traffic:
 
     A row that several agents of the same rank need travels to that rank once, so ``rows`` is at most
     ``cut_edges``.
-
-    Examples
-    --------
-    >>> Traffic(rounds=2, rows=3, bytes=24, cut_edges=4).to_dict()["bytes"]
-    24
     """
 
     rounds: int = 0
@@ -409,16 +402,6 @@ def run_cluster(
     ----------
     The rows, and therefore the privacy statement of the plan, are those of `run_stacked` with the same noise
     source: bit for bit where the algorithm's own sums do not depend on how many agents are hosted.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> values = np.array([[1.0], [3.0]])
-    >>> def make(agents):
-    ...     return Algorithm(lambda: values[agents], lambda s, k: s, lambda s, r, k: r, lambda s: s)
-    >>> with Cluster.alone() as cluster:
-    ...     run_cluster(cluster, make, sv.protocols.HypercubeExchange(2), steps=1).rows.ravel().tolist()
-    [2.0, 2.0]
     """
     protocol_of = schedule if callable(schedule) else lambda k: schedule
     cluster.agree("the packages", _versions, identity=str)

@@ -9,8 +9,6 @@ from sottovoce._validate import count
 from sottovoce.protocols import Protocol
 from sottovoce.runners.base import Algorithm
 
-__all__ = ["run_stacked"]
-
 
 def run_stacked(
     algorithm: Algorithm,
@@ -37,14 +35,6 @@ def run_stacked(
     every : longest stretch that a block may do at once. A stretch ends at each multiple of ``every``, so
         that what is checkpointed or evaluated every so many steps is the same with and without a block, and
         after an interruption.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> values = np.array([[1.0], [3.0]])
-    >>> averaging = Algorithm(lambda: values, lambda s, k: s, lambda s, r, k: r, lambda s: s)
-    >>> run_stacked(averaging, sv.protocols.HypercubeExchange(2), steps=1).ravel().tolist()
-    [2.0, 2.0]
     """
     protocol_of = schedule if callable(schedule) else lambda k: schedule
     count(every, "every")

@@ -1,7 +1,11 @@
-"""Start the ranks of a cluster on this machine; for several machines, torchrun does the same.
+"""Start the ranks of a cluster on this machine, and limit the threads of a process that shares its machine.
 
 The ranks meet on the loopback interface. When one of them ends badly the others get a short time to say why,
-then they are stopped too: no rank is left waiting.
+then they are stopped too: no rank is left waiting. For several machines, torchrun does the same.
+
+OpenMP, BLAS and numba each keep a pool of as many threads as there are cores, unless told otherwise. Two
+processes that both do so spend their time waiting for each other: numba's pool alone made two ranks three
+times slower. torchrun limits OpenMP only; here the other pools follow.
 """
 
 from __future__ import annotations
@@ -17,9 +21,8 @@ from collections.abc import Mapping, Sequence
 
 from sottovoce._validate import count
 from sottovoce.errors import LostRank
-from sottovoce.runners.threads import parse_threads, thread_variables
 
-__all__ = ["launch"]
+_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def launch(
@@ -39,21 +42,12 @@ def launch(
     threads : threads per rank; by default what OMP_NUM_THREADS says, else an even share of the cores.
     grace : seconds that the other ranks have to end by themselves after one has ended badly.
     environment : more variables.
-
-    Examples
-    --------
-    >>> launch([sys.executable, "-c", "import os; assert os.environ['WORLD_SIZE'] == '2'"], ranks=2)
-    >>> launch([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], ranks=1)
-    Traceback (most recent call last):
-    ...
-    sottovoce.runners.launch.Ended: Rank 0 was killed (SIGKILL); start the same command again to go on \
-from the last checkpoint.
     """
     count(ranks, "ranks")
     share = max(1, (os.cpu_count() or 1) // ranks)
-    inherited = (
-        {} if threads is not None else {k: v for k, v in os.environ.items() if k.endswith("_NUM_THREADS")}
-    )
+    inherited = {}
+    if threads is None:
+        inherited = {k: v for k, v in os.environ.items() if k.endswith("_NUM_THREADS")}
     common = {
         **os.environ,
         **thread_variables(threads or parse_threads(inherited.get("OMP_NUM_THREADS")) or share),
@@ -124,3 +118,39 @@ def _die_with_parent() -> None:
     """Ask Linux to end this process when the one that started it ends; elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+# ---- threads ------------------------------------------------------------------------------------------
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the environment variables with which a new process keeps to ``threads`` threads."""
+    count(threads, "threads")
+    return dict.fromkeys(_POOLS, str(threads))
+
+
+def parse_threads(word: str | None) -> int | None:
+    """Return the number that a variable such as OMP_NUM_THREADS holds ("2", or "2,1" for nested regions)."""
+    first = (word or "").partition(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else None
+
+
+def limit_threads(threads: int) -> None:
+    """Make this process keep to ``threads`` threads; a pool whose variable is set keeps its own size.
+
+    Pools that are not loaded yet are limited through the environment, loaded ones directly. numba remembers
+    the limit per thread: call this in the thread that computes.
+    """
+    wanted = {k: v for k, v in thread_variables(threads).items() if k not in os.environ}
+    loaded = {"OMP_NUM_THREADS": "openmp", "OPENBLAS_NUM_THREADS": "blas", "MKL_NUM_THREADS": "blas"}
+    for kind in {loaded[name] for name in wanted if name in loaded}:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(threads, user_api=kind)
+    if "NUMBA_NUM_THREADS" in wanted and "numba" in sys.modules:
+        import numba
+
+        # numba reads its variable again when it compiles, and fails if it has changed under a running pool
+        numba.set_num_threads(min(threads, numba.get_num_threads()))
+        del wanted["NUMBA_NUM_THREADS"]
+    os.environ.update(wanted)

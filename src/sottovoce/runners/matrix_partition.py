@@ -14,21 +14,9 @@ from scipy import sparse
 
 from sottovoce.errors import InvalidInput
 
-__all__ = ["MatrixPartition", "cut_matrix", "slices"]
-
 
 def slices(n: int, ranks: int) -> np.ndarray:
-    """Return the rank of every agent: consecutive slices whose sizes differ by at most one.
-
-    Examples
-    --------
-    >>> slices(5, 2).tolist()
-    [0, 0, 0, 1, 1]
-    >>> slices(2, 3)
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: 3 ranks cannot share 2 agents; start at most 2 ranks.
-    """
+    """Return the rank of every agent: consecutive slices whose sizes differ by at most one."""
     if ranks > n:
         raise InvalidInput(f"{ranks} ranks cannot share {n} agents; start at most {n} ranks.")
     sizes = np.full(ranks, n // ranks)
@@ -84,21 +72,7 @@ class MatrixPartition(NamedTuple):
 def cut_matrix(
     matrix: sparse.csr_array, owner: np.ndarray, rank: int, dtype: Any = np.float64
 ) -> MatrixPartition:
-    """Return ``rank``'s part of the product with ``matrix``, when agent i lives on rank ``owner[i]``.
-
-    Examples
-    --------
-    A path of four nodes, cut in the middle: one row goes each way.
-
-    >>> import numpy as np, sottovoce as sv
-    >>> W = sv.graphs.path(4).W
-    >>> left = cut_matrix(W, np.array([0, 0, 1, 1]), rank=0)
-    >>> left.sends, left.receives
-    ({1: array([1])}, {1: 1})
-    >>> state = np.array([[1.0], [2.0], [3.0], [4.0]])
-    >>> bool((left.product(state[:2], came=state[2:3]) == (W @ state)[:2]).all())
-    True
-    """
+    """Return ``rank``'s part of the product with ``matrix``, when agent i lives on rank ``owner[i]``."""
     mine = owner == rank
     hosted = np.flatnonzero(mine)
     position = np.cumsum(mine) - 1  # agent -> its row here, where it lives here

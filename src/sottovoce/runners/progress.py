@@ -7,8 +7,6 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["bar"]
-
 
 @contextlib.contextmanager
 def bar(
@@ -24,12 +22,6 @@ def bar(
     done : how many were done before, when a run goes on from a checkpoint.
 
     The numbers given last stay until others come; what is not a number is not shown.
-
-    Examples
-    --------
-    >>> with bar(False, "training", steps=3) as tell:
-    ...     for k in range(3):
-    ...         tell(k + 1, {"accuracy": 0.9})
     """
     if not wanted:
         yield lambda step, metrics: None

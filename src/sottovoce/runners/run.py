@@ -1,8 +1,4 @@
-"""Run a plan: in this process, or over the ranks of one owner's cluster. Neither asks which plan it is.
-
-A plan here is whatever has the facts (see `sottovoce.algorithms.plan`): steps, schedule, algorithm, source,
-releases, and the few questions a runner has besides: prepared data, starting rows, metrics, guarantees.
-"""
+"""Run a plan: in this process, or over the ranks of one owner's cluster."""
 
 from __future__ import annotations
 
@@ -19,17 +15,18 @@ from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import Protocol as CommunicationProtocol
 from sottovoce.runners.base import Algorithm, Result, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.in_process import run_stacked
+from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
 
-__all__ = ["has_noise", "run", "run_on_ranks"]
-
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
+OnStep = Callable[[int, Mapping[str, Any]], None]
 
 
 class OrderedSchedule(Protocol):
@@ -87,15 +84,15 @@ class RunnablePlan(Protocol):
 
 def run(
     plan: RunnablePlan,
-    data: Any,
-    rng: Any,
+    data: object,
+    rng: np.random.Generator | NoiseSource,
     *,
     start: np.ndarray | None = None,
     evaluate: Evaluate | None = None,
     every: int | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
-    on_step: Callable[[int, Mapping[str, Any]], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Result:
     """Run a plan in this process, all agents stacked, and return rows, metrics and guarantees.
 
@@ -110,45 +107,28 @@ def run(
     checkpoint : folder; a run that was interrupted goes on from it to the same bytes.
     progress : show a bar on the terminal.
     on_step : called with (step, what was recorded) after each evaluation.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=1.0, radius=1.0)
-    >>> run(plan, np.zeros((2, 3)), np.random.default_rng(0)).outputs["rows"].shape
-    (2, 3)
     """
-    from sottovoce.runners.progress import bar
-
-    started = time.perf_counter()
-    data, random = plan.prepared(data), RunRandomness.from_rng(rng)
+    this_run = _Run(plan, data, RunRandomness.from_rng(rng), evaluate, on_step)
     agents = range(plan.n)
-    wanted = every is not None or evaluate is not None
+    evaluating = every is not None or evaluate is not None
     stretch = every or max(1, plan.steps // 50)
-    folder = None if checkpoint is None else Checkpoint(checkpoint, _identity(plan, data, random, start))
+    folder = None if checkpoint is None else Checkpoint(checkpoint, this_run.identity(start))
     saved = None if folder is None else folder.latest()
     if saved is not None and saved.about.get("seeds"):
-        random = random.with_seeds(saved.about["seeds"])
-    first = plan.starting(data, random, agents) if start is None else _started(start, plan.n)
-    algorithm = plan.algorithm(plan.source(data, agents, random), first)
+        this_run.random = this_run.random.with_seeds(saved.about["seeds"])
+    algorithm = this_run.algorithm(this_run.data, agents, start)
     state, done = algorithm.init(), 0
-    if folder is not None:
-        resumed = folder.load(np.arange(plan.n), state)
-        if resumed is not None:
-            done, state, _ = resumed
-    history: list[dict[str, Any]] = []
-    judge = evaluate or (lambda rows: plan.metrics(rows, data, random))
+    if folder is not None and saved is not None:
+        done, state = saved.step, folder.read(np.arange(plan.n), state)
     with bar(progress, plan.name, plan.steps, done) as tell:
 
         def after(k: int, now: Any) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
-                if wanted:
-                    history.append({"step": k + 1, **judge(np.asarray(algorithm.output(now)))})
-                    if on_step is not None:
-                        on_step(k + 1, history[-1])
+                if evaluating:
+                    this_run.record(k + 1, np.asarray(algorithm.output(now)))
                 if folder is not None:
-                    folder.save(k + 1, np.arange(plan.n), now, about={"seeds": random.seeds})
-            tell(k + 1, history[-1] if history else {})
+                    folder.save(k + 1, np.arange(plan.n), now, about={"seeds": this_run.random.seeds})
+            tell(k + 1, this_run.history[-1] if this_run.history else {})
 
         state = run_stacked(
             algorithm,
@@ -156,25 +136,25 @@ def run(
             plan.steps,
             state=state,
             start=done,
-            noise=random.noise,
+            noise=this_run.random.noise,
             after_step=after,
-            every=stretch if wanted or progress or folder is not None else plan.steps,
+            every=stretch if evaluating or progress or folder is not None else plan.steps,
         )
     rows = np.asarray(algorithm.output(state))
-    return _result(plan, data, random, rows, plan.outputs(rows, state), history, started)
+    return this_run.result(rows, plan.outputs(rows, state))
 
 
 def run_on_ranks(
     cluster: Cluster,
     plan: RunnablePlan,
-    data: Any,
-    rng: Any,
+    data: object,
+    rng: np.random.Generator | NoiseSource,
     *,
     evaluate: Evaluate | None = None,
     every: int | None = None,
     checkpoint: str | Path | None = None,
     owner: np.ndarray | None = None,
-    on_step: Callable[[int, Mapping[str, Any]], None] | None = None,
+    on_step: OnStep | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result | None:
     """Run a plan on all ranks and return its result on rank 0, None elsewhere.
@@ -195,86 +175,61 @@ def run_on_ranks(
 
     Examples
     --------
-    >>> import sottovoce as sv
+    >>> import numpy as np, sottovoce as sv
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
     >>> with Cluster.alone() as cluster:
     ...     result = run_on_ranks(cluster, plan, np.zeros((4, 2)), np.random.default_rng(0))
     >>> result.outputs["rows"].shape, result.provenance["ranks"]
     ((4, 2), 1)
     """
-    started = time.perf_counter()
     # Everybody must begin at the same point, also when no seed is given: rank 0 draws it.
     drawn = cluster.meet(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2)[0]
 
-    def prepare() -> tuple[Any, RunRandomness]:
+    def prepare() -> _Run:
         if plan.sequential:
             raise InvalidInput(
                 f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in "
                 "one process."
             )
         random = RunRandomness.from_rng(rng)
-        shared = RunRandomness(random.noise, random.batches, drawn) if random.protective else random
-        return plan.prepared(data), shared
+        if random.protective:
+            random = RunRandomness(random.noise, random.batches, drawn)
+        return _Run(plan, data, random, evaluate, on_step)
 
-    ready, random = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared[1].seeds))
-    history: list[dict[str, Any]] = []
-    judge = evaluate or (lambda rows: plan.metrics(rows, ready, random))
+    this_run = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared.random.seeds))
+    all_data, seeds = this_run.data, this_run.random.seeds
 
-    def make(agents: np.ndarray) -> Any:
-        part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents.tolist())
-        first = plan.starting(part, random, agents.tolist())
-        return plan.algorithm(plan.source(part, agents.tolist(), random), first)
-
-    def record(step: int, rows: np.ndarray | None) -> None:
-        if rows is not None:
-            history.append({"step": step, **judge(rows)})
-            if on_step is not None:
-                on_step(step, history[-1])
+    def make(agents: np.ndarray) -> Algorithm:
+        hosted = agents.tolist()
+        part = all_data[agents] if isinstance(all_data, np.ndarray) else all_data.subset(hosted)
+        return this_run.algorithm(part, hosted)
 
     def after(k: int, hosted: Hosted) -> None:
         if progress is not None and cluster.rank == 0:
             progress(k + 1)
         if every and (k + 1) % every == 0 and k + 1 < plan.steps:
-            record(k + 1, cluster.gather(hosted))
+            this_run.record(k + 1, cluster.gather(hosted))
 
+    sizes = None if isinstance(all_data, np.ndarray) else all_data.sizes
     hosted = run_cluster(
-        cluster, make, plan.schedule.in_order(), plan.steps, noise=random.noise, owner=owner,
+        cluster,
+        make,
+        plan.schedule.in_order(),
+        plan.steps,
+        noise=this_run.random.noise,
+        owner=owner,
         checkpoint=checkpoint,
         every=every or max(1, plan.steps // 50),
-        plan={**plan.describe(), "sizes": getattr(ready, "sizes", None), "seeds": random.seeds},
+        plan={**plan.describe(), "sizes": sizes, "seeds": seeds},
         after_step=after if every or progress else None,
-    )  # fmt: skip
+    )
     rows = cluster.gather(hosted)
-    sent = cluster.meet(cluster.traffic.to_dict())
+    sent = cluster.meet(vars(cluster.traffic))
     if rows is None:
         return None
     if every:
-        record(plan.steps, rows)
-    mean = {"coef": rows.mean(axis=0)}
-    return _result(plan, ready, random, rows, mean, history, started, ranks=cluster.size, traffic=sent)
-
-
-def _result(
-    plan: RunnablePlan,
-    data: Any,
-    random: RunRandomness,
-    rows: np.ndarray,
-    outputs: Mapping[str, np.ndarray],
-    history: list[dict[str, Any]],
-    started: float,
-    **provenance: Any,
-) -> Result:
-    """Return the result of a run that ended with these rows."""
-    noise = random.description if has_noise(plan) else NO_PRIVACY
-    return Result(
-        name=plan.name,
-        config=dict(plan.describe()),
-        outputs={"rows": rows, **outputs},
-        metrics=plan.metrics(rows, data, random),
-        history=history,
-        guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=noise, **provenance),
-    )
+        this_run.record(plan.steps, rows)
+    return this_run.result(rows, {"coef": rows.mean(axis=0)}, ranks=cluster.size, traffic=sent)
 
 
 def has_noise(plan: RunnablePlan) -> bool:
@@ -282,14 +237,59 @@ def has_noise(plan: RunnablePlan) -> bool:
     return any(release.noise_std for agent in range(plan.n) for release in plan.releases(agent))
 
 
-def _identity(plan: RunnablePlan, data: Any, random: RunRandomness, start: np.ndarray | None) -> str:
-    """Name the run: the plan, its records, and what the noise is; another's checkpoint is not taken up."""
-    held = [getattr(data, name, None) for name in ("X", "y", "inputs", "targets", "offsets")]
-    about = {"plan": plan.describe(), "noise": repr(random.noise), "start": start, "data": held}
-    return digest(about if any(item is not None for item in held) else {**about, "data": data})
+class _Run:
+    """A plan with its data and randomness, and the history so far."""
+
+    def __init__(
+        self,
+        plan: RunnablePlan,
+        data: object,
+        random: RunRandomness,
+        evaluate: Evaluate | None,
+        on_step: OnStep | None,
+    ) -> None:
+        self.started = time.perf_counter()
+        self.plan, self.data, self.random = plan, plan.prepared(data), random
+        self.evaluate, self.on_step = evaluate, on_step
+        self.history: list[dict[str, Any]] = []
+
+    def algorithm(self, data: Any, agents: Sequence[int], start: np.ndarray | None = None) -> Algorithm:
+        """Return the update rule of the hosted agents, whose records are ``data``."""
+        plan, random = self.plan, self.random
+        first = plan.starting(data, random, agents) if start is None else _starting_rows(start, plan.n)
+        return plan.algorithm(plan.source(data, agents, random), first)
+
+    def record(self, step: int, rows: np.ndarray | None) -> None:
+        """Evaluate the rows of all agents, where they are here."""
+        if rows is None:
+            return
+        judge = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
+        self.history.append({"step": step, **judge(rows)})
+        if self.on_step is not None:
+            self.on_step(step, self.history[-1])
+
+    def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
+        plan = self.plan
+        noise = self.random.description if has_noise(plan) else NO_PRIVACY
+        return Result(
+            name=plan.name,
+            config=dict(plan.describe()),
+            outputs={"rows": rows, **outputs},
+            metrics=plan.metrics(rows, self.data, self.random),
+            history=self.history,
+            guarantees=[g.to_dict() for g in plan.guarantees()],
+            provenance=provenance_now(self.started, noise=noise, **provenance),
+        )
+
+    def identity(self, start: np.ndarray | None) -> str:
+        """Name the run: the plan, its records, and what the noise is; another's checkpoint is refused."""
+        arrays = [getattr(self.data, name, None) for name in ("X", "y", "inputs", "targets", "offsets")]
+        data = arrays if any(array is not None for array in arrays) else self.data
+        about = {"plan": self.plan.describe(), "noise": repr(self.random.noise), "start": start, "data": data}
+        return digest(about)
 
 
-def _started(start: np.ndarray, n: int) -> np.ndarray:
+def _starting_rows(start: np.ndarray, n: int) -> np.ndarray:
     rows = np.asarray(start)
     if rows.dtype not in (np.float32, np.float64):
         rows = rows.astype(np.float64)

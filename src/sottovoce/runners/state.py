@@ -15,17 +15,9 @@ import numpy as np
 
 from sottovoce.errors import ConfigError, DataError
 
-__all__ = ["leaves", "pack", "rebuilt", "unpack"]
-
 
 def leaves(state: Any) -> list[np.ndarray]:
-    """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested.
-
-    Examples
-    --------
-    >>> [leaf.tolist() for leaf in leaves((np.ones(2), {"count": 3}))]
-    [[1.0, 1.0], 3]
-    """
+    """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested."""
     if state is None:
         return []
     if isinstance(state, Mapping):
@@ -36,13 +28,7 @@ def leaves(state: Any) -> list[np.ndarray]:
 
 
 def rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return a state shaped like ``like`` that holds ``arrays``, the inverse of `leaves`.
-
-    Examples
-    --------
-    >>> rebuilt((0.0, {"count": 0}), [np.array(0.5), np.array(3)])
-    (0.5, {'count': 3})
-    """
+    """Return a state shaped like ``like`` that holds ``arrays``, the inverse of `leaves`."""
     left = list(arrays)
     state = _filled(like, left)
     if left:
@@ -51,28 +37,14 @@ def rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
 
 
 def pack(state: Any) -> bytes:
-    """Return ``state`` as bytes.
-
-    Examples
-    --------
-    >>> unpack(pack((np.arange(3.0), 2, None)), template=(None, None, None))
-    (array([0., 1., 2.]), 2, None)
-    """
+    """Return ``state`` as bytes."""
     buffers: list[np.ndarray] = []
     tree = json.dumps(_describe(state, buffers), separators=(",", ":")).encode()
     return b"".join([struct.pack("<Q", len(tree)), tree, *[b.tobytes() for b in buffers]])
 
 
 def unpack(raw: bytes, template: Any = None) -> Any:
-    """Return the state; classes of tuples and tensors are taken from ``template`` where it has them.
-
-    Examples
-    --------
-    >>> unpack(b"something else")
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.DataError: The saved state cannot be read; restore the state folder.
-    """
+    """Return the state; classes of tuples and tensors are taken from ``template`` where it has them."""
     try:
         (size,) = struct.unpack_from("<Q", raw)
         tree = json.loads(raw[8 : 8 + size])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -23,23 +24,12 @@ from sottovoce._io import atomic_write, digest, plain
 from sottovoce._validate import count
 from sottovoce.errors import ClusterError, ConfigError, InvalidInput, MissingDependency, SottovoceError
 from sottovoce.runners.base import Result
-from sottovoce.runners.threads import limit_threads
-
-__all__ = [
-    "Spread", "Trial", "grid", "in_turn", "read_trial", "repeated", "run_cells", "seed_of", "sweep",
-    "write_trial",
-]  # fmt: skip
+from sottovoce.runners.launch import limit_threads
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One independent job: a name that is unique in its sweep, and the options of the function.
-
-    Examples
-    --------
-    >>> Trial("ring", {"n": 8}).name
-    'ring'
-    """
+    """One independent job: a name that is unique in its sweep, and the options of the function."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -50,81 +40,48 @@ Spread = Callable[[Callable[..., Any], Sequence[Trial]], list[Any]]
 
 
 def in_turn(function: Callable[..., Any], trials: Sequence[Trial]) -> list[Any]:
-    """Run the trials of an experiment one after the other in this process, and write no files.
-
-    Examples
-    --------
-    >>> in_turn(lambda n: n + 1, grid(n=[1, 2]))
-    [2, 3]
-    """
+    """Run the trials of an experiment one after the other in this process, and write no files."""
     return [function(**trial.options) for trial in trials]
 
 
 def run_cells(
     spread: Spread, function: Callable[..., Any], cells: Sequence[Sequence[Trial]]
 ) -> list[list[Any]]:
-    """Run the trials of all cells of a table as one list, and return their values cell by cell.
-
-    Examples
-    --------
-    >>> run_cells(in_turn, lambda n: n + 1, [grid(n=[1, 2]), grid(n=[5])])
-    [[2, 3], [6]]
-    """
+    """Run the trials of all cells of a table as one list, and return their values cell by cell."""
     values = iter(spread(function, [trial for cell in cells for trial in cell]))
     return [[next(values) for _ in cell] for cell in cells]
 
 
 def read_trial(path: Path | None, **made_with: Any) -> dict[str, Any] | None:
-    """Return the result of a trial at ``path``, None if there is none; refuse one made with other settings.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "trial.json"
-    >>> read_trial(path, clip_norm=1.0) is None
-    True
-    >>> write_trial(path, {"clip_norm": 1.0, "accuracy": 91.0})
-    >>> read_trial(path, clip_norm=1.0)["accuracy"]
-    91.0
-    >>> read_trial(path, clip_norm=2.0)
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.ConfigError: trial.json was made with other clip_norm than asked for now; remove it or \
-name another folder.
-    """
+    """Return the result of a trial at ``path``, None if there is none; refuse one with other settings."""
     if path is None or not path.is_file():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise ConfigError(f"{path} is not a record; remove it to run the trial again.")
-    for key, value in made_with.items():
-        if record.get(key) != plain(value):
-            raise ConfigError(
-                f"{path.name} was made with other {key} than asked for now; remove it or name another folder."
-            )
-    return record
+        result = None
+    if not isinstance(result, dict):
+        raise ConfigError(f"{path} is not a result; remove it to run the trial again.")
+    other = next((key for key, value in made_with.items() if result.get(key) != plain(value)), None)
+    if other is not None:
+        raise ConfigError(
+            f"{path.name} was made with another {other} than now; remove it or name another folder."
+        )
+    return result
 
 
-def write_trial(path: Path | None, record: Mapping[str, Any]) -> None:
+def write_trial(path: Path | None, result: Mapping[str, Any]) -> None:
     """Write the result of a finished trial, whole or not at all; do nothing without a path."""
     if path is not None:
-        atomic_write(path, json.dumps(plain(record), indent=1) + "\n")
+        atomic_write(path, json.dumps(plain(result), indent=1) + "\n")
 
 
 def seed_of(seed: int, name: str) -> int:
     """Return the seed of the trial called ``name`` in a sweep seeded with ``seed``.
 
     It depends on the two and nothing else: adding, leaving out or reordering trials changes no other trial.
-
-    Examples
-    --------
-    >>> seed_of(0, "n=8") == seed_of(0, "n=8"), seed_of(0, "n=8") == seed_of(1, "n=8")
-    (True, False)
     """
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1
 
@@ -137,20 +94,13 @@ def grid(**choices: Sequence[Any]) -> list[Trial]:
     >>> [trial.name for trial in grid(n=[8, 16], repeat=range(2))]
     ['n=8 repeat=0', 'n=8 repeat=1', 'n=16 repeat=0', 'n=16 repeat=1']
     """
-    combinations = [
-        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
-    ]
-    return [Trial(" ".join(f"{k}={v}" for k, v in chosen.items()), chosen) for chosen in combinations]
+    chosen = itertools.product(*choices.values())
+    combinations = (dict(zip(choices, values, strict=True)) for values in chosen)
+    return [Trial(" ".join(f"{k}={v}" for k, v in options.items()), options) for options in combinations]
 
 
 def repeated(trials: Sequence[Trial], times: int, fixed: Mapping[str, Any] | None = None) -> list[Trial]:
-    """Return every trial ``times`` times under different names, with the options ``fixed`` added.
-
-    Examples
-    --------
-    >>> [trial.name for trial in repeated(grid(n=[8]), 2)]
-    ['n=8 repeat=0', 'n=8 repeat=1']
-    """
+    """Return every trial ``times`` times under different names, with the options ``fixed`` added."""
     count(times, "repeats")
     return [
         Trial(f"{trial.name} repeat={k}".strip(), {**(fixed or {}), **trial.options})
@@ -191,17 +141,22 @@ def sweep(
     >>> [result["value"]["square"] for result in results], len(list(Path(folder).glob("*.json")))
     ([4, 9], 2)
     """
-    all_trials = list(trials)
-    _checked(all_trials, jobs, backend, derived=seed is not None)
+    count(jobs, "jobs")
+    if backend not in ("loky", "ray", "dask"):
+        raise InvalidInput(f"backend must be loky, ray or dask, got {backend!r}.")
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    seeds = [None if seed is None else seed_of(seed, trial.name) for trial in all_trials]
-    work = [
+    work: dict[str, _Job] = {}
+    for trial in trials:
+        name = trial.name
+        if name in work:
+            raise InvalidInput(f"Two trials are called {name!r}; their seeds and results would be the same.")
+        if seed is not None and "seed" in trial.options:
+            raise InvalidInput(f"Trial {name!r} sets a seed; seeds are derived, use repeat=... instead.")
+        own = None if seed is None else seed_of(seed, name)
         # absolute: workers that were started before may stand in another folder
-        _Job(function, trial.name, dict(trial.options), own, str(place.absolute()))
-        for trial, own in zip(all_trials, seeds, strict=True)
-    ]
-    left = [job for job in work if job.finished() is None]
+        work[name] = _Job(function, name, dict(trial.options), own, str(place.absolute()))
+    left = [job for job in work.values() if job.finished() is None]
     done = len(work) - len(left)
     tell = progress or (lambda number: None)
     tell(done)
@@ -216,7 +171,7 @@ def sweep(
         raise ClusterError(
             f"{len(failed)} of {len(work)} trials failed, first {failed[0]} (finished ones are in {place})"
         )
-    return [job.finished() or {} for job in work]
+    return [job.finished() or {} for job in work.values()]
 
 
 @dataclass(frozen=True)
@@ -231,13 +186,8 @@ class _Job:
 
     @property
     def path(self) -> Path:
-        description = [
-            self.function.__module__,
-            self.function.__qualname__,
-            self.name,
-            plain(self.options),
-            self.seed,
-        ]
+        called = [self.function.__module__, self.function.__qualname__]
+        description = [*called, self.name, plain(self.options), self.seed]
         readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
         return Path(self.folder) / f"{readable}-{digest(description)[:12]}.json"
 
@@ -264,7 +214,7 @@ class _Job:
         else:
             from sottovoce import __version__
 
-            record = {
+            result = {
                 "trial": self.name,
                 "version": __version__,
                 "options": plain(self.options),
@@ -272,8 +222,8 @@ class _Job:
                 "value": value.to_dict() if isinstance(value, Result) else plain(value),
                 "seconds": round(time.perf_counter() - started, 3),
             }
-            write_trial(self.path, record)
-            return self.name, None, record
+            write_trial(self.path, result)
+            return self.name, None, result
         finally:
             self.mark.unlink(missing_ok=True)
 
@@ -284,11 +234,10 @@ def _outcomes(
     """Run the jobs and yield (name, error) as they end."""
     by_name = {job.name: job for job in jobs}
     try:
-        for name, error, record in _results(jobs, workers, backend):
-            if (
-                record is not None and not by_name[name].path.exists()
-            ):  # a worker that does not see the folder
-                write_trial(by_name[name].path, record)
+        for name, error, result in _results(jobs, workers, backend):
+            path = by_name[name].path
+            if result is not None and not path.exists():  # of a worker that does not see the folder
+                write_trial(path, result)
             yield name, error
     except SottovoceError:
         raise
@@ -350,12 +299,8 @@ def _backend(backend: str, workers: int) -> Iterator[str]:
             # what Ray will do by itself: leave the list of graphics cards as it is, and not warn of it
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
             where = os.environ.get("RAY_ADDRESS")
-            ray.init(
-                address=where,
-                **({} if where else {"num_cpus": workers}),
-                include_dashboard=False,
-                log_to_driver=False,
-            )
+            cores = {} if where else {"num_cpus": workers}
+            ray.init(address=where, include_dashboard=False, log_to_driver=False, **cores)
         helper.register_ray()
         try:
             with joblib.parallel_config(backend="ray", n_jobs=workers):
@@ -365,8 +310,6 @@ def _backend(backend: str, workers: int) -> Iterator[str]:
 
 
 def _module(name: str, extra: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -384,22 +327,3 @@ def _dead(mark: Path) -> bool:
     except (OSError, ValueError):
         return False
     return False
-
-
-def _checked(trials: Sequence[Trial], jobs: int, backend: str, derived: bool) -> None:
-    count(jobs, "jobs")
-    if backend not in ("loky", "ray", "dask"):
-        raise InvalidInput(f"backend must be loky, ray or dask, got {backend!r}.")
-    names = [trial.name for trial in trials]
-    twice = (
-        next((name for name in names if names.count(name) > 1), None)
-        if len(set(names)) < len(names)
-        else None
-    )
-    if twice is not None:
-        raise InvalidInput(f"Two trials are called {twice!r}; their seeds and records would be the same.")
-    for trial in trials:
-        if derived and "seed" in trial.options:
-            raise InvalidInput(
-                f"Trial {trial.name!r} sets a seed; seeds are derived, use repeat=... instead."
-            )
