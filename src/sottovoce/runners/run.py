@@ -25,6 +25,7 @@ from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
 
+RandomSource = RunRandomness | NoiseSource | np.random.Generator | int
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
 OnStep = Callable[[int, Mapping[str, Any]], None]
 
@@ -85,7 +86,7 @@ class RunnablePlan(Protocol):
 def run(
     plan: RunnablePlan,
     data: object,
-    rng: np.random.Generator | NoiseSource,
+    rng: RandomSource,
     *,
     start: np.ndarray | None = None,
     evaluate: Evaluate | None = None,
@@ -148,7 +149,7 @@ def run_on_ranks(
     cluster: Cluster,
     plan: RunnablePlan,
     data: object,
-    rng: np.random.Generator | NoiseSource,
+    rng: RandomSource,
     *,
     evaluate: Evaluate | None = None,
     every: int | None = None,
