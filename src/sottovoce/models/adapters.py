@@ -228,7 +228,7 @@ def _adapt_network(
     except ImportError:
         raise MissingDependency("Networks need torch; pip install 'sottovoce[deep]'.") from None
     from sottovoce.data.agent_tensors import AgentData, LazyData
-    from sottovoce.objectives.nets.evaluation import output_shape
+    from sottovoce.objectives.nets.checks import output_shape
     from sottovoce.objectives.nets.inputs import Layout, Unpacking, as_tensor
     from sottovoce.objectives.nets.objective import NetObjective
 
@@ -252,7 +252,8 @@ def _adapt_network(
 
     example = pack(first)
     common: dict[str, Any] = {"clip_norm": options.clip_norm, "device": options.device}
-    width = output_shape(NetObjective(net, "cross_entropy", **common), example)
+    trial = NetObjective(net, "cross_entropy", **common)
+    width = output_shape(trial.network, tuple(example.shape[1:]), trial.paths.input_type(example[None, :1]))
     target, loss = _target(raw, options, width)
     objective = NetObjective(
         net, loss, physical_batch=options.physical_batch, initial=options.initial, **common

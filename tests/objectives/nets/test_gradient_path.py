@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets import losses
-from sottovoce.objectives.nets.evaluation import accuracy
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.trace import trace
@@ -814,7 +814,8 @@ def test_a_dictionary_of_outputs():
     expected = NetObjective(objective.network.layer, clip_norm=CLIP).clipped_sums(objective.start(2), x, y)
     assert (objective.clipped_sums(objective.start(2), x, y) - expected).norm() <= 1e-6
     assert not objective.uses_fallback
-    assert accuracy(objective, objective.start(1), x[0], y[0]).shape == (1,)
+    data = AgentData(x[0], y[0], [np.arange(12)], test=(x[0], y[0]))
+    assert 0 <= objective.metrics(objective.start(1), data)["accuracy"] <= 100
     assert objective.losses(objective.start(1), x[0], y[0]).shape == (1, 12)
 
 
@@ -846,7 +847,8 @@ def test_dropout_trains_and_does_not_evaluate(fast):
     assert (twice - 2 * once).norm() > 1e-3  # two records, two masks
     assert torch.equal(objective.losses(theta, x[0], y[0]), objective.losses(theta, x[0], y[0]))
     right = (module(x[0]).argmax(1) == y[0]).float().mean().item()
-    assert accuracy(objective, theta, x[0], y[0])[0] == pytest.approx(right)
+    data = AgentData(x[0], y[0], [np.arange(len(y[0]))], test=(x[0], y[0]))
+    assert objective.metrics(theta, data)["accuracy"] == pytest.approx(100 * right)
     assert not objective.module(theta[0]).training
 
 
@@ -901,7 +903,8 @@ def test_types_of_inputs_and_labels_are_converted(kind):
     labels = y.to(torch.int32 if kind.is_floating_point else torch.uint8)
     expected = objective.clipped_sums(objective.start(1), x.float(), y)
     assert torch.equal(objective.clipped_sums(objective.start(1), x, labels), expected)
-    assert accuracy(objective, objective.start(1), x[0], labels[0]).shape == (1,)
+    data = AgentData(x[0], labels[0], [np.arange(len(x[0]))], test=(x[0], labels[0]))
+    assert objective.metrics(objective.start(1), data)["accuracy"] >= 0
 
 
 def test_tokens_of_any_whole_type():

@@ -1,6 +1,6 @@
 """Checks of a network on random records: what it accepts, and whether samples act on each other.
 
-Construction (`trace`, `vmap_gradients`) bounds the influence of a record. These checks refuse networks that
+Construction (`trace`, `gradient_path`) bounds the influence of a record. These checks refuse networks that
 are made for whole batches, which are of no use one record at a time. They never see a record.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sottovoce.errors import InvalidInput, SottovoceError
-from sottovoce.objectives.nets.vmap_gradients import OneByOne, fresh_loss
+from sottovoce.objectives.nets.losses import PerSampleLoss, fresh_loss, logits
 
 
 def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -26,7 +26,7 @@ def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype,
     if not (dtype.is_floating_point or dtype.is_complex):
         return torch.randint(0, known, shape, generator=g).to(dtype)
     numbers = torch.randn(shape, generator=g).to(dtype)
-    tokens = getattr(module, "token_columns", None)  # some columns of a row are tokens (`nets_inputs`)
+    tokens = getattr(module, "token_columns", None)  # some columns of a row are tokens (`inputs`)
     if tokens is not None and shape[1:] == tokens.shape:
         whole = torch.randint(0, known, (shape[0], int(tokens.sum())), generator=g)
         numbers[:, tokens] = whole.to(dtype)
@@ -43,7 +43,7 @@ def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, see
 
 
 def run_explained(
-    module: nn.Module, loss: Callable[..., Any], x: Tensor, make_targets: Callable[[Any], Tensor]
+    module: nn.Module, loss: PerSampleLoss, x: Tensor, make_targets: Callable[[Any], Tensor]
 ) -> Any:
     """Return ``loss(module(x), y)``, or raise one sentence that names the layer at fault and the cure."""
     stack: list[tuple[str, nn.Module, Any]] = []
@@ -89,7 +89,7 @@ def run_explained(
         ) from error
 
 
-def refuse_mixing(module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Tensor) -> None:
+def refuse_mixing(module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) -> None:
     """Raise if changing some rows moves the output or the loss of any other row."""
     rows = len(x)
     moved = torch.zeros(rows, dtype=torch.bool)
@@ -122,7 +122,7 @@ def refuse_mixing(module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Ten
 
 
 def _one_pass(
-    module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Tensor
+    module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -130,25 +130,6 @@ def _one_pass(
         losses = fresh_loss(loss)(outputs, y)
     tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
     return tensors, [losses]
-
-
-def refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
-    """Raise if a record's gradient changes after other records; return whether gradients are random."""
-
-    def gradient(at: int, seed: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return each.loop(row, x[at : at + 1], y[at : at + 1])
-
-    first = gradient(0, 0)
-    for at in range(1, len(x)):
-        gradient(at, at)
-    if not torch.allclose(first, gradient(0, 0), rtol=1e-4, atol=1e-6, equal_nan=True):
-        raise InvalidInput(
-            "the gradient of one record changes with the records seen before it, so its influence cannot be "
-            "clipped; keep nothing between passes (a global list, a counter) in the network or the loss."
-        )
-    return not torch.equal(first.nan_to_num(), gradient(0, 1).nan_to_num())
 
 
 def _described(tensor: Tensor) -> str:
@@ -184,3 +165,25 @@ def refuse_layers(module: nn.Module) -> None:
 
 def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".;")
+
+
+def output_shape(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...] | None:
+    """Return the shape of the output for one record of this shape and type; None if it cannot be used."""
+    parameter = next(network.parameters())
+    x = random_inputs(network, (1, *shape), dtype).to(parameter.device)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return tuple(scores(copy.deepcopy(network)(x)).shape[1:])
+    except Exception:  # the first batch raises an error that explains the reason
+        return None
+
+
+def scores(outputs: Any) -> Tensor:
+    """Return the tensor in which the largest number names the class."""
+    outputs = logits(outputs)
+    if not torch.is_tensor(outputs):
+        raise InvalidInput(
+            f"accuracy needs a network that gives one tensor of scores or a dict with 'logits', got "
+            f"{type(outputs).__name__}; measure `losses` instead."
+        )
+    return outputs

@@ -1,7 +1,7 @@
 """The choice between the two ways to clipped gradient sums: all records at once, or one at a time.
 
 The fast path runs a list of steps (`trace`), each of which keeps the samples of a batch apart. Networks
-without such a list are computed one record at a time (`vmap_gradients`), which is slower and a function of
+without such a list are computed one record at a time (`OneByOne`), which is slower and a function of
 one record by construction as well. The choice, and whether a network is accepted at all, depends on shapes
 and random numbers, never on records.
 """
@@ -9,6 +9,7 @@ and random numbers, never on records.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -19,25 +20,14 @@ from torch import Tensor, nn
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import checks
-from sottovoce.objectives.nets.attention import attention_slots, split_attention
 from sottovoce.objectives.nets.float64_sums import row_squares, weighted_rows
-from sottovoce.objectives.nets.layers import Stacked, stacked_twin
-from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy
+from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_twin
+from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy, fresh_loss, sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
-from sottovoce.objectives.nets.recurrent import recurrent_slots, split_recurrent
-from sottovoce.objectives.nets.trace import Trace, sharing_copy, trace
-from sottovoce.objectives.nets.vmap_gradients import OneByOne
+from sottovoce.objectives.nets.split_layers import split_layers, split_slots
+from sottovoce.objectives.nets.trace import Trace, trace
 
 RecordGradients = Callable[[Tensor, Tensor, Tensor], Tensor]  # (row, inputs, targets) -> (samples, n_params)
-
-
-class Slot(NamedTuple):
-    """The columns of one parameter in a row of parameters."""
-
-    name: str
-    start: int
-    stop: int
-    shape: tuple[int, ...]
 
 
 class GradientPath(NamedTuple):
@@ -46,6 +36,61 @@ class GradientPath(NamedTuple):
     trace: Trace | None
     each: RecordGradients
     reason: str
+
+
+class OneByOne:
+    """Gradients of ``loss(module(x[None]), y[None])`` for each record, as rows.
+
+    The gradient of a record is computed from that record, the parameters and a fresh copy of the module and
+    of the loss, so it is a function of one record for every module: statistics over the batch are statistics
+    of one, and buffers or counters that a pass writes are discarded with the copy.
+
+    Parameters
+    ----------
+    module : in the mode it is to run in; left as it is.
+    loss : ``(outputs, targets) -> (samples,)``.
+    named : makes a dict of parameters by name from a row.
+    """
+
+    def __init__(
+        self, module: nn.Module, loss: PerSampleLoss, named: Callable[[Tensor], dict[str, Tensor]]
+    ) -> None:
+        self.module, self.loss, self.named = module, loss, named
+
+    def _loss_of(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        module, loss = sharing_copy(self.module), fresh_loss(self.loss)
+
+        def loss_of(row: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            out = torch.func.functional_call(module, self.named(row), (x[None],))
+            value = loss(out, y[None])
+            if value.shape != (1,):
+                raise InvalidInput(
+                    f"the loss must give one number per sample, shape (1,) for one sample, got "
+                    f"{tuple(value.shape)}; use reduction='none'."
+                )
+            return value.sum()
+
+        return loss_of
+
+    def loop(self, row: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the gradients (samples, parameters), each from a pass and a copy of its own."""
+        rows = []
+        for x, y in zip(inputs, targets, strict=True):
+            leaf = row.detach().clone().requires_grad_()
+            with torch.enable_grad():
+                loss = self._loss_of()(leaf, x, y)
+                gradient = None
+                if loss.requires_grad:
+                    (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
+            rows.append(torch.zeros_like(row) if gradient is None else gradient)
+        return torch.stack(rows) if rows else row.new_zeros(0, len(row))
+
+    def mapped(self, row: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the same by `torch.func`, the records side by side; some modules refuse."""
+        each = torch.func.vmap(torch.func.grad(self._loss_of()), in_dims=(None, 0, 0), randomness="different")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return each(row, inputs, targets)
 
 
 class NetworkForms:
@@ -72,12 +117,10 @@ class NetworkForms:
         self.evaluation, self.training, self.loss, self.layout = evaluation, training, loss, layout
         self.device, self.dtype = device, dtype
         self.split = sharing_copy(training)  # the form that is traced: large layers are taken apart
-        self.attention, recurrent = split_attention(self.split), split_recurrent(self.split)
-        slots = {slot.name: slot for slot in layout}
+        self.attention, recurrent = split_layers(self.split)
+        slots = split_slots({slot.name: slot for slot in layout}, self.attention, recurrent)
         self.stacked = copy.deepcopy(self.split)
-        self.twins = _replace_layers(
-            self.stacked, recurrent_slots(attention_slots(slots, self.attention), recurrent)
-        )
+        self.twins = _replace_layers(self.stacked, slots)
         self.anchor = torch.zeros((), device=device, requires_grad=True, dtype=dtype)
 
     def variant(self, *, double: bool, dropout: bool) -> NetworkForms:
@@ -290,7 +333,7 @@ class GradientPaths:
         x, y = forms.random_batch(inputs, targets, min(max(samples, 8), 64))
         checks.refuse_mixing(forms.training, forms.loss, x, y)
         row = forms.random_rows(1)[0]
-        random = checks.refuse_memory(each, row, x[:3], y[:3])
+        random = _refuse_memory(each, row, x[:3], y[:3])
         vectorizes = _vectorizes(each, row, x[:2], y[:2], random)
         return GradientPath(None, each.mapped if vectorizes else each.loop, reason)
 
@@ -310,6 +353,25 @@ class GradientPaths:
             except Exception:  # a network that insists on its own type
                 continue
         return False
+
+
+def _refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
+    """Raise if a record's gradient changes after other records; return whether gradients are random."""
+
+    def gradient(at: int, seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return each.loop(row, x[at : at + 1], y[at : at + 1])
+
+    first = gradient(0, 0)
+    for at in range(1, len(x)):
+        gradient(at, at)
+    if not torch.allclose(first, gradient(0, 0), rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise InvalidInput(
+            "the gradient of one record changes with the records seen before it, so its influence cannot be "
+            "clipped; keep nothing between passes (a global list, a counter) in the network or the loss."
+        )
+    return not torch.equal(first.nan_to_num(), gradient(0, 1).nan_to_num())
 
 
 def _vectorizes(each: OneByOne, row: Tensor, x: Tensor, y: Tensor, random: bool) -> bool:

@@ -19,7 +19,7 @@ of float32 numbers are exact, and enlarged by the largest possible rounding erro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,15 @@ _SUM_FLOATS = 2_000_000  # and for the sum over a batch in pieces that let large
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
 
 
+class Slot(NamedTuple):
+    """The columns of one parameter in a row of parameters."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
 class Seen(NamedTuple):
     """The inputs and output gradients of one call of a layer, one row per sample."""
 
@@ -52,7 +61,7 @@ class Seen(NamedTuple):
 class Stacked:
     """Base of the twins: weights by agent, and the calls of the backward pass."""
 
-    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+    def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
         self.layer = layer
         self.slots = slots
         self.seen: list[Seen] = []
@@ -84,6 +93,17 @@ class Stacked:
     def __call__(self, inputs: Tensor) -> Any:
         return _Recorded.apply(self.anchor, inputs, self)
 
+    def each_agent(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return ``function(agent, part, ...)`` of the parts of every agent, laid end to end."""
+        parts = zip(*(tensor.chunk(self.agents) for tensor in tensors), strict=True)
+        results = [function(a, *part) for a, part in enumerate(parts)]
+        return results[0] if self.agents == 1 else torch.cat(results)
+
+    def weights_of(self, a: int) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias of one agent."""
+        bias = self.weights.get("bias")
+        return self.weights["weight"][a], None if bias is None else bias[a]
+
     def by_agent(self, tensor: Tensor) -> Tensor:
         """Return ``(agents * batch, ...)`` as ``(agents, batch, ...)``."""
         return tensor.reshape(self.agents, -1, *tensor.shape[1:])
@@ -104,19 +124,19 @@ class Stacked:
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the layer's output."""
-        raise AssertionError("each twin has its own")
+        raise NotImplementedError
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         """Return the gradient of the input from that of the output."""
-        raise AssertionError("each twin has its own")
+        raise NotImplementedError
 
     def squared_norms(self) -> Tensor:
         """Return the squared norm of each sample's gradient of this layer, (agents * batch,)."""
-        raise AssertionError("each twin has its own")
+        raise NotImplementedError
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         """Add the weighted sum over each batch to this layer's columns; ``bad`` samples count zero."""
-        raise AssertionError("each twin has its own")
+        raise NotImplementedError
 
 
 class _Recorded(torch.autograd.Function):
@@ -187,34 +207,22 @@ class StackedRecurrence(StackedLinear):
     """The state's part of a recurrent layer: a linear layer whose input is the state before each position."""
 
     def __call__(self, inputs: Tensor) -> Any:
-        bias = self.weights.get("bias")
-        return recur(
-            self.layer.kind,
-            self.layer.backwards,
-            inputs,
-            self.weights["weight"],
-            bias,
-            self.anchor,
-            self.record,
-        )
+        weight, bias = self.weights["weight"], self.weights.get("bias")
+        layer = self.layer
+        return recur(layer.kind, layer.backwards, inputs, weight, bias, self.anchor, self.record)
 
 
 class StackedConv(Stacked):
     """Convolution in one or two dimensions; agent after agent, since each has its own kernel."""
 
-    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+    def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
         super().__init__(layer, slots)
-        flat = isinstance(layer, nn.Conv1d)
-        one, none = ((1,), (0,)) if flat else ((), ())  # a sequence is an image of height one
+        self.flat = isinstance(layer, nn.Conv1d)
+        one, none = ((1,), (0,)) if self.flat else ((), ())  # a sequence is an image of height one
         self.kernel, self.stride = one + tuple(layer.kernel_size), one + tuple(layer.stride)
         self.dilation, self.padding = one + tuple(layer.dilation), none + tuple(layer.padding)
-        self.options: dict[str, Any] = {
-            "stride": self.stride,
-            "padding": self.padding,
-            "dilation": self.dilation,
-            "groups": layer.groups,
-        }
-        self.flat = flat
+        # as functions of torch take them
+        self.options: tuple[Any, ...] = (self.stride, self.padding, self.dilation, layer.groups)
 
     def __call__(self, inputs: Tensor) -> Any:
         if not self.flat:
@@ -226,20 +234,16 @@ class StackedConv(Stacked):
         return weight.unsqueeze(2) if self.flat else weight
 
     def forward(self, inputs: Tensor) -> Tensor:
-        bias = self.weights.get("bias")
-        parts = [
-            F.conv2d(part, self._kernel(a), None if bias is None else bias[a], **self.options)
-            for a, part in enumerate(inputs.chunk(self.agents))
-        ]
-        return parts[0] if self.agents == 1 else torch.cat(parts)
+        return self.each_agent(
+            lambda a, x: F.conv2d(x, self._kernel(a), self.weights_of(a)[1], *self.options), inputs
+        )
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        pairs = zip(inputs.chunk(self.agents), gradient.chunk(self.agents), strict=True)
-        parts = [
-            convolution.conv2d_input(part.shape, self._kernel(a), g, **self.options)
-            for a, (part, g) in enumerate(pairs)
-        ]
-        return parts[0] if self.agents == 1 else torch.cat(parts)
+        return self.each_agent(
+            lambda a, x, g: convolution.conv2d_input(x.shape, self._kernel(a), g, *self.options),
+            inputs,
+            gradient,
+        )
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         positions = gradient.shape[2] * gradient.shape[3]
@@ -248,9 +252,8 @@ class StackedConv(Stacked):
         weight_gradient = self._each(inputs, gradient, keep=True) if small or self.seen else None
         if weight_gradient is not None:
             # the input is not needed again: the small gradients serve both the norm and the sum
-            self.seen.append(Seen(inputs.new_empty(0), gradient.sum((2, 3)), weight_gradient))
-        else:
-            self.seen.append(Seen(inputs, gradient, None))
+            inputs, gradient = inputs.new_empty(0), gradient.sum((2, 3))
+        self.seen.append(Seen(inputs, gradient, weight_gradient))
 
     def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
         """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
@@ -344,6 +347,12 @@ class StackedConv(Stacked):
 class _Formed(Stacked):
     """A twin whose per-sample gradients are formed in the backward pass: measured and added as they are."""
 
+    def keep(self, weight: Tensor, bias: Tensor) -> None:
+        """Keep the per-sample gradients of one call, (samples, ...), added to those of earlier calls."""
+        if self.seen:
+            weight, bias = self.seen[0].inputs + weight, self.seen[0].gradient + bias
+        self.seen = [Seen(weight, bias, None)]
+
     def squared_norms(self) -> Tensor:
         squared = row_squares(self.seen[0].inputs)
         return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
@@ -361,10 +370,10 @@ class StackedScale(_Formed):
             normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
         elif isinstance(layer, nn.RMSNorm):
             normal = F.rms_norm(inputs, layer.normalized_shape, eps=layer.eps)
-        elif isinstance(layer, nn.modules.instancenorm._InstanceNorm):
-            normal = F.instance_norm(inputs, eps=layer.eps)
-        else:
+        elif isinstance(layer, nn.LayerNorm):
             normal = F.layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
+        else:
+            normal = F.instance_norm(inputs, eps=layer.eps)
         return super().__call__(normal)
 
     @property
@@ -373,7 +382,7 @@ class StackedScale(_Formed):
         return not isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm))
 
     def _spread(self, key: str, like: Tensor) -> Tensor:
-        """The weights of every agent, broadcast against (agents, batch, ...)."""
+        """Return the weights of every agent, broadcast against (agents, batch, ...)."""
         weight = self.weights[key]
         if self.by_channel:
             return weight.view(self.agents, 1, -1, *[1] * (like.ndim - 2))
@@ -390,16 +399,12 @@ class StackedScale(_Formed):
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         """Keep the sums over positions: they are the per-sample gradients, and small."""
-        per_sample = [self._reduce(inputs * gradient), self._reduce(gradient)]
-        if self.seen:
-            per_sample = [old + new for old, new in zip(self.seen[0][:2], per_sample, strict=True)]
-        self.seen = [Seen(per_sample[0], per_sample[1], None)]
+        self.keep(self._reduce(inputs * gradient), self._reduce(gradient))
 
     def _reduce(self, product: Tensor) -> Tensor:
         if self.by_channel:
-            return product.flatten(2).sum(2) if product.ndim > 2 else product
-        size = self.weights["weight"][0].numel()
-        return product.reshape(product.shape[0], -1, size).sum(1)
+            return _channel_sums(product)
+        return product.reshape(product.shape[0], -1, self.weights["weight"][0].numel()).sum(1)
 
 
 class StackedEmbedding(Stacked):
@@ -412,7 +417,7 @@ class StackedEmbedding(Stacked):
         return table[agent, tokens].view(*inputs.shape, table.shape[-1])
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        raise AssertionError("tokens have no gradient")
+        raise NotImplementedError("tokens have no gradient")
 
     def _tokens(self) -> tuple[Tensor, Tensor]:
         size = self.weights["weight"].shape[-1]
@@ -447,64 +452,43 @@ class StackedVolume(_Formed):
     The samples become groups of one large convolution, so that its weight gradient is theirs.
     """
 
-    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+    def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
         super().__init__(layer, slots)
-        self.axes, self.transposed = len(layer.kernel_size), bool(layer.transposed)
-        self.options: dict[str, Any] = {
-            "stride": layer.stride,
-            "padding": layer.padding,
-            "dilation": layer.dilation,
-        }
-
-    def _function(self, transposed: bool) -> Any:
-        kind = "conv_transpose" if transposed else "conv"
-        return getattr(F, f"{kind}{self.axes}d")
+        axes = len(layer.kernel_size)
+        self.convolve = getattr(F, f"conv{axes}d")
+        self.transpose = getattr(F, f"conv_transpose{axes}d") if layer.transposed else None
+        self.of_input = getattr(convolution, f"conv{axes}d_input")
+        self.of_weight = getattr(convolution, f"conv{axes}d_weight")
+        self.options = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        bias, more = self.weights.get("bias"), {}
-        if self.transposed:
-            more["output_padding"] = self.layer.output_padding
-        parts = [
-            self._function(self.transposed)(
-                part,
-                self.weights["weight"][a],
-                None if bias is None else bias[a],
-                **self.options,
-                **more,
-                groups=self.layer.groups,
-            )
-            for a, part in enumerate(inputs.chunk(self.agents))
-        ]
-        return parts[0] if self.agents == 1 else torch.cat(parts)
+        options, function = {**self.options, "groups": self.layer.groups}, self.convolve
+        if self.transpose is not None:
+            options["output_padding"], function = self.layer.output_padding, self.transpose
+        return self.each_agent(lambda a, x: function(x, *self.weights_of(a), **options), inputs)
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        parts = []
-        pairs = zip(inputs.chunk(self.agents), gradient.chunk(self.agents), strict=True)
-        for a, (part, g) in enumerate(pairs):
-            weight, groups = self.weights["weight"][a], self.layer.groups
-            if self.transposed:
-                parts.append(self._function(False)(g, weight, None, **self.options, groups=groups))
-            else:
-                back = getattr(convolution, f"conv{self.axes}d_input")
-                parts.append(back(part.shape, weight, g, **self.options, groups=groups))
-        return parts[0] if self.agents == 1 else torch.cat(parts)
+        options = {**self.options, "groups": self.layer.groups}
+
+        def of_agent(a: int, x: Tensor, g: Tensor) -> Tensor:
+            weight = self.weights["weight"][a]
+            if self.transpose is not None:
+                return self.convolve(g, weight, None, **options)
+            return self.of_input(x.shape, weight, g, **options)
+
+        return self.each_agent(of_agent, inputs, gradient)
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
-        weight = self.weights["weight"][0]
-        samples = len(inputs)
-        one, other = (gradient, inputs) if self.transposed else (inputs, gradient)
-        back = getattr(convolution, f"conv{self.axes}d_weight")
-        each = back(
+        weight, samples = self.weights["weight"][0], len(inputs)
+        one, other = (inputs, gradient) if self.transpose is None else (gradient, inputs)
+        each = self.of_weight(
             one.reshape(1, -1, *one.shape[2:]),
             (samples * weight.shape[0], *weight.shape[1:]),
             other.reshape(1, -1, *other.shape[2:]),
             **self.options,
             groups=samples * self.layer.groups,
-        ).view(samples, -1)
-        bias = gradient.flatten(2).sum(2)
-        if self.seen:
-            each, bias = self.seen[0].inputs + each, self.seen[0].gradient + bias
-        self.seen = [Seen(each, bias, None)]
+        )
+        self.keep(each.view(samples, -1), gradient.flatten(2).sum(2))
 
 
 class StackedSlope(_Formed):
@@ -522,14 +506,9 @@ class StackedSlope(_Formed):
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         product = torch.where(inputs > 0, 0.0, inputs * gradient)
-        size = self.weights["weight"].shape[1]
-        if size == 1:
-            each = product.flatten(1).sum(1, keepdim=True)
-        else:
-            each = product.flatten(2).sum(2) if product.ndim > 2 else product
-        if self.seen:
-            each = self.seen[0].inputs + each
-        self.seen = [Seen(each, each, None)]
+        one = self.weights["weight"].shape[1] == 1
+        each = product.flatten(1).sum(1, keepdim=True) if one else _channel_sums(product)
+        self.keep(each, each)
 
 
 _TWINS: dict[type[nn.Module], type[Stacked]] = {
@@ -547,12 +526,15 @@ _TWINS: dict[type[nn.Module], type[Stacked]] = {
 def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
     """Return the twin of ``layer``, or None if there is none."""
     twin = _TWINS.get(type(layer))
-    if twin is None:
+    convolves = isinstance(layer, nn.modules.conv._ConvNd)
+    if twin is None or (convolves and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))):
         return None
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-            return None
     return twin(layer, slots)
+
+
+def _channel_sums(product: Tensor) -> Tensor:
+    """Return the sums over all positions of each channel."""
+    return product.flatten(2).sum(2) if product.ndim > 2 else product
 
 
 def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Losses of single records."""
+"""Losses of single records, and copies of networks and losses without state of earlier passes."""
 
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -94,3 +95,15 @@ class PerRecord(nn.Module):
             targets = targets.to(outputs.dtype)
         each = self.loss(outputs, targets)
         return each.flatten(1).mean(1) if each.ndim > 1 else each
+
+
+def sharing_copy(module: nn.Module) -> nn.Module:
+    """Return a copy with state of its own, except that parameters are shared (buffers are not)."""
+    return copy.deepcopy(module, {id(p): p for p in module.parameters()})
+
+
+def fresh_loss(loss: PerSampleLoss) -> PerSampleLoss:
+    """Return a loss without state of earlier calls: a function itself, else a copy."""
+    if isinstance(loss, (types.FunctionType, types.BuiltinFunctionType)):
+        return loss
+    return sharing_copy(loss) if isinstance(loss, nn.Module) else copy.deepcopy(loss)

@@ -9,7 +9,6 @@ record.
 
 from __future__ import annotations
 
-import copy
 import operator
 import random
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from sottovoce.objectives.nets.losses import sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import (
     BATCH_SIZES,
     MODULES,
@@ -142,11 +142,6 @@ def _random_state() -> tuple[Any, Any, Any]:
 def _same(one: tuple[Any, Any, Any], two: tuple[Any, Any, Any]) -> bool:
     numpy = np.array_equal(one[2][1], two[2][1]) and one[2][2] == two[2][2]
     return numpy and one[1] == two[1] and torch.equal(one[0], two[0])
-
-
-def sharing_copy(module: nn.Module) -> nn.Module:
-    """Return a copy with state of its own, except that parameters are shared (buffers are not)."""
-    return copy.deepcopy(module, {id(p): p for p in module.parameters()})
 
 
 class _Proxy(fx.Proxy):
