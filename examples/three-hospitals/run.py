@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
     say("1. Each hospital makes an identity; the private key never leaves it.")
     for name in HOSPITALS:
         peer("keygen", folder / name / "identity", "--name", name)
-    say("2. One writes the agreement, all read its price and sign it.")
+    say("2. One writes the agreement, all read its privacy cost and sign it.")
     draft = DRAFT.format(steps=STEPS, features=", ".join(f'"{n}"' for n in names))
     (folder / "draft.toml").write_text(draft)
     agreement = folder / "agreement.toml"

@@ -31,7 +31,7 @@ def main(folder: Path) -> dict[str, float]:
     ))  # fmt: skip
     advice = json.loads((folder / "advice" / "advice.json").read_text())
     taken = next(row for row in advice["rows"] if row["name"] == advice["recommended"])
-    say("2. Every hospital makes an identity, reads the price and signs what advice has drafted.")
+    say("2. Every hospital makes an identity, reads the privacy cost and signs what advice has drafted.")
     for name in HOSPITALS:
         sottovoce("peer", "keygen", folder / name, "--name", name)
     members = [

@@ -52,7 +52,9 @@ __all__ = [
 
 
 class SottovoceError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error raised on purpose; ``exit_code`` is that of a command which it ends."""
+
+    exit_code = 1
 
 
 class InvalidInput(SottovoceError, ValueError):

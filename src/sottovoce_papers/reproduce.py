@@ -11,7 +11,8 @@ import typer
 
 from sottovoce._format import fine, number
 from sottovoce._io import atomic_write, plain
-from sottovoce.cli.output import Json, emit, if_stopped, progress, safe, table
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, if_stopped, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.runners.sweep import sweep
 from sottovoce_papers.common import commit, differences
@@ -131,12 +132,6 @@ def reproduce(
             f"{stored} lacks what {name} shows ({type(problem).__name__}: {problem}); run "
             f"`sottovoce reproduce {name}` to make it again with this version."
         ) from None
-
-
-# the options depend on the experiment, so typer leaves them to `_chosen`
-reproduce.context_settings = {  # type: ignore[attr-defined]
-    "ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": [],
-}  # fmt: skip
 
 
 def _refuse_unless(fine: bool, sentence: str) -> None:

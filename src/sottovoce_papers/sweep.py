@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce._format import number
-from sottovoce.cli.output import Json, emit, if_stopped, progress, table
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, if_stopped, progress, table
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import sweep as trials_of
 from sottovoce_papers.sweep_targets import takes_seed, target

@@ -26,11 +26,11 @@ def test_the_tour(call, tmp_path):
     assert max(map(len, answer.out.splitlines())) <= 120
     folder = tmp_path / "sottovoce-demo"
     names = ["account", "audit", "averages", "reconstruction", "training"]
-    assert sorted(p.stem for p in (folder / "records").iterdir()) == names
+    assert sorted(p.stem for p in (folder / "results").iterdir()) == names
     made = (folder / "report.html").read_text()
     assert made.count("<figure>") == 6
     assert "Simulation." in made
-    assert sorted(p.name for p in folder.iterdir()) == ["plan.toml", "records", "report.html"]
+    assert sorted(p.name for p in folder.iterdir()) == ["plan.toml", "report.html", "results"]
     # what it says to try next is there, and of use
     assert "sottovoce plan sottovoce-demo/plan.toml" in answer.out
     priced = call("plan", "sottovoce-demo/plan.toml")
@@ -38,10 +38,10 @@ def test_the_tour(call, tmp_path):
     assert "Private: yes; useful: yes" in " ".join(priced.out.split())
     mean = call("average", "sottovoce-demo/plan.toml", "--json")
     assert mean.code == 0, mean.err
-    # the report can be made again from the records alone
-    again = call("report", *sorted((folder / "records").iterdir()), "-o", "again.html", "--json")
+    # the report can be made again from the results alone
+    again = call("report", *sorted((folder / "results").iterdir()), "-o", "again.html", "--json")
     assert again.json["inputs"] == 5
-    assert read_result(folder / "records" / "audit.json")["metrics"]["runs"] == 8000
+    assert read_result(folder / "results" / "audit.json")["metrics"]["runs"] == 8000
 
 
 def test_the_tour_as_json(call, monkeypatch, tmp_path):

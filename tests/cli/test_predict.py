@@ -168,7 +168,7 @@ def test_a_protective_run_keeps_its_model_without_being_asked(call, refused, tmp
     for model in ("plan-model", "plan-model-2"):
         assert call("predict", model, "new.csv", "--json").json["records"] == 200
     (tmp_path / "taken").write_text("")
-    assert "a model is stored in a folder" in refused("train", "plan.toml", "--out", "taken")
+    assert "a model is saved in a folder" in refused("train", "plan.toml", "--out", "taken")
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sottovoce._format import number
-from sottovoce._io import plain
 from sottovoce.cli.options import (
-    AddNoise,
     Draw,
+    Epsilon,
+    Fresh,
     Graph,
+    Json,
     Matrix,
     Out,
     ProtocolOption,
@@ -23,25 +24,13 @@ from sottovoce.cli.options import (
     node_list,
     protocol_of,
 )
-from sottovoce.cli.output import (
-    Json,
-    assumptions,
-    finish,
-    progress,
-    safe,
-    table,
-)
+from sottovoce.cli.output import emit, progress, safe, show_guarantees, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.graphs import Network
     from sottovoce.protocols import Protocol
-
-__all__ = ["account", "record"]
-
-Observer = Annotated[int | None, typer.Option(help="The curious node; without it, every node in turn.")]
-Collude = Annotated[str, typer.Option(help="Nodes that share all they see with the observer: 3,5.")]
 
 
 def account(
@@ -50,28 +39,17 @@ def account(
     weights: Weights = None,
     protocol: ProtocolOption = "gossip",
     rounds: Rounds = None,
-    observer: Observer = None,
-    collude: Collude = "",
+    observer: Annotated[int | None, Option(help="The curious node; without it, every node in turn.")] = None,
+    collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
     tree: TreeOption = None,
-    fresh: AddNoise = None,
+    fresh: Fresh = None,
     draw: Draw = 0,
-    own_noise: Annotated[
-        bool, typer.Option(help="Whether observers know the noise they drew themselves (they do).")
-    ] = True,
-    noise: Annotated[
-        float | None, typer.Option(help="Noise multiplier, noise over the clip (the radius): print epsilons.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Budget: print the least noise that meets it.")
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Print what the papers' own formulas say of this network.")
-    ] = False,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="With --published: how often every node takes part, in learning and walks; 1."),
-    ] = None,
+    own_noise: Annotated[bool, Option(help="Whether observers know their own noise (they do).")] = True,
+    noise: Annotated[float | None, Option(help="Noise over the clip (the radius): print epsilons.")] = None,
+    epsilon: Epsilon = None,
+    delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
+    published: Annotated[bool, Option("--published", help="Print what the papers' formulas say.")] = False,
+    steps: Annotated[int | None, Option(help="With --published: how often every node takes part.")] = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -95,39 +73,37 @@ def account(
     """
     from sottovoce.accounting.published.assessment import assess
     from sottovoce.errors import InvalidInput
+    from sottovoce.report.inputs import account_result
 
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = network_of(graph, matrix, weights)
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=fresh, seed=draw)
-    together = node_list(collude, "--collude")
+    colluders = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
-        assessment = assess(network, averaging, observer, together, own_noise, tick)
-    assessment |= privacy_cost(averaging, observer, together, noise, epsilon, delta, network)
+        assessment = assess(network, averaging, observer, colluders, own_noise, tick)
+    assessment |= _privacy_cost(network, averaging, observer, colluders, noise, epsilon, delta)
     if published:
         from sottovoce.accounting.published.assessment import published_bounds
 
-        bounds = published_bounds(
-            network, averaging, steps=1 if steps is None else steps, noise_std=noise, assessed=assessment
-        )
+        times = 1 if steps is None else steps
+        bounds = published_bounds(network, averaging, steps=times, noise_std=noise, assessed=assessment)
         assessment["published_bounds"] = bounds
-    payload = {k: v for k, v in assessment.items() if k != "_pairs"} | record(network, averaging, assessment)
-    finish(payload, json, out, lambda screen: show(screen, network, assessment))
+    result = account_result(network, averaging, assessment)
+    payload = {key: value for key, value in assessment.items() if key != "_pairs"} | result
+    emit(payload, json, lambda screen: _show(screen, network, assessment, result["metrics"]), out)
 
 
-def privacy_cost(
+def _privacy_cost(
+    network: Network,
     protocol: Protocol,
     observer: int | None,
     colluders: Sequence[int],
     noise: float | None,
     epsilon: float | None,
     delta: float | None,
-    network: Network | None = None,
-) -> dict[str, Any]:
-    """Return guarantees at a noise multiplier, or the least noise for a budget; nothing without either.
-
-    The numbers are those of the averaging plan itself, against everybody and against who was named.
-    """
+) -> dict[str, object]:
+    """Return guarantees of the averaging plan at a noise multiplier, or the least noise for a budget."""
     from sottovoce import _validate
     from sottovoce.accounting.wording import name_nodes
     from sottovoce.advice.assessment import guarantee_rows
@@ -140,68 +116,29 @@ def privacy_cost(
     at = 1e-5 if delta is None else _validate.delta(delta)
     if noise is None and epsilon is None:
         return {}
-    who: dict[str, Any] = {"view": "network"}
-    if observer is not None:
-        who["observer"] = observer
+    who: dict[str, Any] = {"view": "network"} | ({} if observer is None else {"observer": observer})
     if colluders:
         who = {"view": "colluders", "colluders": sorted({observer, *colluders})}
     plan = PrivateAveraging(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
-    stated = [plan.privacy("local"), plan.privacy(**who)]
+    guarantees = [plan.privacy("local"), plan.privacy(**who)]
     if noise is not None:
         if epsilon is not None:
-            stated[-1].require(epsilon, at)
-        return {"noise_multiplier": noise, "delta": at, "guarantees": guarantee_rows(stated, at, network)}
+            guarantees[-1].require(epsilon, at)
+        return {"noise_multiplier": noise, "delta": at, "guarantees": guarantee_rows(guarantees, at, network)}
     assert epsilon is not None
-    least = [
-        plan.calibrated_to(epsilon, at, **adversary).noise_multiplier
-        for adversary in ({"view": "local"}, who)
-    ]
-    return {
-        "epsilon": epsilon,
-        "delta": at,
-        "noise_for_budget": [
-            {
-                "against": name_nodes(str(g.adversary), network),
-                "label": g.label,
-                "adjacency": g.adjacency,
-                "noise_multiplier": z,
-            }
-            for g, z in zip(stated, least, strict=True)
-        ],
-    }
+    rows = []
+    for guarantee, adversary in zip(guarantees, ({"view": "local"}, who), strict=True):
+        against = name_nodes(str(guarantee.adversary), network)
+        row = {"against": against, "label": guarantee.label, "adjacency": guarantee.adjacency}
+        least = plan.calibrated_to(epsilon, at, **adversary).noise_multiplier
+        rows.append(row | {"noise_multiplier": least})
+    return {"epsilon": epsilon, "delta": at, "noise_for_budget": rows}
 
 
-def record(network: Network, protocol: Protocol, assessment: dict[str, Any]) -> dict[str, Any]:
-    """Return the account as a result record, with what a picture of it needs."""
-    from sottovoce import __version__
-    from sottovoce.accounting.published.assessment import by_distance
-
-    metrics = {key: value for key, value in assessment.items() if key not in ("guarantees", "_pairs")}
-    by = by_distance(network, assessment)
-    drawn = {"edge_list": network.edges} if network.n <= 400 else {}
-    labels = None if network.labels is None else [str(label) for label in network.labels]
-    return plain(
-        {
-            "name": "account",
-            "config": {
-                "graph": network.name,
-                "protocol": protocol.name,
-                "rounds": protocol.rounds,
-                "labels": labels,
-            },
-            "metrics": metrics | drawn | {"by_distance": by},
-            "history": [],
-            "guarantees": assessment.get("guarantees", []),
-            "provenance": {"version": __version__},
-        }
-    )
-
-
-def show(screen: Console, network: Network, assessment: dict[str, Any]) -> None:
-    """Print the account for a person."""
-    from sottovoce.accounting.published.assessment import by_distance
-
-    observer = assessment["observer"]
+def _show(
+    screen: Console, network: Network, assessment: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> None:
+    observer, published = assessment["observer"], assessment["mean_published"] is not None
     who = "every node in turn" if observer is None else f"node {safe(network.label(observer))}"
     if assessment.get("colluders"):
         who += " with " + ", ".join(safe(network.label(v)) for v in assessment["colluders"])
@@ -212,85 +149,64 @@ def show(screen: Console, network: Network, assessment: dict[str, Any]) -> None:
     )
     for note in assessment.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
-    rows = []
-    for row in by_distance(network, assessment):
-        shown = [row["distance"], row["pairs"], row["exact_mean"], row["exact_max"], row["determined"]]
-        rows.append([*shown, row["published_mean"]] if assessment["mean_published"] is not None else shown)
-    columns = ["distance", "pairs", "exact, mean", "exact, largest", "determined"]
-    if assessment["mean_published"] is not None:
-        columns.append("published (at most 1), mean")
+    heads = {
+        "distance": "distance",
+        "pairs": "pairs",
+        "exact_mean": "exact, mean",
+        "exact_max": "exact, largest",
+        "determined": "determined",
+    } | ({"published_mean": "published (at most 1), mean"} if published else {})
+    rows = [[row[key] for key in heads] for row in metrics["by_distance"]]
     if rows:
-        screen.print(table(columns, rows, title="Share of local privacy lost, by distance"))
+        title = "Share of local privacy lost, by distance"
+        screen.print(table(list(heads.values()), rows, title=title))
     rank = "" if assessment["rank"] is None else f", {assessment['rank']} independent numbers seen"
-    screen.print(
-        f"mean exact {number(assessment['mean_exact'])}, largest {number(assessment['max_exact'])}{rank}"
-    )
+    mean, largest = number(assessment["mean_exact"]), number(assessment["max_exact"])
+    screen.print(f"mean exact {mean}, largest {largest}{rank}")
     if assessment["understated_pairs"] is not None:
         screen.print(
             f"mean published {number(assessment['mean_published'])}; the published formula understates "
             f"{100 * assessment['understated_pairs']:.0f}% of the pairs"
         )
     if "guarantees" in assessment:
-        rows = [
-            [g["against"], number(g["epsilon"]), assessment["delta"], g["adjacency"], g["label"]]
-            for g in assessment["guarantees"]
-        ]
-        title = (
-            f"At noise multiplier {assessment['noise_multiplier']:g} (noise over the clip, here the radius)"
-        )
-        screen.print(table(["against", "epsilon", "delta", "adjacency", "label"], rows, title=title))
-        for line in assumptions(assessment["guarantees"]):
-            screen.print(f"  assumes: {safe(line)}")
+        noise = assessment["noise_multiplier"]
+        title = f"At noise multiplier {noise:g} (noise over the clip, here the radius)"
+        show_guarantees(screen, assessment["guarantees"], assessment["delta"], title)
     if "noise_for_budget" in assessment:
+        title = "Least noise multiplier for epsilon {epsilon:g} at delta {delta:g}".format_map(assessment)
         rows = [
-            [g["against"], number(g["noise_multiplier"]), g["adjacency"], g["label"]]
-            for g in assessment["noise_for_budget"]
+            [row["against"], number(row["noise_multiplier"]), row["adjacency"], row["label"]]
+            for row in assessment["noise_for_budget"]
         ]
-        title = (
-            f"Least noise multiplier for epsilon {assessment['epsilon']:g} at delta {assessment['delta']:g}"
-        )
         screen.print(table(["against", "noise multiplier", "adjacency", "label"], rows, title=title))
     if "published_bounds" in assessment:
-        show_published(screen, assessment["published_bounds"])
+        _show_published(screen, assessment["published_bounds"])
 
 
-def show_published(screen: Console, bounds: dict[str, Any]) -> None:
-    """Print the papers' formulas for a person, the exact loss beside each that has one."""
+def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
+    """Print the papers' formulas, the exact loss beside each that has one."""
     steps = bounds["steps"]
     local = "local privacy is 1" if steps == 1 else f"local privacy is 1, of {steps:,} steps {steps:,}"
-    rows = [
-        [
-            row["formula"],
-            *(_or_dash(row[key]) for key in ("mean", "largest", "exact_mean", "exact_largest")),
-            "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%",
-            row["bound"],
-            row["label"],
-        ]
-        for row in bounds["losses"]
-    ]
+    rows = []
+    for row in bounds["losses"]:
+        losses = [number(row[key]) for key in ("mean", "largest", "exact_mean", "exact_largest")]
+        understated = "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%"
+        rows.append([row["formula"], *losses, understated, row["bound"], row["label"]])
     columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]
     screen.print(table(columns, rows, title=f"Losses as the papers print them ({local})"))
-    rows = [
-        [
-            row["formula"] + (": half of it" if row["what"].startswith("half") else ""),
-            f"{number(row['value'])} {row['unit']}",
-            row["bound"],
-            row["label"],
-        ]
-        for row in bounds["errors"]
-    ]
+    rows = []
+    for row in bounds["errors"]:
+        formula = row["formula"] + (": half of it" if row["what"].startswith("half") else "")
+        rows.append([formula, f"{number(row['value'])} {row['unit']}", row["bound"], row["label"]])
     columns = ["formula", "value", "a bound?", "label"]
     screen.print(table(columns, rows, title="Squared errors as the papers print them"))
-    for source in dict.fromkeys(row["source"] for row in (*bounds["losses"], *bounds["errors"])):
+    sources: dict[str, dict[str, None]] = {}
+    for row in (*bounds["losses"], *bounds["errors"]):
+        sources.setdefault(row["source"], {})[f"{row['formula'].split(',')[0]}: {row['why']}"] = None
+    for source, lines in sources.items():
         screen.print(f"{source}:")
-        formulas = [r for r in (*bounds["losses"], *bounds["errors"]) if r["source"] == source]
-        for line in dict.fromkeys(f"{r['formula'].split(',')[0]}: {r['why']}" for r in formulas):
+        for line in lines:
             screen.print(f"  {safe(line)}")
     for line in bounds.get("left_out", ()):
         screen.print(f"left out: {safe(line)}")
     screen.print("The label published means: as printed, for reproduction. No budget accepts these numbers.")
-
-
-def _or_dash(value: float | None) -> str:
-    """Return a number as tables show it, a dash where there is none."""
-    return "–" if value is None else number(value)

@@ -4,58 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from sottovoce.cli.output import Json, emit, progress, safe, table
+from sottovoce.cli.options import Delta, Json, Latency
+from sottovoce.cli.output import emit, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.console import Console
 
     from sottovoce.advice import Advice, PlanSummary
-
-__all__ = ["advise", "public_sample", "show_rows"]
+    from sottovoce.data import Dataset
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
 
 
 def advise(
-    members: Annotated[
-        str, typer.Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")
-    ],
-    epsilon: Annotated[float, typer.Option(help="The budget.")],
-    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
-    compute: Annotated[str, typer.Option(help="mean, logistic, linear or net.")] = "mean",
-    records: Annotated[
-        str, typer.Option(help="Records per member: one number, or one each: 500,80,120.")
-    ] = "1",
-    hide: Annotated[str, typer.Option(help="What is hidden: a record or a member.")] = "record",
-    view: Annotated[
-        str, typer.Option(help="The adversary: network (any one member), outsider, local or colluders.")
-    ] = "network",
-    colluders: Annotated[int, typer.Option(help="How many members may collude.")] = 1,
-    values: Annotated[str, typer.Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
-    features: Annotated[
-        int | None, typer.Option(help="Columns of a linear model; a sample tells them by itself.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
-    target: Annotated[float | None, typer.Option(help="Largest error, or least accuracy, of use.")] = None,
-    sample: Annotated[
-        str | None,
-        typer.Option(
-            help="Public records for simulations: breast_cancer, or a table, label last: public.csv."
-        ),
-    ] = None,
-    silent: Annotated[str, typer.Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
-    latency: Annotated[float, typer.Option(help="Seconds a round takes.")] = 0.05,
-    seconds: Annotated[float | None, typer.Option(help="The longest a run may take.")] = None,
-    masks: Annotated[bool, typer.Option(help="Whether members can share keys for masked sums.")] = True,
-    seed: Annotated[int, typer.Option(help="Public chance: trees, simulations.")] = 0,
+    members: Annotated[str, Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")],
+    epsilon: Annotated[float, Option(help="The budget.")],
+    delta: Delta = 1e-5,
+    compute: Annotated[str, Option(help="mean, logistic, linear or net.")] = "mean",
+    records: Annotated[str, Option(help="Records per member: one number, or one each: 500,80,120.")] = "1",
+    hide: Annotated[str, Option(help="What is hidden: a record or a member.")] = "record",
+    view: Annotated[str, Option(help="network (any one member), outsider, local or colluders.")] = "network",
+    colluders: Annotated[int, Option(help="How many members may collude.")] = 1,
+    values: Annotated[str, Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
+    features: Annotated[int | None, Option(help="Columns of a linear model; a sample has its own.")] = None,
+    model: Annotated[str | None, Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
+    target: Annotated[float | None, Option(help="Largest error, or least accuracy, of use.")] = None,
+    sample: Annotated[str | None, Option(help="Public records: breast_cancer, or a .csv or .npz.")] = None,
+    silent: Annotated[str, Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
+    latency: Latency = 0.05,
+    seconds: Annotated[float | None, Option(help="The longest a run may take.")] = None,
+    masks: Annotated[bool, Option(help="Whether members can share keys for masked sums.")] = True,
+    seed: Annotated[int, Option(help="Public chance: trees, simulations.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
+        Path | None, Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -72,60 +61,69 @@ def advise(
     """
     from sottovoce import advice as advisor
 
-    wanted: dict[str, Any] = {
-        "epsilon": epsilon, "delta": delta, "compute": compute, "records": _records(records), "hide": hide,
-        "view": view, "colluders": colluders, "values": _pair(values),
-        "features": features, "model": model, "target": target, "silent": silent, "latency": latency,
-        "seconds": seconds, "masks": masks, "seed": seed, "sample": public_sample(sample),
-    }  # fmt: skip
-    with progress("candidates", None, quiet=json) as tell:
-        advice = advisor.advise(int(members) if _whole(members) else members, progress=tell, **wanted)
+    with progress("candidates", None, quiet=json) as tick:
+        advice = advisor.advise(
+            int(members) if members.lstrip("-").isdigit() else members,
+            epsilon=epsilon,
+            delta=delta,
+            compute=compute,
+            records=_records(records),
+            hide=hide,
+            view=view,
+            colluders=colluders,
+            values=_range(values),
+            features=features,
+            model=model,
+            target=target,
+            sample=public_sample(sample),
+            silent=silent,
+            latency=latency,
+            seconds=seconds,
+            masks=masks,
+            seed=seed,
+            progress=tick,
+        )
     written = [] if out is None else [str(path) for path in advice.save(out)]
-    emit(advice.to_dict() | {"written": written}, json, lambda console: _show(console, advice, written))
+    emit(advice.to_dict() | {"written": written}, json, lambda screen: _show(screen, advice, written))
     if advice.recommended is None:
         raise typer.Exit(1)
 
 
-def _show(out: Console, advice: Advice, written: list[str]) -> None:
-    show_rows(out, advice.rows, advice.requirements.delta)
+def _show(screen: Console, advice: Advice, written: list[str]) -> None:
+    show_rows(screen, advice.rows, advice.requirements.delta)
     chosen = advice.recommended
     if chosen is None:
-        out.print(safe(f"Nothing fits. {advice.reasons}"))
-        for way in advice.suggestions:
-            out.print(safe(f"  {way.sentence}"))
+        lines = [f"Nothing fits. {advice.reasons}", *(f"  {each.sentence}" for each in advice.suggestions)]
     else:
-        out.print(safe(f"Take {chosen.name}. Private: yes; useful: yes."))
-        out.print(safe(advice.reasons))
-        out.print(safe(f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}."))
-        for line in advice.changes:
-            out.print(safe(line))
-    out.print(safe(advice.simulated_on))
+        lines = [
+            f"Take {chosen.name}. Private: yes; useful: yes.",
+            advice.reasons,
+            f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}.",
+            *advice.changes,
+        ]
+    lines.append(advice.simulated_on)
     if written:
-        out.print(safe(f"Written: {', '.join(written)}."))
+        lines.append(f"Written: {', '.join(written)}.")
+    for line in lines:
+        screen.print(safe(line))
 
 
-def show_rows(out: Console, rows: Sequence[PlanSummary], delta: float, *, dominated: bool = False) -> None:
+def show_rows(screen: Console, rows: Sequence[PlanSummary], delta: float, *, dominated: bool = False) -> None:
     """Print what plans are worth and what they reveal, in two tables that fit a terminal."""
     from sottovoce.advice.comparison import COLUMNS
 
     cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
-    marks = [[row.dominated_by or "-"] if dominated else [] for row in rows]
     worth = [
-        (k, safe(row.name), *(one[key] for key in WORTH), *mark)
-        for k, (row, one, mark) in enumerate(zip(rows, cells, marks, strict=True), 1)
+        (k, safe(row.name), *(cell[key] for key in WORTH), *([row.dominated_by or "-"] if dominated else []))
+        for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
     ]
     heads = ("", "plan", *WORTH, *(["dominated by"] if dominated else []))
-    out.print(table(heads, worth, title="Accuracy and communication"))
-    reveals = [(k, *(one[key] for key in REVEALS)) for k, one in enumerate(cells, 1)]
-    colluders = rows[0].colluders if rows else 2
-    heads = ("", *(f"{colluders} colluders" if key == "colluders" else key for key in REVEALS))
-    out.print(
-        table(heads, reveals, title=f"What it reveals: epsilon at delta {delta:g}; noise over the clip")
-    )
-
-
-def _whole(text: str) -> bool:
-    return text.lstrip("-").isdigit()
+    screen.print(table(heads, worth, title="Accuracy and communication"))
+    reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
+    count = rows[0].colluders if rows else 2
+    heads = ("", *(f"{count} colluders" if key == "colluders" else key for key in REVEALS))
+    title = f"What it reveals: epsilon at delta {delta:g}; noise over the clip"
+    screen.print(table(heads, reveals, title=title))
 
 
 def _records(text: str) -> int | list[int]:
@@ -138,7 +136,7 @@ def _records(text: str) -> int | list[int]:
     return counts[0] if len(counts) == 1 else counts
 
 
-def _pair(text: str) -> tuple[float, float]:
+def _range(text: str) -> tuple[float, float]:
     try:
         low, high = (float(word) for word in text.split(","))
     except ValueError:
@@ -146,35 +144,28 @@ def _pair(text: str) -> tuple[float, float]:
     return low, high
 
 
-def public_sample(name: str | None) -> Any:
+def public_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | str | None:
     """Return a public data set by name, or a table whose last column is the label; others stay."""
     if name is None or name == "synthetic":
         return name
     if name.endswith((".csv", ".npz")):
-        table = _numbers(name)
-        if isinstance(table, tuple):
-            return table
-        if table.ndim != 2 or table.shape[1] < 2:
-            raise InvalidInput(
-                f"{name} must hold features and, in its last column, labels; got {table.shape}."
-            )
-        return table[:, :-1], table[:, -1]
-    from sottovoce.data import load
-
+        return _labeled_table(name)
     if Path(name).suffix and Path(name).exists():
         raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
+    from sottovoce.data import load
+
     return load(name)
 
 
-def _numbers(name: str) -> Any:
-    """Return a table of numbers; one whose labels are words as features and labels."""
+def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features and labels of a file; the labels are the last column, numbers or words."""
     import numpy as np
 
     from sottovoce.data.files import read_columns
     from sottovoce.planfile.read import read_numbers
 
     try:
-        return read_numbers(name)
+        numbers = read_numbers(name)
     except DataError as error:
         if not name.endswith(".csv") or not Path(name).exists():
             raise
@@ -183,3 +174,6 @@ def _numbers(name: str) -> Any:
             return np.array(features, dtype=float).T, np.array(labels)
         except ValueError:
             raise error from None
+    if numbers.ndim != 2 or numbers.shape[1] < 2:
+        raise InvalidInput(f"{name} must hold features and, in its last column, labels; got {numbers.shape}.")
+    return numbers[:, :-1], numbers[:, -1]

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sottovoce._format import number
-from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, as_record, finish, progress, safe, table
+from sottovoce.cli.options import (
+    Json,
+    Out,
+    ProtocolOption,
+    Rounds,
+    TreeOption,
+    network_of,
+    node_list,
+    protocol_of,
+)
+from sottovoce.cli.output import as_result, emit, progress, safe, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def audit(
-    graph: Annotated[str, typer.Option("--graph", help="The graph, for example florentine or hypercube:4.")],
+    graph: Annotated[str, Option(help="The graph, for example florentine or hypercube:4.")],
     rounds: Rounds = None,
     protocol: ProtocolOption = "gossip",
     tree: TreeOption = None,
-    user: Annotated[int, typer.Option("--user", help="The node whose value is looked for.")] = 0,
-    observers: Annotated[
-        str | None,
-        typer.Option("--observers", help="Nodes that look, as 3 or 3,5; by default the standard views."),
-    ] = None,
-    noise_multiplier: Annotated[
-        float, typer.Option("--noise-multiplier", help="Noise std over the clip (the radius).")
-    ] = 1.0,
-    runs: Annotated[int, typer.Option("--runs", help="Runs per view.")] = 20_000,
-    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is read.")] = 1e-2,
-    confidence: Annotated[
-        float, typer.Option("--confidence", help="Confidence of all views together.")
-    ] = 0.999,
+    user: Annotated[int, Option(help="The node whose value is looked for.")] = 0,
+    observers: Annotated[str | None, Option(help="Nodes that look: 3,5; else the standard views.")] = None,
+    noise_multiplier: Annotated[float, Option(help="Noise std over the clip (the radius).")] = 1.0,
+    runs: Annotated[int, Option(help="Runs per view.")] = 20_000,
+    delta: Annotated[float, Option(help="Where epsilon is read.")] = 1e-2,
+    confidence: Annotated[float, Option(help="Confidence of all views together.")] = 0.999,
     claim: Annotated[
-        str,
-        typer.Option(
-            "--claim", help="exact (the accountant's), or published (equation (6), to see it fail)."
-        ),
+        str, Option(help="exact (the accountant's), or published (equation (6), to see it fail).")
     ] = "exact",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the simulated runs.")] = 0,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -48,12 +50,13 @@ def audit(
     import numpy as np
 
     from sottovoce import _validate
+    from sottovoce.accounting.wording import name_nodes
     from sottovoce.attacks.audit import audit_averaging, audit_outputs, published_claim, views_of
     from sottovoce.errors import InvalidInput
 
     network = network_of(graph)
-    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=None, seed=seed)
-    z = _validate.positive(noise_multiplier, "noise_multiplier")
+    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, seed=seed)
+    _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)
     if observers:
@@ -62,46 +65,56 @@ def audit(
         views = views_of(averaging, network, user)
     if claim not in ("exact", "published"):
         raise InvalidInput(f"claim must be exact or published, got {claim!r}.")
-    rng = np.random.default_rng(seed)
-    level = (1 - confidence) / (len(views) + (not observers))
+    count = len(views) + (not observers)
     common: dict[str, Any] = {
-        "user": user, "sensitivity": 2.0, "noise_std": z, "runs": runs, "rng": rng, "delta": delta,
-        "level": level,
-    }  # fmt: skip
-    audits, printed = {}, claim == "published"
-    with progress("auditing", len(views) + (not observers), quiet=json) as done:
-        for name, who in views.items():
-            guarantee = published_claim(network, averaging.rounds, user, who, z) if printed else None
-            audits[name] = audit_averaging(averaging, observers=who, guarantee=guarantee, **common)
-            done(len(audits))
+        "user": user,
+        "sensitivity": 2.0,
+        "noise_std": noise_multiplier,
+        "runs": runs,
+        "rng": np.random.default_rng(seed),
+        "delta": delta,
+        "level": (1 - confidence) / count,
+    }
+    audits, guarantee = {}, None
+    with progress("auditing", count, quiet=json) as tick:
+        for name, nodes in views.items():
+            if claim == "published":
+                guarantee = published_claim(network, averaging.rounds, user, nodes, noise_multiplier)
+            audits[name] = audit_averaging(averaging, observers=nodes, guarantee=guarantee, **common)
+            tick(len(audits))
         if not observers:
             audits["public"] = audit_outputs(averaging, **common)
+    refuted = {name: outcome for name, outcome in audits.items() if outcome.refuted}
     config = {
-        "graph": network.name, "protocol": averaging.name, "rounds": averaging.rounds, "user": user,
-        "noise_multiplier": z, "runs": runs, "delta": delta, "confidence": confidence, "claim": claim,
-    }  # fmt: skip
+        "graph": network.name,
+        "protocol": averaging.name,
+        "rounds": averaging.rounds,
+        "user": user,
+        "noise_multiplier": float(noise_multiplier),
+        "runs": runs,
+        "delta": delta,
+        "confidence": confidence,
+        "claim": claim,
+    }
     metrics = {
-        "audits": {name: a.to_dict() for name, a in audits.items()},
-        "refuted": sorted(name for name, a in audits.items() if a.refuted),
-        "verdicts": {name: a.verdict for name, a in audits.items()},
+        "audits": {name: outcome.to_dict() for name, outcome in audits.items()},
+        "refuted": sorted(refuted),
+        "verdicts": {name: outcome.verdict for name, outcome in audits.items()},
     }
 
-    from sottovoce.accounting.wording import name_nodes
-
-    def text(screen: Any) -> None:
-        rows = [
-            [safe(name), safe(name_nodes(a.view, network)), number(a.mu_claimed), number(a.bound.mu),
-             number(a.epsilon_claimed), number(a.bound.epsilon), f"{100 * a.tightness:.0f} %",
-             "REFUTED" if a.refuted else "holds"]
-            for name, a in audits.items()
-        ]  # fmt: skip
+    def text(screen: Console) -> None:
+        rows = []
+        for name, a in audits.items():
+            numbers = map(number, (a.mu_claimed, a.bound.mu, a.epsilon_claimed, a.bound.epsilon))
+            verdict = "REFUTED" if a.refuted else "holds"
+            who = safe(name_nodes(a.view, network))
+            rows.append([safe(name), who, *numbers, f"{100 * a.tightness:.0f} %", verdict])
         heads = ["view", "who", "μ claimed", "μ at least", "ε claimed", "ε at least", "tightness", ""]
         screen.print(table(heads, rows))
-        for name, a in audits.items():
-            if a.refuted:
-                screen.print(safe(f"{name}: {a.verdict}"))
+        for name, outcome in refuted.items():
+            screen.print(safe(f"{name}: {outcome.verdict}"))
         screen.print(f"ε at δ = {delta:g}; all views together at confidence {100 * confidence:g} %.")
-        if printed:
+        if claim == "published":
             screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 
-    finish(as_record("audit", config, metrics), json, out, text)
+    emit(as_result("audit", config, metrics), json, text, out)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sottovoce.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
     from sottovoce.runners import Cluster
-
-__all__ = ["Split", "inside", "start"]
 
 _STARTED = "SOTTOVOCE_RANKS"
 
@@ -35,7 +34,7 @@ def start(ranks: int) -> None:
 
 
 class Split:
-    """One rank's part of a command: joins, and lets only one rank speak when something is wrong."""
+    """One rank's part of a command: joins the others, and only one rank prints an error."""
 
     def __init__(self, ranks: int | None) -> None:
         self.ranks = ranks
@@ -56,7 +55,9 @@ class Split:
             raise wrong
         return self.cluster
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self.cluster is not None
         try:
             self.cluster.__exit__(kind, error, trace)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import json as json_module
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from sottovoce.cli.output import Json, console, emit, progress
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import console, emit, progress
 
 
 def explore(
     target: Annotated[
-        str, typer.Argument(help="A graph such as ring:16, a plan file, or an agreement.")
+        str, Argument(help="A graph such as ring:16, a plan file, or an agreement.")
     ] = "florentine",
-    protocol: Annotated[
-        str | None, typer.Option(help="gossip, chebyshev, tree, exchange, masked ...; of a graph.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of gossip; the theoretical number.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Noise multiplier, noise over the clip.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of every epsilon; 1e-5.")] = None,
+    protocol: Annotated[str | None, Option(help="Of a graph: gossip, chebyshev, tree, masked ...")] = None,
+    rounds: Annotated[int | None, Option(help="Rounds of gossip; the theoretical number.")] = None,
+    noise: Annotated[float | None, Option(help="Noise multiplier, noise over the clip.")] = None,
+    delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write one offline file instead of serving a page.")
+        Path | None, Option("--out", "-o", help="Write one offline file instead of serving a page.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the page on this machine; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    port: Annotated[int, Option(help="Port of the page on this machine; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, Option(help="Open the page in a browser.")] = True,
     json: Json = False,
 ) -> None:
     """Open a page that shows who learns what of whom; click, collude, draw.
@@ -55,14 +55,18 @@ def explore(
         result = {"page": str(written), "bytes": len(page.encode()), "nodes": model.network.n}
         emit(result, json, lambda screen: screen.print(f"Written to {out}: open it in any browser."))
         return
+    import webbrowser
+
     from sottovoce.report.explorer.server import ExplorerServer
 
     server = ExplorerServer(model, port)
     try:
-        _announce(server.address, json)
+        if json:
+            print(json_module.dumps({"address": server.address}), flush=True)
+        else:
+            print(f"The explorer is at {server.address}")
+            print("For this machine only; Ctrl-C ends it.", flush=True)
         if browser:
-            import webbrowser
-
             webbrowser.open(server.address)
         server.serve()
     except KeyboardInterrupt:
@@ -70,16 +74,3 @@ def explore(
             console().print("Closed.")
     finally:
         server.close()
-
-
-def _announce(address: str, json: bool) -> None:
-    import sys
-
-    if json:
-        import json as json_module
-
-        print(json_module.dumps({"address": address}), flush=True)
-        return
-    print(f"The explorer is at {address}")
-    print("For this machine only; Ctrl-C ends it.")
-    sys.stdout.flush()

@@ -4,48 +4,39 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
-from sottovoce.cli.output import Json, emit, safe
+from sottovoce._io import atomic_write
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, safe
 from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TEMPLATES", "init", "write_template"]
-
-
-class Template(NamedTuple):
-    """The purpose of a template and the command to type in its folder."""
-
-    about: str
-    command: str
-
-
+# template: what it is about, and the command to type in its folder
 TEMPLATES = {
-    "average": Template("A private mean of sixteen clinics' values.", "sottovoce average plan.toml"),
-    "train": Template("A private logistic model over eight clinics' records.", "sottovoce train plan.toml"),
-    "net": Template("A private network over eight clinics' records (torch).", "sottovoce train plan.toml"),
-    "consortium": Template("Three members, one agreement, three peers on this machine.", "python run.py"),
-    "protocol": Template(
-        "An averaging protocol of your own: priced, run, attacked.", "python my_protocol.py"
-    ),
-    "algorithm": Template("A learning algorithm of your own: priced, run, judged.", "python my_algorithm.py"),
+    "average": ("A private mean of sixteen clinics' values.", "sottovoce average plan.toml"),
+    "train": ("A private logistic model over eight clinics' records.", "sottovoce train plan.toml"),
+    "net": ("A private network over eight clinics' records (torch).", "sottovoce train plan.toml"),
+    "consortium": ("Three members, one agreement, three peers on this machine.", "python run.py"),
+    "protocol": ("An averaging protocol of your own: accounted, run, attacked.", "python my_protocol.py"),
+    "algorithm": ("A learning algorithm of your own: accounted, run, judged.", "python my_algorithm.py"),
 }
 
 
 def init(
-    template: Annotated[str, typer.Argument(help="average, train, net, consortium, protocol or algorithm.")],
-    folder: Annotated[Path | None, typer.Argument(help="A new or empty folder; by default TEMPLATE.")] = None,
+    template: Annotated[str, Argument(help="average, train, net, consortium, protocol or algorithm.")],
+    folder: Annotated[Path | None, Argument(help="A new or empty folder; by default TEMPLATE.")] = None,
     json: Json = False,
 ) -> None:
     """Write a small commented folder that runs at once: plan, toy data, test, and a page about it.
 
     average: a private mean; train: a model over sites; net: a network over
     sites; consortium: three peers on this machine; protocol, algorithm: code of
-    your own, priced, run and attacked by the rest.
+    your own, whose privacy cost is computed, run and attacked by the rest.
 
     \b
     Examples:
@@ -57,24 +48,15 @@ def init(
     about, command = TEMPLATES[template]
     result = {"template": template, "folder": str(target), "written": written, "run": command}
 
-    def text(out: Console) -> None:
-        out.print(safe(f"{about} Written to {target}: {', '.join(written)}."))
-        out.print(safe(f"Try it: cd {target}, then {command}; python -m pytest checks the answer."))
+    def text(screen: Console) -> None:
+        screen.print(safe(f"{about} Written to {target}: {', '.join(written)}."))
+        screen.print(safe(f"Try it: cd {target}, then {command}; python -m pytest checks the answer."))
 
     emit(result, json, text)
 
 
 def write_template(template: str, folder: Path) -> list[str]:
-    """Write the files of a template into a new or empty folder and return their names.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> write_template("average", Path(tempfile.mkdtemp()))
-    ['README.md', 'plan.toml', 'test_average.py', 'values.csv']
-    """
-    from sottovoce._io import atomic_write
-
+    """Write the files of a template into a new or empty folder and return their names."""
     if template not in TEMPLATES:
         raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -4,16 +4,15 @@ How to add a command
 --------------------
 1. Write ``cli/NAME.py`` with a typer function (or a `typer.Typer` for a command with sub-commands)::
 
-       from sottovoce.cli.output import Json, emit
+       from sottovoce.cli.options import Json
+       from sottovoce.cli.output import emit
 
        def guess(graph: str, json: Json = False) -> None:
            \"\"\"One sentence. Then, after an empty line, more, and an example in a backspace block.\"\"\"
            from sottovoce.attacks import ...        # heavy imports inside the function
            emit({"answer": 42}, json, text)
 
-2. Add one line to `COMMANDS` below::
-
-       "guess": Command("sottovoce.cli.guess:guess", "What it does.", AFTER),
+2. Add its name and one line about it to `_SUMMARIES` below.
 
 An installed package adds a command with an entry point in the group ``sottovoce.commands`` whose object is a
 `Command`; its module should import little, because ``sottovoce --help`` loads it.
@@ -30,8 +29,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from sottovoce import __version__
 from sottovoce.errors import SottovoceError
@@ -39,57 +38,64 @@ from sottovoce.errors import SottovoceError
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["COMMANDS", "Command", "build", "commands", "main"]
-
 
 class Command(NamedTuple):
-    """Where a command lives (``module:name``), one line about it, and the group it is listed under."""
+    """Where a command lives (``module:name``), one line about it, and the group it is listed under.
+
+    ``context`` holds settings for click, for a command that parses its own options.
+    """
 
     target: str
     summary: str
     panel: str
+    context: dict[str, object] | None = None
 
-    def load(self) -> Any:
+    def load(self) -> Callable[..., None] | typer.Typer:
         """Import the command."""
         module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(module), name)
+        command: Callable[..., None] | typer.Typer = getattr(importlib.import_module(module), name)
+        return command
 
 
 COMPLETING = "_SOTTOVOCE_COMPLETE"  # set by the shell when it asks for completions
-FIRST = "First contact"
-BEFORE = "Before anything runs"
-RUN = "Run"
 AFTER = "Check and show"
-
-COMMANDS: dict[str, Command] = {
-    "demo": Command("sottovoce.cli.demo:demo", "The tour: sixteen clinics, about a minute.", FIRST),
-    "init": Command("sottovoce.cli.init:init", "Write a small folder that runs at once.", FIRST),
-    "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
-    "explore": Command("sottovoce.cli.explore:explore", "Click on a node to see what it learns.", FIRST),
-    "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
-    "plan": Command("sottovoce.cli.plan:plan", "Is a plan file private, useful, and at what cost?", BEFORE),
-    "advise": Command("sottovoce.cli.advise:advise", "Which plan to take for these members.", BEFORE),
-    "compare": Command("sottovoce.cli.compare:compare", "Plan files side by side.", BEFORE),
-    "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
-    "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
-    "predict": Command("sottovoce.cli.predict:predict", "Predict new records with a stored model.", RUN),
-    "search": Command("sottovoce.cli.search:search", "Try learning rates and clip norms.", RUN),
-    "attack": Command("sottovoce.cli.attack:app", "What curious nodes can compute.", AFTER),
-    "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
-    "peer": Command("sottovoce.cli.peer:peer", "One organization: key, agreement, run, ledger.", RUN),
-    "relay": Command("sottovoce.cli.relay:relay", "Connect members behind firewalls.", RUN),
-    "report": Command("sottovoce.cli.report:report", "One self-contained page of results.", AFTER),
-}  # fmt: skip
+# the command NAME is the object NAME in cli/NAME.py
+_SUMMARIES = {
+    "First contact": {
+        "demo": "The tour: sixteen clinics, about a minute.",
+        "init": "Write a small folder that runs at once.",
+        "doctor": "What is installed, what is missing.",
+        "explore": "Click on a node to see what it learns.",
+    },
+    "Before anything runs": {
+        "account": "What each node learns of each other.",
+        "plan": "Is a plan file private, useful, and at what cost?",
+        "advise": "Which plan to take for these members.",
+        "compare": "Plan files side by side.",
+    },
+    "Run": {
+        "average": "Average one row per node, privately.",
+        "train": "Train by a plan file; checkpoint and resume.",
+        "predict": "Predict new records with a saved model.",
+        "search": "Try learning rates and clip norms.",
+        "peer": "One organization: key, agreement, run, ledger.",
+        "relay": "Connect members behind firewalls.",
+    },
+    AFTER: {
+        "attack": "What curious nodes can compute.",
+        "audit": "Try to break the claims, view by view.",
+        "report": "One self-contained page of results.",
+    },
+}
+COMMANDS = {
+    name: Command(f"sottovoce.cli.{name}:{name}", summary, panel)
+    for panel, summaries in _SUMMARIES.items()
+    for name, summary in summaries.items()
+}
 
 
 def commands() -> dict[str, Command]:
-    """Return the commands of this package and those that installed packages add by entry points.
-
-    Examples
-    --------
-    >>> set(COMMANDS) <= set(commands())
-    True
-    """
+    """Return the commands of this package and those that installed packages add by entry points."""
     from importlib.metadata import entry_points
 
     added = {entry.name: entry for entry in entry_points(group="sottovoce.commands")}
@@ -107,13 +113,7 @@ Start with [bold]sottovoce demo[/bold]; then ask what a network would reveal:
 
 
 def build(only: str | None = None) -> typer.Typer:
-    """Return the application; only the command called ``only`` is imported, the others are names.
-
-    Examples
-    --------
-    >>> sorted(group.name for group in build().registered_commands) == sorted(commands())
-    True
-    """
+    """Return the application; only the command called ``only`` is imported, the others are names."""
     import typer  # here, so that Ctrl-C is met by `main` from the first import on
 
     def print_version(wanted: bool) -> None:
@@ -145,8 +145,10 @@ def build(only: str | None = None) -> typer.Typer:
             app.add_typer(target, name=name, rich_help_panel=command.panel)
         else:
             help_text = None if name == only else command.summary
-            special = getattr(target, "context_settings", None)  # a command with options of its own making
-            app.command(name, help=help_text, rich_help_panel=command.panel, context_settings=special)(target)
+            settings = command.context if name == only else None
+            app.command(name, help=help_text, rich_help_panel=command.panel, context_settings=settings)(
+                target
+            )
     return app
 
 
@@ -171,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _stop(called)
         raise
     except SottovoceError as error:
-        _refuse(str(error), argv, getattr(error, "exit_code", 1))
+        _refuse(str(error), argv, error.exit_code)
     except OSError as error:
         _refuse(_about_file(error), argv)
     except MemoryError:

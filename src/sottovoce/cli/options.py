@@ -1,11 +1,11 @@
-"""Options that several commands share, and the one place where their words become networks and protocols."""
+"""Options that several commands share, and the networks, protocols and numbers that they name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from sottovoce.errors import ConfigError, InvalidInput
 
@@ -13,52 +13,33 @@ if TYPE_CHECKING:
     from sottovoce.graphs import Network
     from sottovoce.protocols import Protocol
 
-__all__ = [
-    "AddNoise",
-    "Draw",
-    "Graph",
-    "Matrix",
-    "Out",
-    "ProtocolOption",
-    "Rounds",
-    "TreeOption",
-    "Weights",
-    "network_of",
-    "node_list",
-    "number_list",
-    "protocol_of",
-]  # fmt: skip
-
+Json = Annotated[bool, Option("--json", help="Print one JSON object instead of text.")]
 Graph = Annotated[
     str | None,
-    typer.Option(help="A graph: ring:64, hypercube:10, er:200:1.5:seed=3, florentine, file:edges.txt ..."),
+    Option(help="A graph: ring:64, hypercube:10, er:200:1.5:seed=3, florentine, file:edges.txt ..."),
 ]
-Matrix = Annotated[Path | None, typer.Option(help="Gossip weights of your own instead: CSV or NPZ, n rows.")]
-Weights = Annotated[str | None, typer.Option(help="metropolis, max_degree, lazy or uniform.")]
+Matrix = Annotated[Path | None, Option(help="Gossip weights of your own instead: CSV or NPZ, n rows.")]
+Weights = Annotated[str | None, Option(help="metropolis, max_degree, lazy or uniform.")]
 ProtocolOption = Annotated[
     str,
-    typer.Option(
+    Option(
         help="gossip, chebyshev, tree, exchange, masked, refreshed, randomized, accelerated-randomized, "
         "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, dropout:12:nodes=0.1."
     ),
 ]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of gossip; the theoretical number by default.")]
-TreeOption = Annotated[
-    str | None, typer.Option(help="How a tree is drawn: bfs, capped, uniform or few-leaves.")
-]
-AddNoise = Annotated[
-    float | None, typer.Option(help="refreshed: fresh noise per round, as a share of the noise; 0.1.")
-]
-Draw = Annotated[int, typer.Option("--draw", help="Seed of the public draws (trees, random edges).")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here, for sottovoce report.")]
+Rounds = Annotated[int | None, Option(help="Rounds of gossip; the theoretical number by default.")]
+TreeOption = Annotated[str | None, Option(help="How a tree is drawn: bfs, capped, uniform or few-leaves.")]
+Fresh = Annotated[float | None, Option(help="refreshed: fresh noise per round, a share of the noise; 0.1.")]
+Draw = Annotated[int, Option("--draw", help="Seed of the public draws (trees, random edges).")]
+Epsilon = Annotated[float | None, Option(help="Budget: the least noise that meets it is computed.")]
+Delta = Annotated[float, Option(help="The delta of every epsilon.")]
+Latency = Annotated[float, Option(help="Seconds a round takes.")]
+TrainingFile = Annotated[Path, Argument(help="A plan file with \\[data] and \\[train] sections.")]
+Out = Annotated[Path | None, Option("--out", "-o", help="Write the result here, for sottovoce report.")]
 
 
 def network_of(graph: str | None, matrix: Path | None = None, weights: str | None = None) -> Network:
-    """Return the network that ``--graph``, or ``--matrix``, names.
-
-    >>> network_of("ring:5").n
-    5
-    """
+    """Return the network that ``--graph``, or ``--matrix``, names."""
     from sottovoce.planfile.read import build_network
     from sottovoce.planfile.schema import NetworkSection, check_section
 
@@ -69,12 +50,8 @@ def network_of(graph: str | None, matrix: Path | None = None, weights: str | Non
     return build_network(check_section(NetworkSection, options, "--graph"))
 
 
-def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -> Protocol:
-    """Return the protocol that ``--protocol`` and its companions name, on a network.
-
-    >>> protocol_of(network_of("hypercube:3"), "exchange").rounds
-    3
-    """
+def protocol_of(network: Network, name: str, *, seed: int = 0, **options: object) -> Protocol:
+    """Return the protocol that ``--protocol`` and its companions name, on a network."""
     from sottovoce.planfile.schema import ProtocolSection, check_section
 
     section = {"name": name, "seed": seed, **options}
@@ -83,17 +60,13 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -
     if protocol.adds_noise:
         raise ConfigError(
             f"In a {protocol.name} a row enters anew at every visit, so there is no share of one release; "
-            "sottovoce plan prices an average by it."
+            "sottovoce plan computes the privacy cost of such an average."
         )
     return protocol
 
 
 def node_list(text: str, option: str) -> tuple[int, ...]:
-    """Return the nodes that a text such as ``3,5`` names.
-
-    >>> node_list("3, 5", "--collude"), node_list("", "--collude")
-    ((3, 5), ())
-    """
+    """Return the nodes that a text such as ``3,5`` names."""
     try:
         return tuple(int(word) for word in text.replace(",", " ").split())
     except ValueError:
@@ -101,11 +74,7 @@ def node_list(text: str, option: str) -> tuple[int, ...]:
 
 
 def number_list(text: str, option: str) -> list[float]:
-    """Return the positive numbers of a comma-separated list.
-
-    >>> number_list("0.1,2", "--rates")
-    [0.1, 2.0]
-    """
+    """Return the positive numbers of a comma-separated list."""
     try:
         values = [float(word) for word in text.split(",")]
     except ValueError:

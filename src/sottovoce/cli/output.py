@@ -1,4 +1,4 @@
-"""What commands share: options, the console, tables, progress bars, JSON.
+"""What commands share: the console, tables, progress bars, JSON.
 
 Text goes to standard output and stays readable when piped; progress bars go to standard error and show
 only on a terminal. Under ``--json`` standard output holds one JSON object and nothing else.
@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json as _json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number
 from sottovoce._io import plain
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console, Group
-
-
-__all__ = [
-    "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "progress",
-    "safe", "say_stopped", "table",
-]  # fmt: skip
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 def console(*, error: bool = False) -> Console:
@@ -37,145 +26,108 @@ def console(*, error: bool = False) -> Console:
 
     Piped text is not cut to a terminal's width: it is 100 columns wide unless COLUMNS says otherwise.
     """
-    import os
-
     from rich.console import Console
 
-    screen = Console(stderr=error, highlight=False, soft_wrap=False)
+    screen = Console(stderr=error, highlight=False)
     if not screen.is_terminal and "COLUMNS" not in os.environ:
-        screen = Console(stderr=error, highlight=False, width=100)
+        return Console(stderr=error, highlight=False, width=100)
     return screen
 
 
-def emit(payload: Mapping[str, Any], json: bool, text: Callable[[Console], None]) -> None:
-    """Print ``payload`` as JSON, or call ``text`` with a console.
-
-    Examples
-    --------
-    >>> emit({"n": 3}, True, lambda out: None)
-    {
-     "n": 3
-    }
-    """
-    if json:
-        print(_json.dumps(plain(payload), indent=1))
-    else:
-        text(console())
-
-
-def finish(payload: Mapping[str, Any], json: bool, out: Path | None, text: Callable[[Console], None]) -> None:
-    """Print an answer as `emit` does, and write it where ``--out`` says: the same object, a result record.
-
-    Examples
-    --------
-    >>> finish({"name": "sum", "metrics": {"n": 3}}, True, None, lambda screen: None)
-    {
-     "name": "sum",
-     "metrics": {
-      "n": 3
-     }
-    }
-    """
+def emit(
+    payload: Mapping[str, object], json: bool, text: Callable[[Console], None], out: Path | None = None
+) -> None:
+    """Print ``payload`` as JSON, or call ``text`` with a console; write it to ``out`` as a result."""
     if out is not None:
         from sottovoce.report.result_files import write_result
 
         write_result(out, plain(payload))
-    emit(payload, json, text)
-    if out is not None and not json:
+    if json:
+        print(_json.dumps(plain(payload), indent=1))
+        return
+    text(console())
+    if out is not None:
         console().print(f"Written to {safe(out)}.")
 
 
-def as_record(name: str, config: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer as a result record that keeps its own keys beside: one schema for --json and --out.
+def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with its settings and numbers also at the top: one schema for --json and --out."""
+    from sottovoce.report.result_files import result_dict
 
-    Examples
-    --------
-    >>> answer = as_record("attack", {"graph": "ring:4"}, {"count": 2})
-    >>> answer["count"], answer["metrics"]["count"], answer["name"]
-    (2, 2, 'attack')
-    """
-    from sottovoce import __version__
-
-    record = {
-        "name": name, "config": dict(config), "metrics": dict(metrics), "history": [],
-        "guarantees": metrics.get("guarantees", []), "provenance": {"version": __version__},
-    }  # fmt: skip
-    return {**config, **metrics, **record}
+    return {**config, **metrics, **result_dict(name, config, metrics, metrics.get("guarantees", []))}
 
 
-def assumptions(stated: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return what stored statements rest on, each once, in order.
+def show_guarantees(screen: Console, rows: Sequence[Mapping[str, Any]], delta: float, title: str) -> None:
+    """Print guarantees as a table, then what they assume, each assumption once."""
+    cells = [[g["against"], number(g["epsilon"]), delta, g["adjacency"], g["label"]] for g in rows]
+    screen.print(table(["against", "epsilon", "delta", "adjacency", "label"], cells, title=title))
+    show_assumptions(screen, rows)
 
-    >>> assumptions([{"assumptions": ["a", "b"]}, {"assumptions": ["b"]}])
-    ['a', 'b']
-    """
-    return list(dict.fromkeys(line for one in stated for line in one["assumptions"]))
+
+def show_assumptions(screen: Console, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print what guarantees assume, each assumption once."""
+    for line in dict.fromkeys(line for row in rows for line in row["assumptions"]):
+        screen.print(f"  assumes: {safe(line)}")
 
 
 def table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Sequence[object]],
     *,
     title: str | None = None,
-    write: Callable[[Any], str] | None = None,
+    write: Callable[[Any], str] = number,
 ) -> Group:
-    """Return a quiet table under its title; numbers are aligned to the right, text to the left.
+    """Return a table under its title; numbers are aligned to the right, text to the left.
 
-    One that is wider than the screen stands closer, and breaks lines between words as long as that is
-    possible. ``write`` says how numbers look.
+    A table wider than the screen has less space between columns, and breaks lines between words as long as
+    that is possible. ``write`` says how numbers look.
     """
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    values, put = [list(row) for row in rows], write or number
-    texts = [[cell if isinstance(cell, str) else put(cell) for cell in row] for row in values]
-    least = [_words(column, [row[k] for row in texts]) for k, column in enumerate(columns)]
-    cells = [max(map(len, [row[k] for row in texts]), default=0) for k in range(len(columns))]
-    whole = [max(few, cell) for few, cell in zip(least, cells, strict=True)]  # only headings break
-    full = [max(few, len(column)) for few, column in zip(whole, columns, strict=True)]
-    widths: list[int | None] = [None] * len(full)
-    close: dict[str, Any] = {}
-    room = console().width - 2 * (len(full) - 1)
-    if sum(full) + 3 * len(full) > console().width:
-        close = {"padding": (0, 1, 0, 0), "show_edge": False}
-        few, many = (whole, full) if sum(whole) <= room else (least, whole)
-        if sum(few) <= room:  # what is left goes to those that need it
-            spare = min(1.0, (room - sum(few)) / max(1, sum(many) - sum(few)))
-            widths = [a + int(spare * (b - a)) for a, b in zip(few, many, strict=True)]
+    by_row = [list(row) for row in rows]
+    values = [[row[k] for row in by_row] for k in range(len(columns))]
+    texts = [[cell if isinstance(cell, str) else write(cell) for cell in cells] for cells in values]
+    widths = _widths(columns, texts, console().width)
+    close: dict[str, Any] = {} if widths is None else {"padding": (0, 1, 0, 0), "show_edge": False}
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)
     for k, column in enumerate(columns):
-        numeric = any(isinstance(row[k], (int, float)) for row in values) and not any(
-            isinstance(row[k], str) for row in values
-        )
-        grid.add_column(
-            column,
-            justify="right" if numeric else "left",
-            overflow="fold",
-            width=widths[k],
-        )
-    for row in texts:
-        grid.add_row(*row)
+        numeric = any(isinstance(cell, (int, float)) for cell in values[k])
+        right = numeric and not any(isinstance(cell, str) for cell in values[k])
+        width = widths[k] if widths else None
+        grid.add_column(column, justify="right" if right else "left", overflow="fold", width=width)
+    for line in zip(*texts, strict=True):
+        grid.add_row(*line)
     return Group(Text(title, style="bold"), grid) if title else Group(grid)
 
 
-def _words(column: str, texts: Iterable[str]) -> int:
+def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], screen: int) -> list[int] | None:
+    """Return widths for a table wider than the screen; empty if words must break, None if it fits."""
+    words = [_longest_word(column, cells) for column, cells in zip(columns, texts, strict=True)]
+    cells = [max([word, *map(len, column)]) for word, column in zip(words, texts, strict=True)]
+    full = [max(cell, len(column)) for cell, column in zip(cells, columns, strict=True)]
+    if sum(full) + 3 * len(full) <= screen:
+        return None
+    room = screen - 2 * (len(full) - 1)
+    least, most = (cells, full) if sum(cells) <= room else (words, cells)  # headings break before cells
+    if sum(least) > room:
+        return []
+    share = min(1.0, (room - sum(least)) / max(1, sum(most) - sum(least)))
+    return [few + int(share * (many - few)) for few, many in zip(least, most, strict=True)]
+
+
+def _longest_word(column: str, texts: Iterable[str]) -> int:
     """The longest word of a column, which a line should not break; numbers and short cells are words."""
     cells = [text.replace("\\[", "[") for text in texts]
-    breakable = [column, *cells] if max(map(len, cells), default=0) > 13 else [column]
-    whole = [] if breakable[1:] else cells
-    return max(map(len, [word for text in breakable for word in text.split()] + whole), default=1)
+    breaks = max(map(len, cells), default=0) > 13
+    words = [word for text in ([column, *cells] if breaks else [column]) for word in text.split()]
+    return max(map(len, words if breaks else [*words, *cells]), default=1)
 
 
-def safe(text: Any) -> str:
-    """Return text of the user's (a name, a label) so that its brackets are not taken for styles.
-
-    Examples
-    --------
-    >>> safe("[red]")
-    '\\\\[red]'
-    """
+def safe(text: object) -> str:
+    """Return text of the user's (a name, a label) so that its brackets are not taken for styles."""
     from rich.markup import escape
 
     return escape(str(text))
@@ -186,7 +138,7 @@ _stopped: list[str] = []  # what was said at Ctrl-C in this process: one sentenc
 
 @contextlib.contextmanager
 def if_stopped(sentence: Callable[[], str]) -> Iterator[None]:
-    """Say at Ctrl-C what was kept and how to go on, on standard error, and let the interruption pass."""
+    """Say at Ctrl-C what was saved and how to continue, on standard error, and let the interruption pass."""
     try:
         yield
     except KeyboardInterrupt:
@@ -195,19 +147,7 @@ def if_stopped(sentence: Callable[[], str]) -> Iterator[None]:
 
 
 def say_stopped(sentence: str = "nothing was written.", *, last: bool = False) -> None:
-    """Say once, on standard error, that the command was stopped; ``last`` ends the command.
-
-    Examples
-    --------
-    >>> import contextlib, io
-    >>> _stopped.clear()
-    >>> with contextlib.redirect_stderr(io.StringIO()) as stderr:
-    ...     say_stopped("kept at step 2,596; the same command goes on.")
-    ...     say_stopped()
-    >>> stderr.getvalue()
-    'sottovoce: stopped; kept at step 2,596; the same command goes on.\\n'
-    >>> _stopped.clear()
-    """
+    """Say once, on standard error, that the command was stopped; ``last`` ends the command."""
     if not _stopped:
         print(f"sottovoce: stopped; {sentence}", file=sys.stderr)
     _stopped.append(sentence)

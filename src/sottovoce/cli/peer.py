@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from sottovoce.cli.peer_agree import agree
+from sottovoce.cli.peer_agreement import agree, draft, membership
 from sottovoce.cli.peer_check import check, service
 from sottovoce.cli.peer_directory import budget, init, keygen, trust
-from sottovoce.cli.peer_draft import draft
-from sottovoce.cli.peer_membership import membership
 from sottovoce.cli.peer_run import compare, ledger, run, status
 
-peer = typer.Typer(
-    help="""One organization's side of a run: member directory, key, agreement, run, ledger, lifetime budget.
+ABOUT = """One organization's side of a run: member directory, key, agreement, run, ledger, lifetime budget.
 
 \b
 Examples:
@@ -24,24 +21,8 @@ Examples:
     sottovoce peer agree agreement.toml --sign identity
     sottovoce peer run agreement.toml --identity identity --data mine.csv --state state
     sottovoce peer status state
-""",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-COMMANDS = (
-    init,
-    trust,
-    budget,
-    keygen,
-    draft,
-    agree,
-    check,
-    run,
-    status,
-    ledger,
-    compare,
-    service,
-    membership,
-)
-for command in COMMANDS:
+"""
+peer = typer.Typer(help=ABOUT, no_args_is_help=True, pretty_exceptions_enable=False)
+FIRST = (init, trust, budget, keygen, draft, agree, check)
+for command in (*FIRST, run, status, ledger, compare, service, membership):
     peer.command()(command)

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
-from sottovoce.cli.output import Json, emit, safe
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, safe
 from sottovoce.cli.peer_options import (
+    AgreementFile,
     DirectoryOption,
+    Health,
     IdentityOption,
     Listen,
     Population,
     ProxyOption,
     RelayOption,
     StateOption,
-    checked_relay,
+    check_relay,
     exit_codes,
     identity_folder,
 )
@@ -25,23 +29,19 @@ from sottovoce.cli.peer_options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-Agreed = Annotated[Path, typer.Argument(help="The agreement.")]
-
 
 @exit_codes()
 def check(
-    agreement: Agreed,
-    data: Annotated[Path | None, typer.Option(help="This member's records.")] = None,
+    agreement: AgreementFile,
+    data: Annotated[Path | None, Option(help="This member's records.")] = None,
     identity: IdentityOption = None,
     state: StateOption = None,
-    home: DirectoryOption = None,
+    directory: DirectoryOption = None,
     population: Population = None,
     listen: Listen = None,
     relay: RelayOption = "",
     proxy: ProxyOption = "",
-    wait: Annotated[
-        float, typer.Option(help="Seconds to listen for neighbors, to see whether they reach this port.")
-    ] = 0.0,
+    wait: Annotated[float, Option(help="Seconds to listen for neighbors, whether they reach us.")] = 0.0,
     json: Json = False,
 ) -> None:
     """Check everything before a run: files, records, privacy cost, disk, port and each neighbor.
@@ -61,40 +61,40 @@ def check(
     from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.preflight import check_files, check_neighbors
 
-    directory = find_member_directory(home, identity=identity)
-    key = identity_folder(identity, directory, state, needs_state=False)
+    own = find_member_directory(directory, identity=identity)
+    key = identity_folder(identity, own, state, needs_state=False)
     http_proxy = parse_proxy(proxy) if proxy else None
-    other_relay = checked_relay(relay)
-    checked = check_files(
-        agreement, identity=key, data=data, state=state, member_directory=directory, population=population
+    other_relay = check_relay(relay)
+    files = check_files(
+        agreement, identity=key, data=data, state=state, member_directory=own, population=population
     )
-    findings = list(checked.findings)
-    if checked.agreement is not None and checked.identity is not None:
+    findings = list(files.findings)
+    if files.agreement is not None and files.identity is not None:
         neighbors = check_neighbors(
-            checked.agreement, checked.identity, listen=listen, relay=other_relay, proxy=http_proxy, wait=wait
+            files.agreement, files.identity, listen=listen, relay=other_relay, proxy=http_proxy, wait=wait
         )
         findings += asyncio.run(neighbors)
+    problems = [each for each in findings if not each.well]
 
     def text(screen: Console) -> None:
         for each in findings:
             mark = "ok  " if each.well else "BAD " if each.fatal else "away"
             screen.print(safe(f"{mark} {each.what}: {each.says}"), soft_wrap=True)
 
-    well = all(each.well for each in findings)
-    emit({"well": well, "findings": [each.to_dict() for each in findings]}, json, text)
-    if not well:
-        raise typer.Exit(78 if any(each.fatal and not each.well for each in findings) else 75)
+    emit({"well": not problems, "findings": [each.to_dict() for each in findings]}, json, text)
+    if problems:
+        raise typer.Exit(78 if any(each.fatal for each in problems) else 75)
 
 
 def service(
-    agreement: Agreed,
-    data: Annotated[Path, typer.Option(help="This member's records.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The unit file to write.")],
+    agreement: AgreementFile,
+    data: Annotated[Path, Option(help="This member's records.")],
+    out: Annotated[Path, Option("--out", "-o", help="The unit file to write.")],
     identity: IdentityOption = None,
     state: StateOption = None,
-    home: DirectoryOption = None,
-    user: Annotated[str, typer.Option(help="The account it runs under; empty for a unit of a user.")] = "",
-    health: Annotated[int | None, typer.Option(help="As for `peer run`.", min=0, max=65535)] = None,
+    directory: DirectoryOption = None,
+    user: Annotated[str, Option(help="The account it runs under; empty for a unit of a user.")] = "",
+    health: Health = None,
     listen: Listen = None,
     relay: RelayOption = "",
     json: Json = False,
@@ -112,22 +112,27 @@ def service(
     from sottovoce.peers.service import peer_unit
 
     agreed = read_agreement(agreement)
-    directory = find_member_directory(home, identity=identity)
-    own = read_identity(identity_folder(identity, directory, state))
+    own = find_member_directory(directory, identity=identity)
     program = Path(sys.argv[0]).resolve()
+    installed = program.name == "sottovoce"
     command, unit = peer_unit(
-        [program] if program.name == "sottovoce" else [Path(sys.executable), "-m", "sottovoce.cli.main"],
-        agreed, agreement, own.name, data=data, identity=identity, state=state, member_directory=directory,
-        user=user, options={"--listen": listen, "--relay": relay or None, "--health": health},
-    )  # fmt: skip
+        [program] if installed else [Path(sys.executable), "-m", "sottovoce.cli.main"],
+        agreed,
+        agreement,
+        read_identity(identity_folder(identity, own, state)).name,
+        data=data,
+        identity=identity,
+        state=state,
+        member_directory=own,
+        user=user,
+        options={"--listen": listen, "--relay": relay or None, "--health": health},
+    )
     atomic_write(out, unit)
 
     def text(screen: Console) -> None:
         screen.print(f"{safe(out)} is written. As root:")
-        name = out.name
-        screen.print(
-            safe(f"  cp {out} /etc/systemd/system/ && systemctl enable --now {name}"), soft_wrap=True
-        )
-        screen.print(safe(f"  systemctl status {name}; journalctl -u {name}"), soft_wrap=True)
+        install = f"  cp {out} /etc/systemd/system/ && systemctl enable --now {out.name}"
+        screen.print(safe(install), soft_wrap=True)
+        screen.print(safe(f"  systemctl status {out.name}; journalctl -u {out.name}"), soft_wrap=True)
 
     emit({"unit": str(out), "command": [str(word) for word in command]}, json, text)

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from sottovoce.cli.output import Json, emit, safe, table
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, safe, table
 from sottovoce.cli.peer_options import (
     Adjacency,
+    Days,
     Delta,
     DirectoryOption,
     Epsilon,
     Population,
     View,
     Why,
-    member_directory,
-)  # fmt: skip
+    require_directory,
+)
+from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="The member directory: a new folder, or one to show.")],
-    name: Annotated[str | None, typer.Option(help="Create it for the member of this name.")] = None,
-    population: Annotated[str, typer.Option(help="Whose records are used here.")] = "patients",
+    folder: Annotated[Path, Argument(help="The member directory: a new folder, or one to show.")],
+    name: Annotated[str | None, Option(help="Create it for the member of this name.")] = None,
+    population: Annotated[str, Option(help="Whose records are used here.")] = "patients",
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     adjacency: Adjacency = None,
     view: View = "network",
     copy: Annotated[
-        Path | None, typer.Option(help="Folder for the lifetime ledger's copy, best on another disk.")
+        Path | None, Option(help="Folder for the lifetime ledger's copy, best on another disk.")
     ] = None,
     why: Why = "the member directory was created",
-    days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
+    days: Days = 730.0,
     json: Json = False,
 ) -> None:
     """Create a member directory: identity, pinned certificates, and the lifetime ledger of all releases.
@@ -44,7 +48,6 @@ def init(
     Example:
         sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     """
-    from sottovoce.errors import ConfigError
     from sottovoce.ledger.lifetime import LifetimeBudget
     from sottovoce.peers.identity import CERTIFICATE, proquint
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
@@ -74,24 +77,22 @@ def init(
         "assumptions": list(ASSUMPTIONS),
     }
 
-    def text(out: Console) -> None:
-        out.print(
-            f"{own.name}: {safe(result['directory'])}; copy of the lifetime ledger: {safe(result['copy'])}"
-        )
-        out.print(f"Give {safe(result['certificate'])} to the others and read them: {result['words']}")
+    def text(screen: Console) -> None:
+        screen.print(f"{own.name}: {safe(own.folder)}; copy of the lifetime ledger: {safe(own.copy)}")
+        screen.print(f"Give {safe(result['certificate'])} to the others and read them: {result['words']}")
         for who, words in trusted.items():
-            out.print(f"Trusted: {who}  {words}")
+            screen.print(f"Trusted: {who}  {words}")
         for sentence in ASSUMPTIONS:
-            out.print(f"Assumed: {sentence}")
+            screen.print(f"Assumed: {sentence}")
 
     emit(result, json, text)
 
 
 def trust(
-    certificate: Annotated[Path, typer.Argument(help="Another member's certificate.")],
+    certificate: Annotated[Path, Argument(help="Another member's certificate.")],
     why: Why,
-    home: DirectoryOption = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Take it instead of the one pinned.")] = False,
+    directory: DirectoryOption = None,
+    replace: Annotated[bool, Option("--replace", help="Take it instead of the one pinned.")] = False,
     json: Json = False,
 ) -> None:
     """Pin another member's certificate, after its words were compared by telephone.
@@ -102,28 +103,21 @@ def trust(
     """
     from sottovoce.peers.identity import proquint
 
-    directory = member_directory(home)
-    name = directory.pinned_certificates.trust(certificate, why, instead=replace)
-    fingerprint = directory.pinned_certificates.pinned()[name]
+    pinned_certificates = require_directory(directory).pinned_certificates
+    name = pinned_certificates.trust(certificate, why, instead=replace)
+    fingerprint = pinned_certificates.pinned()[name]
     result = {"name": name, "fingerprint": fingerprint, "words": proquint(fingerprint)}
-    emit(result, json, lambda out: out.print(f"{name} is pinned: {result['words']}"))
+    emit(result, json, lambda screen: screen.print(f"{name} is pinned: {result['words']}"))
 
 
 def budget(
-    home: DirectoryOption = None,
+    directory: DirectoryOption = None,
     population: Population = None,
-    open_: Annotated[str | None, typer.Option("--open", help="Open another population.")] = None,
-    raise_: Annotated[
-        float | None, typer.Option("--raise", help="Set a lifetime budget of this epsilon.")
-    ] = None,
-    close: Annotated[
-        str | None, typer.Option("--close", help="Give up a run permanently, by its hash.")
-    ] = None,
+    open_: Annotated[str | None, Option("--open", help="Open another population.")] = None,
+    raise_: Annotated[float | None, Option("--raise", help="Set a lifetime budget of this epsilon.")] = None,
+    close: Annotated[str | None, Option("--close", help="Give up a run permanently, by its hash.")] = None,
     restore: Annotated[
-        bool,
-        typer.Option(
-            "--restore", help="Continue from the longer copy after one was lost or restored from a backup."
-        ),
+        bool, Option("--restore", help="Continue from the longer copy after one was lost or restored.")
     ] = False,
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
@@ -142,48 +136,46 @@ def budget(
         sottovoce peer budget --close 3f54dcc1 --why "south has left"
         sottovoce peer budget --restore --why "the disk was replaced"
     """
-    from sottovoce.errors import ConfigError
     from sottovoce.ledger.lifetime import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
-    directory = member_directory(home)
+    own = require_directory(directory)
+    ledger = own.lifetime_ledger
     if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
         raise ConfigError("--open, --raise, --close and --restore exclude each other; give one of them.")
     limit = raise_ if raise_ is not None else epsilon
-    if (open_ or raise_ is not None) and (limit is None or adjacency is None):
-        raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
     if restore:
-        directory.restore(why)
+        own.restore(why)
     elif close:
-        matches = [run for run in directory.lifetime_ledger.runs if run.startswith(close)]
+        matches = [run for run in ledger.runs if run.startswith(close)]
         if len(matches) != 1:
             raise ConfigError(f"{len(matches)} runs begin with {close}; give more of the hash.")
-        directory.close(matches[0], why)
-    elif limit is not None and adjacency is not None:
-        budget = LifetimeBudget(limit, delta, adjacency, view)
+        own.close(matches[0], why)
+    elif open_ or raise_ is not None:
+        if limit is None or adjacency is None:
+            raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
+        new = LifetimeBudget(limit, delta, adjacency, view)
         if open_:
-            directory.lifetime_ledger.open_population(open_, [budget], why)
-        elif raise_ is not None:
-            directory.lifetime_ledger.set_budget(population, budget, why)
-    entries = [
-        each for each in directory.lifetime_ledger.summary() if population in (None, each["population"])
-    ]
-    result = {"directory": str(directory.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
+            ledger.open_population(open_, [new], why)
+        else:
+            ledger.set_budget(population, new, why)
+    entries = [each for each in ledger.summary() if population in (None, each["population"])]
+    result = {"directory": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
 
-    def text(out: Console) -> None:
+    def text(screen: Console) -> None:
         for each in entries:
-            _show_population(out, each)
+            _show_population(screen, each)
         for sentence in ASSUMPTIONS:
-            out.print(f"Assumed: {sentence}")
+            screen.print(f"Assumed: {sentence}")
 
     emit(result, json, text)
 
 
 def keygen(
-    folder: Annotated[Path, typer.Argument(help="A new folder for the key and the certificate.")],
-    name: Annotated[str, typer.Option(help="The member's name: lower-case letters, digits, hyphens.")] = "",
-    days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
-    renew: Annotated[bool, typer.Option("--renew", help="A new certificate for the existing key.")] = False,
+    folder: Annotated[Path, Argument(help="A new folder for the key and the certificate.")],
+    name: Annotated[str, Option(help="The member's name: lower-case letters, digits, hyphens.")] = "",
+    days: Days = 730.0,
+    renew: Annotated[bool, Option("--renew", help="A new certificate for the existing key.")] = False,
     json: Json = False,
 ) -> None:
     """Create an identity: a private key that stays here, and a certificate for the others.
@@ -196,44 +188,35 @@ def keygen(
         sottovoce peer keygen identity --name north
         sottovoce peer keygen ~/.sottovoce/identity --renew
     """
-    from sottovoce.errors import ConfigError
     from sottovoce.peers.identity import CERTIFICATE, make_identity, renew_certificate
 
     if not renew and not name:
         raise ConfigError("A new identity needs --name, the member's name in agreements.")
     identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
-    name = identity.name
     certificate = folder / CERTIFICATE
-    result = {"name": name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
+    result = {"name": identity.name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
 
-    def text(out: Console) -> None:
-        out.print(f"{name}: {identity.fingerprint}")
-        out.print(
-            f"Give {safe(certificate)} to the other members; read the fingerprint to them by telephone."
-        )
+    def text(screen: Console) -> None:
+        screen.print(f"{identity.name}: {identity.fingerprint}")
+        reading = "to the other members; read the fingerprint to them by telephone."
+        screen.print(f"Give {safe(certificate)} {reading}")
 
     emit(result, json, text)
 
 
-def _show_population(out: Console, entry: dict[str, Any]) -> None:
-    rows = [
-        (
-            each["since"][:10],
-            safe(each["what"]),
-            each["run"][:16] or "-",
-            each["status"],
-            each["releases"],
-            ", ".join(each["adjacencies"]),
-        )
-        for each in entry["charges"]
-    ]
+def _show_population(screen: Console, entry: Mapping[str, Any]) -> None:
+    rows = []
+    for each in entry["charges"]:
+        what, run = safe(each["what"]), each["run"][:16] or "-"
+        adjacencies = ", ".join(each["adjacencies"])
+        rows.append([each["since"][:10], what, run, each["status"], each["releases"], adjacencies])
     heads = ["since", "what", "run", "status", "releases", "adjacency"]
-    out.print(table(heads, rows, title=entry["population"]))
+    screen.print(table(heads, rows, title=entry["population"]))
     for row in entry["budgets"]:
         left = max(0.0, row["epsilon"] - row["total"])
-        out.print(
+        screen.print(
             f"Spent epsilon {row['total']:.4g} of {row['epsilon']:g} at delta {row['delta']:g} "
             f"({row['adjacency']}, {row['view']}), {left:.4g} left"
         )
     for remark in entry["remarks"]:
-        out.print(f"Note: {remark}")
+        screen.print(f"Note: {remark}")

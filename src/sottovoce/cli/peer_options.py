@@ -7,45 +7,49 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
+
+from sottovoce.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
     from sottovoce.peers.member_directory import MemberDirectory
 
-State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
+AgreementFile = Annotated[Path, Argument(help="The agreement.")]
+State = Annotated[Path, Argument(help="The state folder of a running or stopped peer.")]
 DirectoryOption = Annotated[
-    Path | None,
-    typer.Option("--directory", help="The member directory; else SOTTOVOCE_HOME, else ~/.sottovoce."),
+    Path | None, Option("--directory", help="The member directory; else SOTTOVOCE_HOME, else ~/.sottovoce.")
 ]
 IdentityOption = Annotated[
-    Path | None, typer.Option(help="The folder with this member's key; by default in the member directory.")
+    Path | None, Option(help="The folder with this member's key; by default in the member directory.")
 ]
 StateOption = Annotated[
-    Path | None, typer.Option(help="The state folder of the run; by default in the member directory.")
+    Path | None, Option(help="The state folder of the run; by default in the member directory.")
 ]
-Listen = Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")]
-Why = Annotated[str, typer.Option("--why", help="The reason, stored permanently in the lifetime ledger.")]
-Epsilon = Annotated[float | None, typer.Option(help="A lifetime budget.")]
-Delta = Annotated[float, typer.Option(help="The delta of that budget.")]
-Adjacency = Annotated[str | None, typer.Option(help="add-remove, replace-one or user.")]
-View = Annotated[str, typer.Option(help="Against whom: local, outsider, network or colluders:2.")]
+Listen = Annotated[str | None, Option(help="Listen here instead of at the agreed address.")]
+Health = Annotated[
+    int | None, Option(help="A port of 127.0.0.1 for /healthz and /metrics.", min=0, max=65535)
+]
+Days = Annotated[float, Option(help="How long the certificate is valid.")]
+Why = Annotated[str, Option("--why", help="The reason, stored permanently in the lifetime ledger.")]
+Epsilon = Annotated[float | None, Option(help="A lifetime budget.")]
+Delta = Annotated[float, Option(help="The delta of that budget.")]
+Adjacency = Annotated[str | None, Option(help="add-remove, replace-one or user.")]
+View = Annotated[str, Option(help="Against whom: local, outsider, network or colluders:2.")]
 Population = Annotated[
-    str | None,
-    typer.Option(help="Whose records they are, by the lifetime ledger's name; else its first population."),
+    str | None, Option(help="Whose records they are, by the lifetime ledger; else its first population.")
 ]
 PreviousOption = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         "--previous",
         help="After a change of membership, the agreement before it; all before it if that ledger is lost.",
     ),
 ]
 RelayOption = Annotated[
-    str, typer.Option(help="Another relay than the agreed one, for neighbors that accept no connections.")
+    str, Option(help="Another relay than the agreed one, for neighbors that accept no connections.")
 ]
 ProxyOption = Annotated[
-    str,
-    typer.Option(envvar="SOTTOVOCE_PROXY", help="Connect through this HTTP proxy, http://host:port."),
+    str, Option(envvar="SOTTOVOCE_PROXY", help="Connect through this HTTP proxy, http://host:port.")
 ]
 
 
@@ -53,18 +57,16 @@ ProxyOption = Annotated[
 def exit_codes() -> Iterator[None]:
     """Give errors of a command that a service manager starts their exit code, 75 or 78."""
     from sottovoce.cli.peer_log import exit_code
-    from sottovoce.errors import SottovoceError
 
     try:
         yield
     except SottovoceError as error:
-        error.exit_code = exit_code(error)  # type: ignore[attr-defined]
+        error.exit_code = exit_code(error)
         raise
 
 
-def checked_relay(address: str) -> str:
-    """Return a relay's address, or nothing."""
-    from sottovoce.errors import ConfigError
+def check_relay(address: str) -> str:
+    """Return the address of a relay, or nothing."""
     from sottovoce.peers.agreement import check_address
 
     try:
@@ -73,9 +75,8 @@ def checked_relay(address: str) -> str:
         raise ConfigError(f"{error}.") from None
 
 
-def member_directory(folder: Path | None) -> MemberDirectory:
+def require_directory(folder: Path | None) -> MemberDirectory:
     """Return the member directory of this machine; a machine without one is refused."""
-    from sottovoce.errors import ConfigError
     from sottovoce.peers.member_directory import find_member_directory
 
     directory = find_member_directory(folder)
@@ -90,12 +91,9 @@ def identity_folder(
     identity: Path | None, directory: MemberDirectory | None, state: Path | None, *, needs_state: bool = True
 ) -> Path:
     """Return the folder with the member's key; without a member directory it must be named."""
-    from sottovoce.errors import ConfigError
-
-    if directory is None and (identity is None or (needs_state and state is None)):
+    if directory is not None:
+        return directory.identity_folder if identity is None else identity
+    if identity is None or (needs_state and state is None):
         needed = "--identity and --state are" if needs_state else "--identity is"
         raise ConfigError(f"Without a member directory {needed} needed; `peer init` creates a directory.")
-    if identity is not None:
-        return identity
-    assert directory is not None
-    return directory.identity_folder
+    return identity

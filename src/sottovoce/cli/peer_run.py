@@ -1,16 +1,19 @@
-"""`sottovoce peer run, status, ledger, compare`: the run and its records."""
+"""`sottovoce peer run, status, ledger, compare`: the run and its ledger."""
 
 from __future__ import annotations
 
-import json as _json
+import json as json_module
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from sottovoce.cli.output import Json, console, emit, safe, table
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import console, emit, safe, table
 from sottovoce.cli.peer_options import (
     DirectoryOption,
+    Health,
     IdentityOption,
     Listen,
     Population,
@@ -19,13 +22,13 @@ from sottovoce.cli.peer_options import (
     RelayOption,
     State,
     StateOption,
-    checked_relay,
+    check_relay,
     exit_codes,
     identity_folder,
 )
+from sottovoce.errors import ConfigError, PeerError
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.console import Console
 
     from sottovoce.peers.runtime import Outcome, Peer
@@ -33,33 +36,29 @@ if TYPE_CHECKING:
 
 @exit_codes()
 def run(
-    agreement: Annotated[Path, typer.Argument(help="The agreement, signed by all.")],
-    data: Annotated[Path, typer.Option(help="This member's records, CSV or NPZ; they stay here.")],
+    agreement: Annotated[Path, Argument(help="The agreement, signed by all.")],
+    data: Annotated[Path, Option(help="This member's records, CSV or NPZ; they stay here.")],
     identity: IdentityOption = None,
     state: StateOption = None,
-    home: DirectoryOption = None,
+    directory: DirectoryOption = None,
     population: Population = None,
-    new_data: Annotated[
-        str, typer.Option("--new-data", help="Why the records differ from those the run began with.")
-    ] = "",
+    new_data: Annotated[str, Option(help="Why the records differ from those the run began with.")] = "",
     previous: PreviousOption = None,
     previous_state: Annotated[
-        Path | None, typer.Option(help="Its state folder, for a run without a member directory.")
+        Path | None, Option(help="Its state folder, for a run without a member directory.")
     ] = None,
     listen: Listen = None,
     revoke: Annotated[
-        list[str] | None, typer.Option(help="A certificate fingerprint that is no longer accepted.")
+        list[str] | None, Option(help="A certificate fingerprint that is no longer accepted.")
     ] = None,
     module: Annotated[
-        Path | None, typer.Option(help="The file that builds the agreed network, if members wrote it.")
+        Path | None, Option(help="The file that builds the agreed network, if members wrote it.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="The agreed initial weights.")] = None,
+    weights: Annotated[Path | None, Option(help="The agreed initial weights.")] = None,
     relay: RelayOption = "",
     proxy: ProxyOption = "",
-    health: Annotated[
-        int | None, typer.Option(help="A port of 127.0.0.1 for /healthz and /metrics.", min=0, max=65535)
-    ] = None,
-    log_level: Annotated[str, typer.Option(help="debug (every round), info, warning or error.")] = "info",
+    health: Health = None,
+    log_level: Annotated[str, Option(help="debug (every round), info, warning or error.")] = "info",
     json: Json = False,
 ) -> None:
     """Run this member's peer until the model is finished; after a crash, start it again to continue.
@@ -78,7 +77,6 @@ def run(
     import signal
 
     from sottovoce.cli.peer_log import Log
-    from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.identity import read_identity
@@ -90,10 +88,10 @@ def run(
     log = Log(json=json, level=log_level)
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
-    directory = find_member_directory(home, identity=identity)
-    key = identity_folder(identity, directory, state)
+    own = find_member_directory(directory, identity=identity)
+    key = identity_folder(identity, own, state)
     member = read_identity(key)
-    if directory is None and not json:
+    if own is None and not json:
         console(error=True).print(
             "Warning: no lifetime budget is kept on this machine (`sottovoce peer init` creates one)."
         )
@@ -101,21 +99,34 @@ def run(
         if agreed.model.kind != "net":
             raise ConfigError("The agreement has no network; leave --module and --weights out.")
         agreed.plan.objective.supply(module, weights)
-    records = read_records(data, agreed)
-    peer = Peer(PeerConfig(
-        agreed, member, records, state, log=log, listen=listen, revoked=revoke or (), secrets=key,
-        member_directory=directory, population=population, new_records=new_data,
-        previous_state=previous_state, previous=[read_agreement(each) for each in previous or ()],
-        start=agreement.with_suffix(".npz"), relay=checked_relay(relay),
-        proxy=parse_proxy(proxy) if proxy else None, health=health,
-    ))  # fmt: skip
+    config = PeerConfig(
+        agreed,
+        member,
+        read_records(data, agreed),
+        state,
+        log=log,
+        listen=listen,
+        revoked=revoke or (),
+        secrets=key,
+        member_directory=own,
+        population=population,
+        new_records=new_data,
+        previous_state=previous_state,
+        previous=[read_agreement(each) for each in previous or ()],
+        start=agreement.with_suffix(".npz"),
+        relay=check_relay(relay),
+        proxy=parse_proxy(proxy) if proxy else None,
+        health=health,
+    )
+    peer = Peer(config)
     outcome = _run_until_done(peer)
     files = {"model": str(peer.state / MODEL), "statement": str(peer.state / STATEMENT)}
     if agreed.model.kind != "mean":
-        files["saved_model"] = str(_save_model(peer, outcome.model, agreement))
+        files["saved_model"] = str(_save_model(peer, outcome, agreement))
     guarantee = outcome.statement["guarantee"]
     if json:
-        print(_json.dumps({"event": "done", "rounds": outcome.rounds, **files, "guarantee": guarantee}))
+        result = {"event": "done", "rounds": outcome.rounds, **files, "guarantee": guarantee}
+        print(json_module.dumps(result))
         return
     screen = console()
     screen.print(
@@ -132,8 +143,6 @@ def _run_until_done(peer: Peer) -> Outcome:
     """Run a peer; SIGTERM and Ctrl-C stop it in order."""
     import asyncio
     import signal
-
-    from sottovoce.errors import PeerError
 
     received: list[int] = []
 
@@ -154,21 +163,19 @@ def _run_until_done(peer: Peer) -> Outcome:
         raise
 
 
-def _save_model(peer: Peer, row: np.ndarray, agreement: Path) -> Path:
+def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
     """Write the member's model next to its ledger, for `sottovoce predict`."""
     from sottovoce.models.adapters import agreed_model
 
-    agreed_run = peer.agreed_run
-    spent = agreed_run.spent(peer.node, peer.core.releases)
-    fitted = agreed_model(
-        peer.agreement, agreed_run.plan, row, spent, noise="protective", member=peer.identity.name
-    )
+    plan, member = peer.agreed_run.plan, peer.identity.name
+    spent = peer.agreed_run.spent(peer.node, peer.core.releases)
+    fitted = agreed_model(peer.agreement, plan, outcome.model, spent, noise="protective", member=member)
     return fitted.save(peer.state / "saved_model", also={"agreement.toml": agreement.read_bytes()})
 
 
 def status(
     state: State,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Show it again every two seconds.")] = False,
     json: Json = False,
 ) -> None:
     """Print how far a peer is, whom it has heard, what it has spent and what is left.
@@ -180,59 +187,45 @@ def status(
     """
     import time
 
+    from sottovoce.peers.status import read_status
+
     while True:
-        running = _show_status(state, json, clear=watch and not json)
-        if not watch or not running:
+        now = read_status(state)
+        if watch and not json:
+            console().clear()
+        emit(now, json, lambda screen: _show_status(screen, now))  # noqa: B023
+        if not watch or not now["running"]:
             return
         time.sleep(2.0)
 
 
-def _show_status(state: Path, json: bool, *, clear: bool = False) -> bool:
-    """Print the status once; return whether the peer runs."""
-    from sottovoce.peers.status import read_status
-
-    status = read_status(state)
-
-    def text(screen: Console) -> None:
-        if clear:
-            screen.clear()
-        mode = "running" if status["running"] else "finished" if status["finished"] else "stopped"
-        screen.print(f"{status['member']} in {safe(repr(status['title']))} ({status['run'][:16]}): {mode}")
-        screen.print(f"round {status['round']} of {status['rounds']}; {status['rows_sent']} messages sent")
-        for name, last in status["heard"].items():
-            screen.print(
-                f"received from {name} up to round {last}"
-                if last >= 0
-                else f"nothing received from {name} yet"
-            )
-        many = status["tolerate"]
-        against = "label ldp" if not many else f"label exact, against any {many} member{'s' * (many > 1)}"
-        screen.print(
-            f"spent epsilon {status['epsilon_spent']:.4g} of {status['epsilon_budget']:g} at delta "
-            f"{status['delta']:g} (adjacency {status['adjacency']}, {against}) in "
-            f"{status['releases']} releases"
-        )
-        screen.print(f"ledger: {status['ledger_rows']} rows, chain intact, head {status['ledger_head'][:16]}")
-        for incident in status["incidents"]:
-            screen.print(f"incident: {safe(incident)}")
-        _show_live(screen, status["live"], status["running"])
-
-    emit(status, json, text)
-    return bool(status["running"])
-
-
-def _show_live(screen: Console, live: dict[str, Any] | None, running: bool) -> None:
-    """Print the connections of a peer and what it refused, as of its last report."""
+def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
+    mode = "running" if status["running"] else "finished" if status["finished"] else "stopped"
+    screen.print(f"{status['member']} in {safe(repr(status['title']))} ({status['run'][:16]}): {mode}")
+    screen.print(f"round {status['round']} of {status['rounds']}; {status['rows_sent']} messages sent")
+    for name, last in status["heard"].items():
+        received = f"received from {name} up to round {last}"
+        screen.print(received if last >= 0 else f"nothing received from {name} yet")
+    many = status["tolerate"]
+    against = "label ldp" if not many else f"label exact, against any {many} member{'s' * (many > 1)}"
+    screen.print(
+        f"spent epsilon {status['epsilon_spent']:.4g} of {status['epsilon_budget']:g} at delta "
+        f"{status['delta']:g} (adjacency {status['adjacency']}, {against}) in {status['releases']} releases"
+    )
+    screen.print(f"ledger: {status['ledger_rows']} rows, chain intact, head {status['ledger_head'][:16]}")
+    for incident in status["incidents"]:
+        screen.print(f"incident: {safe(incident)}")
+    live = status["live"]
     if live is None:
         return
-    screen.print(f"connections, {live['age']:.0f} s ago{'' if running else ' (not running now)'}:")
+    then = "" if status["running"] else " (not running now)"
+    screen.print(f"connections, {live['age']:.0f} s ago{then}:")
     for name, each in live.get("neighbors", {}).items():
         heard = each["seconds_since_heard"]
         last = "never heard" if heard is None else f"last heard {heard:.0f} s before"
         how = "connected" if each["connected"] else f"away: {each['why'] or 'it has not connected'}"
-        screen.print(
-            safe(f"  {name}: {how}; {last}; {each['frames']} frames; package {each['package'] or '?'}")
-        )
+        line = f"  {name}: {how}; {last}; {each['frames']} frames; package {each['package'] or '?'}"
+        screen.print(safe(line))
     for each in live.get("refused", ()):
         screen.print(safe(f"  refused from {each['from']}: {each['count']} ({each['why']})"))
 
@@ -244,28 +237,19 @@ def ledger(state: State, json: Json = False) -> None:
     proof = read_proof(state)
 
     def text(screen: Console) -> None:
-        rows = [
-            (
-                r["step"],
-                r["count"],
-                f"{r['sensitivity']:.4g}",
-                f"{r['noise_std']:.4g}",
-                f"{r['sample_rate']:g}",
-            )
-            for r in proof["releases"]
-        ]
-        screen.print(
-            table(["step", "count", "sensitivity", "noise std", "sample rate"], rows, title="Releases")
-        )
+        rows = []
+        for r in proof["releases"]:
+            scales = [f"{r['sensitivity']:.4g}", f"{r['noise_std']:.4g}", f"{r['sample_rate']:g}"]
+            rows.append([r["step"], r["count"], *scales])
+        heads = ["step", "count", "sensitivity", "noise std", "sample rate"]
+        screen.print(table(heads, rows, title="Releases"))
         screen.print(f"{len(proof['sent'])} rows sent, {len(proof['heard'])} heard; head {proof['head']}")
 
     emit(proof, json, text)
 
 
 def compare(
-    files: Annotated[
-        list[Path], typer.Argument(help="What `peer ledger --json` printed, of two members or more.")
-    ],
+    files: Annotated[list[Path], Argument(help="Outputs of `peer ledger --json` of two members or more.")],
     json: Json = False,
 ) -> None:
     """Compare the ledgers of members: a member that sent different messages to others is found.
@@ -274,13 +258,12 @@ def compare(
     Example:
         sottovoce peer compare north.json south.json east.json
     """
-    from sottovoce.errors import ConfigError, PeerError
     from sottovoce.peers.status import compare_proofs
 
     proofs = []
     for file in files:
         try:
-            proofs.append(_json.loads(file.read_bytes()))
+            proofs.append(json_module.loads(file.read_bytes()))
         except ValueError:
             raise ConfigError(f"{file} is not JSON; `sottovoce peer ledger --json` prints it.") from None
     contradictions = compare_proofs(proofs)
@@ -291,8 +274,5 @@ def compare(
             f"{first['round']}, by the ledgers of members {', '.join(map(str, first['members']))}, or a file "
             "was changed; compare the ledgers themselves."
         )
-    emit(
-        {"ledgers": len(proofs), "contradictions": []},
-        json,
-        lambda screen: screen.print("The ledgers agree."),
-    )
+    result = {"ledgers": len(proofs), "contradictions": contradictions}
+    emit(result, json, lambda screen: screen.print("The ledgers agree."))

@@ -1,36 +1,35 @@
-"""`sottovoce predict DIR FILE`: predictions of a stored model for new records."""
+"""`sottovoce predict DIR FILE`: predictions of a saved model for new records."""
 
 from __future__ import annotations
 
 import csv
 import io
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from sottovoce._io import plain
-from sottovoce.cli.output import Json, emit, safe, table
+from sottovoce._io import atomic_write, plain
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, safe, table
 from sottovoce.errors import ConfigError, DataError
 
-__all__ = ["predict"]
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SHOWN = 10
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A folder written by train --out, peer run or fitted.save.")],
-    new: Annotated[Path, typer.Argument(help="New records: a table with the model's columns, or .npz.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the predictions here, as a .csv file.")
-    ] = None,
+    model: Annotated[Path, Argument(help="A folder written by train --out, peer run or fitted.save.")],
+    new: Annotated[Path, Argument(help="New records: a table with the model's columns, or .npz.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="Write the predictions here (.csv).")] = None,
     module: Annotated[
-        str | None,
-        typer.Option(help='What builds the network, "mynet:build", where the folder does not name it.'),
+        str | None, Option(help='What builds the network, "mynet:build", where the folder does not name it.')
     ] = None,
     json: Json = False,
 ) -> None:
-    """Predict new records with a stored model.
+    """Predict new records with a saved model.
 
     Columns are scaled as in training; predictions have the names and units of
     the labels. Predictions spend no privacy budget.
@@ -52,47 +51,31 @@ def predict(
     if not isinstance(fitted, Fitted):
         raise DataError(f"{model} holds a result and no model; sottovoce train --out FOLDER writes both.")
     predictions = np.asarray(fitted.predict(new))
-    names = [f"{name}" for name in _names(fitted, predictions)]
+    rows = [list(np.atleast_1d(row)) for row in predictions]
+    if predictions.ndim == 1:
+        names = [fitted.label if isinstance(fitted.label, str) else "prediction"]
+    else:
+        width, names = predictions.shape[1], [str(name) for name in fitted.target.names]
+        names = names if len(names) == width else [f"y{j}" for j in range(width)]
     if out is not None:
-        _write(out, names, predictions)
-    record: dict[str, Any] = {
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows([names, *rows])
+        atomic_write(out, lines.getvalue())
+    epsilon, against = fitted.privacy.epsilon(fitted.delta), str(fitted.privacy.adversary)
+    result = {
         "model": str(model),
         "records": len(predictions),
         "columns": names,
         "predictions": plain(predictions),
-        "privacy": {
-            "epsilon": fitted.privacy.epsilon(fitted.delta), "delta": fitted.delta,
-            "against": str(fitted.privacy.adversary),
-        },
-    }  # fmt: skip
+        "privacy": {"epsilon": epsilon, "delta": fitted.delta, "against": against},
+    }
 
-    def show(screen: Any) -> None:
-        first = [np.atleast_1d(row) for row in predictions[:SHOWN]]
-        rows = [[str(i), *(safe(str(value)) for value in row)] for i, row in enumerate(first)]
-        screen.print(table(["record", *names], rows, title=f"{len(predictions):,} predictions"))
-        if len(predictions) > SHOWN:
-            screen.print(f"... and {len(predictions) - SHOWN:,} more")
+    def text(screen: Console) -> None:
+        cells = [[str(i), *map(safe, row)] for i, row in enumerate(rows[:SHOWN])]
+        screen.print(table(["record", *names], cells, title=f"{len(rows):,} predictions"))
+        if len(rows) > SHOWN:
+            screen.print(f"... and {len(rows) - SHOWN:,} more")
         if out is not None:
-            screen.print(f"Written to {safe(str(out))}.")
+            screen.print(f"Written to {safe(out)}.")
 
-    emit(record, json, show)
-
-
-def _names(fitted: Any, predictions: Any) -> list[str]:
-    """Return what the columns of the predictions are called."""
-    if predictions.ndim == 1:
-        return [fitted.label if isinstance(fitted.label, str) else "prediction"]
-    width = predictions.shape[1]
-    return list(fitted.target.names) if len(fitted.target.names) == width else [f"y{j}" for j in range(width)]
-
-
-def _write(out: Path, names: list[str], predictions: Any) -> None:
-    import numpy as np
-
-    from sottovoce._io import atomic_write
-
-    lines = io.StringIO()
-    rows = csv.writer(lines, lineterminator="\n")
-    rows.writerow(names)
-    rows.writerows([*np.atleast_1d(row)] for row in predictions)
-    atomic_write(out, lines.getvalue())
+    emit(result, json, text)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import json as json_module
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from sottovoce.cli.output import Json, emit
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit
 
 
 def report(
     inputs: Annotated[
         list[Path],
-        typer.Argument(
-            help="Plan files, agreements, statements (or their folders), results, attacks, audits."
-        ),
+        Argument(help="Plan files, agreements, statements (or their folders), results, attacks, audits."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "What was revealed, and to whom",
+    out: Annotated[Path, Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, Option(help="Heading of the page.")] = "What was revealed, and to whom",
     directory: Annotated[
-        Path | None, typer.Option(help="A member directory: its lifetime ledger shows earlier spending.")
+        Path | None, Option(help="A member directory: its lifetime ledger shows earlier spending.")
     ] = None,
     registry: Annotated[
-        Path | None,
-        typer.Option(help="Also write the first input as an entry of the DP Deployments Registry (JSON)."),
+        Path | None, Option(help="Also write the first input for the DP Deployments Registry (JSON).")
     ] = None,
     nist: Annotated[
-        Path | None, typer.Option(help="Also write its answers to the topics of NIST SP 800-226 (JSON).")
+        Path | None, Option(help="Also write its answers to the topics of NIST SP 800-226 (JSON).")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -45,27 +44,19 @@ def report(
       sottovoce account --graph florentine --observer 1 --noise 2 -o a.json
       sottovoce report a.json --registry entry.json
     """
-    import json as json_module
-
     from sottovoce._io import atomic_write
+    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.report import standards
     from sottovoce.report.inputs import read_inputs
     from sottovoce.report.page import build
 
-    member_directory = None
-    if directory is not None:
-        from sottovoce.peers.member_directory import find_member_directory
-
-        member_directory = find_member_directory(directory)
-    results = read_inputs(inputs, member_directory)
+    results = read_inputs(inputs, None if directory is None else find_member_directory(directory))
     page = build(results, title)
     files = {"report": (out, page)}
     for name, path, entry in (("registry", registry, standards.registry), ("nist", nist, standards.nist)):
         if path is not None:
             files[name] = (path, json_module.dumps(entry(results[0]), indent=1, allow_nan=False) + "\n")
     written = {name: str(atomic_write(path, text)) for name, (path, text) in files.items()}
-    count = f"{len(results)} {'input' if len(results) == 1 else 'inputs'}"
-    emit(
-        {"inputs": len(results), "bytes": len(page.encode()), **written}, json,
-        lambda screen: screen.print(f"{count}, written to {out}", markup=False),
-    )  # fmt: skip
+    sentence = f"{len(results)} input{'s' * (len(results) != 1)}, written to {out}"
+    payload = {"inputs": len(results), "bytes": len(page.encode()), **written}
+    emit(payload, json, lambda screen: screen.print(sentence, markup=False))

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import product
 from operator import add
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from sottovoce._format import number
-from sottovoce.cli.options import Out, number_list
-from sottovoce.cli.output import Json, as_record, finish, if_stopped, progress, table
-from sottovoce.cli.train import charged_training, read_training, run_training
+from sottovoce.cli.options import Json, Out, TrainingFile, number_list
+from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
+from sottovoce.cli.train import charge_training, read_training, run_training
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# scores in the order in which they are looked for, and whether more of them is better
-SCORES = {"accuracy": True, "test_accuracy": True, "test_mean_squared_error": False}
+# scores in the order in which they are looked for, and how the best one is chosen
+SCORES = {"accuracy": max, "test_accuracy": max, "test_mean_squared_error": min}
 
 
 def search(
-    file: Annotated[Path, typer.Argument(help="A plan file with \\[data] and \\[train] sections.")],
-    rates: Annotated[str, typer.Option(help="Learning rates to try, separated by commas.")] = "0.05,0.1,0.5",
-    clip_norms: Annotated[str, typer.Option(help="Clip norms to try, separated by commas.")] = "1",
+    file: TrainingFile,
+    rates: Annotated[str, Option(help="Learning rates to try, separated by commas.")] = "0.05,0.1,0.5",
+    clip_norms: Annotated[str, Option(help="Clip norms to try, separated by commas.")] = "1",
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -40,53 +40,46 @@ def search(
       sottovoce search plan.toml --rates 0.1,0.5 --clip-norms 0.5,1 --json
     """
     rows: list[dict[str, float]] = []
-    stated: list[Any] = []
-    score = ""
-    settings = [
-        (c, r) for c in number_list(clip_norms, "--clip-norms") for r in number_list(rates, "--rates")
-    ]
+    guarantees = []
+    pairs = list(product(number_list(clip_norms, "--clip-norms"), number_list(rates, "--rates")))
     spent = "what was run has been spent, and nothing of it was written."
-    with if_stopped(lambda: spent), progress("search", len(settings), quiet=json) as tell:
-        for clip_norm, rate in settings:
-            built = read_training(file, learning_rate=rate, clip_norm=clip_norm)
-            result = run_training(built, charged=charged_training(built))
+    with if_stopped(lambda: spent), progress("search", len(pairs), quiet=json) as tick:
+        for clip_norm, rate in pairs:
+            loaded = read_training(file, learning_rate=rate, clip_norm=clip_norm)
+            result = run_training(loaded, charge=charge_training(loaded))
             assert result is not None
-            assert built.records is not None
-            scores = {**result.metrics, **built.records.score(result.outputs["coef"])}
-            score = next((key for key in SCORES if key in scores), "")
-            if not score:
+            assert loaded.records is not None
+            scores = {**result.metrics, **loaded.records.score(result.outputs["coef"])}
+            score = next((key for key in SCORES if key in scores), None)
+            if score is None:
                 raise ConfigError(
                     f"{file.name} has no records to score on; [data] test_file names public ones."
                 )
             rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
-            budget = built.settings.budget
-            stated.append(built.plan.privacy(**({} if budget is None else budget.budget.adversary)))
-            delta = 1e-5 if budget is None else budget.delta
-            tell(len(rows))
-    best = (max if SCORES[score] else min)(rows, key=lambda row: row[score])
-    total = reduce(add, stated)
-    payload: dict[str, Any] = {
+            guarantees.append(loaded.plan.privacy(**loaded.adversary))
+            tick(len(rows))
+    assert score is not None
+    best = SCORES[score](rows, key=lambda row: row[score])
+    total, delta = reduce(add, guarantees), loaded.delta
+    metrics = {
         "tried": rows,
         "best": best,
         "runs": len(rows),
         "delta": delta,
         "against": str(total.adversary),
-        "epsilon_of_one_run": stated[-1].epsilon(delta),
+        "epsilon_of_one_run": guarantees[-1].epsilon(delta),
         "epsilon_of_the_search": total.epsilon(delta),
     }
 
     def text(screen: Console) -> None:
+        screen.print(table(("clip_norm", "rate", score), [list(row.values()) for row in rows]))
+        setting = f"clip norm {best['clip_norm']:g}, rate {best['rate']:g}"
+        screen.print(f"Best: {setting}, {score} {number(best[score])}.")
         screen.print(
-            table(("clip_norm", "rate", score), [(r["clip_norm"], r["rate"], r[score]) for r in rows])
-        )
-        screen.print(
-            f"Best: clip norm {best['clip_norm']:g}, rate {best['rate']:g}, {score} {number(best[score])}."
-        )
-        screen.print(
-            f"One run costs epsilon {number(payload['epsilon_of_one_run'])} at delta {delta:g} against "
-            f"{payload['against']}; the search of {len(rows)} runs costs "
-            f"{number(payload['epsilon_of_the_search'])}, and this is what has been spent."
+            f"One run costs epsilon {number(metrics['epsilon_of_one_run'])} at delta {delta:g} against "
+            f"{metrics['against']}; the search of {len(rows)} runs costs "
+            f"{number(metrics['epsilon_of_the_search'])}, and this is what has been spent."
         )
 
     config = {"file": file.name, "rates": rates, "clip_norms": clip_norms}
-    finish(as_record("search", config, payload), json, out, text)
+    emit(as_result("search", config, metrics), json, text, out)

@@ -12,43 +12,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sottovoce._format import number
 from sottovoce._io import plain
 from sottovoce.cli.distributed import Split, inside, start
-from sottovoce.cli.output import Json, console, emit, if_stopped, safe
+from sottovoce.cli.options import Json, TrainingFile
+from sottovoce.cli.output import console, emit, if_stopped, safe
 from sottovoce.cli.plan import show_assessment
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 
 if TYPE_CHECKING:
-    from sottovoce.algorithms import Plan
+    from rich.console import Console
+
     from sottovoce.ledger.charge import TrainingCharge
     from sottovoce.models.saved import Fitted
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
-__all__ = ["charged_training", "read_training", "run_training", "train"]
-
-SHOWN = 100_000  # coefficients that a record may hold; larger models are saved as a folder
+SHOWN = 100_000  # coefficients that a result may hold; larger models are saved as a folder
 
 
 def train(
-    file: Annotated[Path, typer.Argument(help="A plan file with \\[data] and \\[train] sections.")],
+    file: TrainingFile,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Write here: the model with its guarantee (a folder), or the result (.json)."
-        ),
+        Option("--out", "-o", help="Write here: the model with its guarantee (a folder), or a .json result."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder: continue from it if it holds a run, and keep it up to date.")
+        Path | None, Option(help="Folder: continue from it if it holds a run, and keep it up to date.")
     ] = None,
-    logs: Annotated[Path | None, typer.Option(help="Folder for TensorBoard files.")] = None,
-    ranks: Annotated[int | None, typer.Option(help="Split the agents over this many processes.")] = None,
-    population: Annotated[
-        str | None, typer.Option(help="Whose records they are, by the lifetime ledger of this machine.")
-    ] = None,
+    logs: Annotated[Path | None, Option(help="Folder for TensorBoard files.")] = None,
+    ranks: Annotated[int | None, Option(help="Split the agents over this many processes.")] = None,
+    population: Annotated[str | None, Option(help="Whose records they are, by the lifetime ledger.")] = None,
     json: Json = False,
 ) -> None:
     """Train by a plan file: compute its privacy cost, then run it.
@@ -94,10 +90,7 @@ def train(
         return
     if checkpoint is not None and checkpoint.is_file():
         raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder; name another place.")
-    if not inside():
-        train_on(None, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
-        return
-    with Split(ranks) as cluster:
+    with Split(ranks) if inside() else nullcontext() as cluster:
         train_on(cluster, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
 
 
@@ -112,7 +105,6 @@ def train_on(
     json: bool = False,
 ) -> None:
     """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
-
     from sottovoce.advice.assessment import assess, require_budget
 
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
@@ -121,25 +113,28 @@ def train_on(
         require_budget(assessment)
         return loaded, assessment
 
+    def charge() -> TrainingCharge | None:
+        return charge_training(loaded, population, checkpoint) if prints else None
+
     prints = cluster is None or cluster.rank == 0
     loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
-    folder = _place(out, loaded, file) if prints else None
+    folder = _model_folder(out, loaded, file) if prints else None
     if prints and not json:
         show_assessment(console(), assessment)
-    show = prints and not json and sys.stderr.isatty()
-
-    def charge() -> TrainingCharge | None:  # the rank that prints for all of them
-        return charged_training(loaded, population, checkpoint) if prints else None
-
-    if prints and not json:
-        _say_resumed(checkpoint, loaded.plan.steps)
+        if (step := _saved_step(checkpoint)) is not None:
+            sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
+            console(error=True).print(sentence, markup=False)
     try:
         charged = charge() if cluster is None else cluster.agree("the lifetime budget", charge)
-        with if_stopped(lambda: _interrupted_sentence(checkpoint)) if prints else nullcontext():
+        with if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext():
             result = run_training(
-                loaded, cluster, checkpoint=checkpoint, logs=logs if prints else None, progress=show,
-                charged=charged,
-            )  # fmt: skip
+                loaded,
+                cluster,
+                checkpoint=checkpoint,
+                logs=logs if prints else None,
+                progress=prints and not json and sys.stderr.isatty(),
+                charge=charged,
+            )
     except BaseException:
         if folder is not None and not any(folder.iterdir()):
             folder.rmdir()
@@ -148,74 +143,44 @@ def train_on(
         _finish(result, loaded, assessment, out, folder, file, json)
 
 
-def _place(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
+def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
     """Return the folder for the model, created before anything is spent; None if none is wanted.
 
-    Protective noise is spent permanently, so such a run always stores its model.
+    Protective noise is spent permanently, so such a run always saves its model.
     """
-    protective = loaded.settings.noise.seed is None
-    record_only = out is not None and out.suffix.lower() == ".json"
-    if (out is None or record_only) and not protective:
+    if out is not None and out.suffix.lower() != ".json":
+        folder = out
+    elif loaded.settings.noise.seed is not None:
         return None
-    if out is None or record_only:
-        beside = Path(f"{file.stem}-model")
-        tries = (beside if k == 1 else Path(f"{beside}-{k}") for k in range(1, 10_000))
-        place = next(path for path in tries if not path.exists())
     else:
-        place = out
-    if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place} is a file; a model is stored in a folder, name another one.")
+        stem = f"{file.stem}-model"
+        tries = (Path(stem if k == 1 else f"{stem}-{k}") for k in range(1, 10_000))
+        folder = next(path for path in tries if not path.exists())
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; a model is saved in a folder, name another one.")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / ".writing").touch()
-        (place / ".writing").unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".writing").touch()
+        (folder / ".writing").unlink()
     except OSError as error:
-        raise ConfigError(f"The model cannot be stored in {place} ({error.strerror}).") from None
-    return place
+        raise ConfigError(f"The model cannot be saved in {folder} ({error.strerror}).") from None
+    return folder
 
 
-def fitted_by_file(result: Result, loaded: LoadedPlan) -> Fitted:
-    """Return the model that a run by a plan file has fitted."""
-    from sottovoce.accounting.wording import uncharged
-    from sottovoce.models.adapters import SIMULATED, TEST, fitted_model
-
-    assert loaded.records is not None
-    records, plan, budget = loaded.records, loaded.plan, loaded.settings.budget
-    privacy = plan.guarantees()[0] if budget is None else plan.privacy(**budget.budget.adversary)
-    notes = [uncharged(name) for name in loaded.accepted]
-    if loaded.settings.noise.seed is not None:
-        notes.append(SIMULATED)
-    data = loaded.settings.data
-    if data is not None and (data.test_file is not None or hasattr(records.columns, "side")):
-        notes.append(TEST)
-    return fitted_model(
-        records.adapter, plan, result, replace(privacy, assumptions=(*privacy.assumptions, *notes)),
-        1e-5 if budget is None else budget.delta, columns=records.columns, label=records.label,
-        builder=records.builder,
-    )  # fmt: skip
-
-
-def _interrupted_sentence(checkpoint: Path | None) -> str:
-    """Say what an interrupted training leaves behind."""
+def _saved_step(checkpoint: Path | None) -> int | None:
     from sottovoce.runners.checkpoint import kept_at
 
-    step = None if checkpoint is None else kept_at(checkpoint)
-    if step is not None:
-        return f"saved at step {step:,} in {checkpoint}; the same command continues."
-    return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
+    return None if checkpoint is None else kept_at(checkpoint)
 
 
-def _say_resumed(checkpoint: Path | None, steps: int) -> None:
-    from sottovoce.runners.checkpoint import kept_at
-
-    step = None if checkpoint is None else kept_at(checkpoint)
-    if step is not None:
-        console(error=True).print(
-            f"Continuing at step {step:,} of {steps:,} from {checkpoint}.", markup=False
-        )
+def _stopped_sentence(checkpoint: Path | None) -> str:
+    step = _saved_step(checkpoint)
+    if step is None:
+        return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
+    return f"saved at step {step:,} in {checkpoint}; the same command continues."
 
 
-def read_training(file: Path, **changed: Any) -> LoadedPlan:
+def read_training(file: Path, **changed: object) -> LoadedPlan:
     """Return the plan of a training file and its records; `changed` options replace those of the file."""
     from sottovoce.planfile.read import plan_from_settings, read_plan_file
 
@@ -239,136 +204,163 @@ def run_training(
     checkpoint: Path | None = None,
     logs: Path | None = None,
     progress: bool = False,
-    charged: TrainingCharge | None = None,
+    charge: TrainingCharge | None = None,
 ) -> Result | None:
     """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
     from sottovoce.runners.progress import bar
     from sottovoce.runners.run import run_on_ranks
 
-    plan, noise = loaded.plan, loaded.settings.noise.source
-    assert loaded.records is not None
-    assert loaded.settings.train is not None
-    data, every = loaded.records.data, loaded.settings.train.evaluate_every or max(plan.steps // 20, 1)
-    with _logged(logs, loaded) as log:
+    plan, records, section = loaded.plan, loaded.records, loaded.settings.train
+    assert records is not None
+    assert section is not None
+    with _event_log(logs, loaded) as log:
 
-        def tell(step: int, entry: Mapping[str, Any]) -> None:
-            if charged is not None:
-                charged.saving(step)
-            if log is not None:
-                log(step, entry)
+        def on_step(step: int, entry: Mapping[str, Any]) -> None:
+            if charge is not None:
+                charge.saving(step)
+            log(step, entry)
 
+        options: dict[str, Any] = {
+            "every": section.evaluate_every or max(plan.steps // 20, 1),
+            "checkpoint": checkpoint,
+            "on_step": on_step,
+        }
+        noise = loaded.settings.noise.source
         if cluster is None:
-            result = plan.run(
-                data, noise, every=every, checkpoint=checkpoint, progress=progress, on_step=tell
-            )
-            return _handed_over(result, plan, charged)
-        with bar(progress, f"{plan.name} on {cluster.size} ranks", plan.steps) as shown:
-            ended = run_on_ranks(
-                cluster, plan, data, noise, every=every, checkpoint=checkpoint, on_step=tell,
-                progress=lambda done: shown(done, {}),
-            )  # fmt: skip
-            return None if ended is None else _handed_over(ended, plan, charged)
+            result = plan.run(records.data, noise, progress=progress, **options)
+        else:
+            with bar(progress, f"{plan.name} on {cluster.size} ranks", plan.steps) as tell:
+                options["progress"] = lambda done: tell(done, {})
+                ranks_result = run_on_ranks(cluster, plan, records.data, noise, **options)
+            if ranks_result is None:
+                return None
+            result = ranks_result
+    if charge is None:
+        return result
+    charge.done(plan.steps)
+    return replace(result, provenance={**result.provenance, "lifetime_budget": charge.summary})
 
 
-def charged_training(
+def charge_training(
     loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
 ) -> TrainingCharge | None:
     """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
     from sottovoce.ledger.charge import charge
     from sottovoce.ledger.lifetime import find_lifetime_ledger
 
+    plan = loaded.plan
     if not loaded.settings.noise.source.protective:
         return None
-    statements = [each for each in (loaded.plan.privacy(), *loaded.plan.guarantees()) if each.valid]
     return charge(
         find_lifetime_ledger(),
-        loaded.plan,
-        f"training of {loaded.plan.name}",
-        statements=statements,
+        plan,
+        f"training of {plan.name}",
+        statements=[each for each in (plan.privacy(), *plan.guarantees()) if each.valid],
         population=population,
         checkpoint=checkpoint,
     )
 
 
-def _handed_over(result: Result, plan: Plan, charged: TrainingCharge | None) -> Result:
-    if charged is None:
-        return result
-    charged.done(plan.steps)
-    return replace(result, provenance={**result.provenance, "lifetime_budget": charged.summary})
-
-
 @contextmanager
-def _logged(
-    logs: Path | None, loaded: LoadedPlan
-) -> Iterator[Callable[[int, Mapping[str, Any]], None] | None]:
-    """Give what to call with (step, figures), which writes them for TensorBoard with the epsilon so far."""
-    if logs is None:
-        yield None
+def _event_log(folder: Path | None, loaded: LoadedPlan) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Yield a function of (step, numbers) that writes them for TensorBoard, with epsilon up to the step."""
+    if folder is None:
+        yield lambda step, entry: None
         return
     from sottovoce.report.tensorboard import EventLog
 
-    budget = loaded.settings.budget
-    delta = 1e-5 if budget is None else budget.delta
+    def write(step: int, entry: Mapping[str, Any]) -> None:
+        try:
+            shorter: Any = replace(loaded.plan, steps=step)  # type: ignore[type-var]
+        except InvalidInput:  # a plan whose length is that of a path it was given
+            log.scalars(step, entry)
+        else:
+            log.scalars(step, {**entry, "epsilon": shorter.guarantees()[0].epsilon(loaded.delta)})
 
-    def tell(step: int, entry: Mapping[str, Any]) -> None:
-        log.scalars(step, {**entry, **_spent(loaded.plan, delta, step)})
-
-    with closing(EventLog(logs)) as log:
-        yield tell
+    with closing(EventLog(folder)) as log:
+        yield write
 
 
-def _spent(plan: Plan, delta: float, step: int) -> dict[str, float]:
-    """Return epsilon after ``step`` steps: the first statement of the plan, had it ended there."""
-    try:
-        shorter: Any = replace(plan, steps=step)
-    except InvalidInput:  # a plan whose length is that of a path it was given
-        return {}
-    return {"epsilon": shorter.guarantees()[0].epsilon(delta)}
+def _fitted(result: Result, loaded: LoadedPlan) -> Fitted:
+    """Return the model that a run by a plan file has fitted."""
+    from sottovoce.accounting.wording import uncharged
+    from sottovoce.data.images import ImageReading
+    from sottovoce.models.adapters import SIMULATED, TEST, fitted_model
+
+    assert loaded.records is not None
+    assert loaded.settings.data is not None
+    records, plan = loaded.records, loaded.plan
+    unbounded = loaded.settings.budget is None
+    privacy = plan.guarantees()[0] if unbounded else plan.privacy(**loaded.adversary)
+    notes = [uncharged(name) for name in loaded.accepted]
+    if loaded.settings.noise.seed is not None:
+        notes.append(SIMULATED)
+    if loaded.settings.data.test_file is not None or isinstance(records.columns, ImageReading):
+        notes.append(TEST)
+    return fitted_model(
+        records.adapter,
+        plan,
+        result,
+        replace(privacy, assumptions=(*privacy.assumptions, *notes)),
+        loaded.delta,
+        columns=records.columns,
+        label=records.label,
+        builder=records.builder,
+    )
 
 
 def _finish(
     result: Result,
     loaded: LoadedPlan,
-    assessment: dict[str, Any],
+    assessment: Mapping[str, Any],
     out: Path | None,
     folder: Path | None,
     file: Path,
     json: bool,
 ) -> None:
-    """Score, write and print what a run has left."""
+    """Score the model, write and print the result of a run."""
     assert loaded.records is not None
     coef = result.outputs["coef"]
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
     result = replace(result, metrics=metrics, guarantees=assessment["guarantees"])
-    record = plain(result.to_dict())
+    payload = plain(result.to_dict())
     if coef.size <= SHOWN:
-        record["outputs"] = {"coef": plain(coef)}
-    if out is not None and out.suffix.lower() == ".json":
+        payload["outputs"] = {"coef": plain(coef)}
+    if out is not None and out != folder:
         from sottovoce.report.result_files import write_result
 
-        write_result(out, record)
+        write_result(out, payload)
     if folder is not None:
-        fitted_by_file(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
-        record["saved_model"] = str(folder)
-    emit(record, json, lambda screen: _show(screen, record, loaded, out, folder))
+        _fitted(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
+        payload["saved_model"] = str(folder)
+
+    def text(screen: Console) -> None:
+        _show(screen, payload, loaded)
+        if out is not None and out != folder:
+            screen.print(f"Written to {safe(out)}.")
+        if folder is not None:
+            name = safe(folder)
+            screen.print(f"The model is in {name}: sottovoce predict {name} new.csv uses it.")
+
+    emit(payload, json, text)
 
 
-def _show(
-    screen: Any, record: dict[str, Any], loaded: LoadedPlan, out: Path | None, folder: Path | None
-) -> None:
+def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> None:
     from sottovoce.accounting.wording import UNCHARGED
+    from sottovoce.models.adapters import LinearAdapter
 
-    coef = record.get("outputs", {}).get("coef", [])
+    coef, metrics = result.get("outputs", {}).get("coef", []), result["metrics"]
     if 0 < len(coef) <= 1000:
         assert loaded.records is not None
-        names = [*getattr(loaded.records.adapter, "names", ())]
+        adapter = loaded.records.adapter
+        names = list(adapter.names) if isinstance(adapter, LinearAdapter) else []
         names += ["intercept"] * (len(names) == len(coef) - 1)
-        named = len(names) == len(coef)
-        shown = ", ".join((f"{safe(names[j])} " if named else "") + number(v) for j, v in enumerate(coef[:8]))
-        screen.print(f"Coefficients: {shown}{' ...' if len(coef) > 8 else ''}")
-    metrics = record["metrics"]
+        words = [f"{safe(name)} " for name in names] if len(names) == len(coef) else [""] * len(coef)
+        pairs = zip(words[:8], coef[:8], strict=True)
+        more = " ..." if len(coef) > 8 else ""
+        screen.print(f"Coefficients: {', '.join(name + number(value) for name, value in pairs)}{more}")
     for key in ("test_accuracy", "test_mean_squared_error"):
         if key in metrics:
             screen.print(f"{key.replace('_', ' ').capitalize()}: {number(metrics[key])}")
@@ -376,16 +368,10 @@ def _show(
         screen.print(f"Test accuracy: {metrics['accuracy']:.2f} % (mean of the agents).")
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
-    screen.print(f"Noise: {record['provenance']['noise']}")
-    lifetime = record["provenance"].get("lifetime_budget")
+    screen.print(f"Noise: {result['provenance']['noise']}")
+    lifetime = result["provenance"].get("lifetime_budget")
     for row in lifetime["budgets"] if lifetime else ():
         screen.print(
             f"Lifetime budget: {lifetime['population']} has spent {row['total']:.4g} of epsilon "
             f"{row['epsilon']:g} at delta {row['delta']:g} ({row['adjacency']}, {row['view']})."
-        )
-    if out is not None and out != folder:
-        screen.print(f"Written to {safe(str(out))}.")
-    if folder is not None:
-        screen.print(
-            f"The model is in {safe(str(folder))}: sottovoce predict {safe(str(folder))} new.csv uses it."
         )

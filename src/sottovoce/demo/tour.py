@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sottovoce.demo import clinics as parts_of
+from sottovoce.demo import clinics as tour_parts
 from sottovoce.demo.clinics import Consortium, consortium
-from sottovoce.protocols import Gossip, Protocol, rounds_for
-from sottovoce.runners import Result
+from sottovoce.protocols import Gossip, rounds_for
 
-__all__ = ["LEAD", "PLAN", "TourPart", "account", "consortium", "parts", "write"]
+__all__ = ["consortium", "parts", "write"]
 
 LEAD = (
     "Sixteen clinics want a common answer and a common model, and no clinic may learn another's patients. "
-    "There is "
-    "no server. The clinics are invented; the patients are those of a public data set."
+    "There is no server. The clinics are invented; the patients are those of a public data set."
 )
 
 # a plan of one's own to begin with: the clinics' first question, with nobody to trust
@@ -41,55 +39,62 @@ delta = 1e-5
 """
 
 
+Tick = Callable[[int], None]
+
+
 class TourPart(NamedTuple):
-    """One part of the tour: its name, a title for the progress bar, its number of ticks, and what runs."""
+    """One part of the tour: its name, a title and a number of ticks for the progress bar, and what runs."""
 
     name: str
     title: str
     ticks: int | None
-    run: Callable[[Consortium, Callable[[int], None]], Result]
+    run: Callable[[Consortium, Tick], dict[str, Any]]
 
 
 def parts(quick: bool = False) -> tuple[TourPart, ...]:
-    """Return the parts of the tour; ``account`` runs nothing, so its function is `account`."""
+    """Return the parts of the tour."""
     runs, repeats, attacks = (200, 3, 8_000) if quick else (2000, 20, 60_000)
+
+    def averages(clinics: Consortium, tick: Tick) -> dict[str, Any]:
+        return tour_parts.averages(clinics, runs=runs, tick=tick).to_dict()
+
+    def training(clinics: Consortium, tick: Tick) -> dict[str, Any]:
+        return tour_parts.training(clinics, repeats=repeats, tick=tick).to_dict()
+
+    def audit(clinics: Consortium, tick: Tick) -> dict[str, Any]:
+        return tour_parts.audit(clinics, runs=attacks, tick=tick).to_dict()
+
     return (
-        TourPart("reconstruction", "reconstruction", None, lambda c, tick: parts_of.reconstruction(c)),
-        TourPart("account", "account", None, lambda c, tick: Result("account")),
         TourPart(
-            "averages", "private averages", 4, lambda c, tick: parts_of.averages(c, runs=runs, tick=tick)
+            "reconstruction", "reconstruction", None, lambda c, _: tour_parts.reconstruction(c).to_dict()
         ),
-        TourPart(
-            "training",
-            "private training",
-            5,
-            lambda c, tick: parts_of.training(c, repeats=repeats, tick=tick),
-        ),
-        TourPart(
-            "audit", "attacking the claims", 7, lambda c, tick: parts_of.audit(c, runs=attacks, tick=tick)
-        ),
+        TourPart("account", "account", None, lambda c, _: account(c)),
+        TourPart("averages", "private averages", 4, averages),
+        TourPart("training", "private training", 5, training),
+        TourPart("audit", "attacking the claims", 7, audit),
     )
 
 
-def account(clinics: Consortium) -> tuple[Protocol, dict[str, Any]]:
-    """Return gossip with noise, and what the first clinic learns from it."""
+def account(clinics: Consortium) -> dict[str, Any]:
+    """Return what the first clinic learns from gossip with noise."""
     from sottovoce.accounting.published.assessment import assess
+    from sottovoce.report.inputs import account_result
 
     network = clinics.network
     protocol = Gossip(network, rounds_for(network))
-    guarantees = {"guarantees": parts_of.promises(protocol, 0)}
-    return protocol, assess(network, protocol, observer=0) | guarantees
+    assessment = assess(network, protocol, observer=0)
+    return account_result(network, protocol, assessment | {"guarantees": tour_parts.promises(protocol, 0)})
 
 
-def write(out: Path, clinics: Consortium, records: Mapping[str, dict[str, Any]]) -> tuple[Path, Path]:
+def write(out: Path, clinics: Consortium, results: Mapping[str, dict[str, Any]]) -> tuple[Path, Path]:
     """Write the results, the report and a plan file; return the paths of the last two."""
     from sottovoce._io import atomic_write
     from sottovoce.report.page import build
     from sottovoce.report.result_files import write_result
 
-    page = build(records.values(), "Sixteen clinics, no server", LEAD)
-    for name, record in records.items():
-        write_result(out / "records" / f"{name}.json", record)
+    page = build(results.values(), "Sixteen clinics, no server", LEAD)
+    for name, result in results.items():
+        write_result(out / "results" / f"{name}.json", result)
     report = atomic_write(out / "report.html", page)
     shares = [round(share, 4) for share in clinics.shares().tolist()]
     return report, atomic_write(out / "plan.toml", PLAN.format(values=shares))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce.accounting.budget import ViewArguments
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
@@ -42,6 +43,16 @@ class LoadedPlan(NamedTuple):
     network: Network | None
     accepted: tuple[str, ...]
     settings: PlanFile
+
+    @property
+    def delta(self) -> float:
+        """The delta of the budget; 1e-5 without one."""
+        return 1e-5 if self.settings.budget is None else self.settings.budget.delta
+
+    @property
+    def adversary(self) -> ViewArguments:
+        """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
+        return {} if self.settings.budget is None else self.settings.budget.budget.adversary
 
 
 def load_plan(path: str | Path) -> Plan:

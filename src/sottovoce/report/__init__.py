@@ -1,23 +1,24 @@
 """Reports from results: figures, tables of guarantees in plain words, one self-contained page.
 
-How to add a section for a result of your own
----------------------------------------------
-Write a function from a result (a dict with name, config, metrics, history, guarantees, provenance) to a
-`Section` in a module of this package, and add one line to `sottovoce.report.sections.SECTIONS`: the result's
-name, and ``"module:function"``. Results without a section of their own get a general one: their settings,
-numbers, curves of their history, and guarantees.
+To add a section for a result of your own, write a function from a result (a dict with name, config, metrics,
+history, guarantees, provenance) to a `Section`. In this package, add it to `sections.SECTIONS` under the
+name of the result; in a package of your own, return it from a function of the name that is an entry point in
+the group ``sottovoce.report_sections``. Results without a section of their own get a general one: their
+settings, numbers, curves of their history, and guarantees.
 """
 
 from __future__ import annotations
 
 from sottovoce._lazy import lazy_names
 
-_NAMES = {
-    "Figure": "elements", "Section": "elements", "Table": "elements",
-    "build": "page", "html": "notebook", "plot": "notebook", "report": "notebook",
-    "SECTIONS": "sections", "section_of": "sections",
-    "read_result": "result_files", "write_result": "result_files",
-}  # fmt: skip
+_MODULES = {
+    "elements": ("Figure", "Section", "Table"),
+    "page": ("build",),
+    "notebook": ("html", "plot", "report"),
+    "sections": ("SECTIONS", "section_of"),
+    "result_files": ("read_result", "write_result"),
+}
+_NAMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = list(_NAMES)
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -7,25 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce import __version__
-from sottovoce._io import plain
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.advice.usefulness import Usefulness
 from sottovoce.errors import DataError
 from sottovoce.report import summary_page
-from sottovoce.report.result_files import read_result
+from sottovoce.report.result_files import read_result, result_dict
 
 if TYPE_CHECKING:
+    from sottovoce.graphs import Network
     from sottovoce.peers.agreement import Agreement
     from sottovoce.peers.member_directory import MemberDirectory
     from sottovoce.planfile.read import LoadedPlan
-
-__all__ = [
-    "agreement_result",
-    "plan_result",
-    "read_input",
-    "read_inputs",
-    "statement_result",
-    "with_summary_page",
-]
+    from sottovoce.protocols import Protocol
 
 STATEMENT, RECORD, LEDGER = "statement.json", "record.json", "ledger.sqlite"
 # outputs of commands without a name, by the keys that tell them apart
@@ -111,32 +104,33 @@ def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, 
     """Return the assessment of a plan file (`advice.assessment.assess`) as a result."""
     budget, network = loaded.settings.budget, loaded.network
     names = None if network is None or network.labels is None else [str(name) for name in network.labels]
+    known = [Guarantee.from_dict(row) for row in assessment["guarantees"]]
     page = summary_page.of_plan(
-        loaded.plan, title=loaded.settings.title, names=names,
-        delta=1e-5 if budget is None else budget.delta, limit=None if budget is None else budget.epsilon,
-        who={} if budget is None else budget.budget.adversary, accepted=loaded.accepted,
-    )  # fmt: skip
+        loaded.plan,
+        title=loaded.settings.title,
+        names=names,
+        delta=loaded.delta,
+        limit=None if budget is None else budget.epsilon,
+        adversary=loaded.adversary,
+        accepted=loaded.accepted,
+        local=next((g for g in known if g.adversary.kind == "local"), None),
+        use=Usefulness(assessment["useful"], assessment["usefulness"]),
+    )
     metrics = {key: value for key, value in assessment.items() if key not in ("plan", "guarantees")}
-    return _result("plan", assessment["plan"], metrics, assessment["guarantees"], page)
+    return result_dict("plan", assessment["plan"], metrics, assessment["guarantees"]) | {"summary_page": page}
 
 
-def _result(
-    name: str,
-    config: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    guarantees: Sequence[Any] = (),
-    page: Mapping[str, Any] | None = None,
-    **provenance: str,
-) -> dict[str, Any]:
-    return dict(
-        plain(
-            {
-                "name": name, "config": config, "metrics": metrics, "history": [],
-                "guarantees": list(guarantees), "provenance": {"version": __version__, **provenance},
-                **({} if page is None else {"summary_page": page}),
-            }
-        )
-    )  # fmt: skip
+def account_result(network: Network, protocol: Protocol, assessment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the losses of an averaging (`published.assessment.assess`) as a result that can be drawn."""
+    from sottovoce.accounting.published.assessment import by_distance
+
+    labels = None if network.labels is None else [str(label) for label in network.labels]
+    config = {"graph": network.name, "protocol": protocol.name, "rounds": protocol.rounds, "labels": labels}
+    metrics = {key: value for key, value in assessment.items() if key not in ("guarantees", "_pairs")}
+    if network.n <= 400:
+        metrics["edge_list"] = network.edges
+    metrics["by_distance"] = by_distance(network, assessment)
+    return result_dict("account", config, metrics, assessment.get("guarantees", []))
 
 
 def with_summary_page(result: dict[str, Any]) -> dict[str, Any]:
@@ -168,18 +162,19 @@ def agreement_result(agreement: Agreement, member_directory: MemberDirectory | N
         lifetime = member_directory.lifetime_ledger.forecast(charge)
     guarantees = [plan.privacy("local"), *([plan.privacy()] if plan.n > 1 else [])]
     names = [member.name for member in agreement.members]
-    return _result(
-        "agreement",
-        dict(plan.describe()) | {"labels": names},
-        {
-            "title": agreement.title, "graph": agreement.graph, "edge_list": agreement.network.edges,
-            "cost": dict(plan.cost()), "costs": agreed_run.table(),
-            "model": agreement.model.model_dump(exclude_unset=True),
-            "timing": agreement.timing.model_dump(),
-        },
-        [guarantee.to_dict(delta=delta) for guarantee in guarantees],
-        summary_page.of_agreement(agreed_run, lifetime=lifetime),
-    )  # fmt: skip
+    metrics = {
+        "title": agreement.title,
+        "graph": agreement.graph,
+        "edge_list": agreement.network.edges,
+        "cost": dict(plan.cost()),
+        "costs": agreed_run.table(),
+        "model": agreement.model.model_dump(exclude_unset=True),
+        "timing": agreement.timing.model_dump(),
+    }
+    stored = [guarantee.to_dict(delta=delta) for guarantee in guarantees]
+    page = summary_page.of_agreement(agreed_run, lifetime=lifetime, local=guarantees[0])
+    config = dict(plan.describe()) | {"labels": names}
+    return result_dict("agreement", config, metrics, stored) | {"summary_page": page}
 
 
 def statement_result(
@@ -194,18 +189,20 @@ def statement_result(
     stated = [statement[key] for key in ("guarantee", "ldp", "network") if statement.get(key)]
     unique: dict[str, Any] = {one["adversary"]: one for one in reversed(stated)}
     lifetime = [] if member_directory is None else _lifetime_rows(member_directory, statement["run"])
-    return _result(
-        "statement",
-        {"algorithm": statement["algorithm"], "protocol": statement.get("protocol")},
-        {
-            "member": statement["member"], "rounds": statement["rounds"], "of": statement["of"],
-            "left_out": statement.get("left_out") or [], "incidents": statement.get("incidents") or [],
-            "statistical_distance": statement.get("statistical_distance"), "account": ledger,
-        },
-        list(reversed(unique.values())),
-        summary_page.of_statement(statement, ledger=ledger, lifetime=lifetime),
-        noise=statement.get("noise", ""),
-    )  # fmt: skip
+    config = {"algorithm": statement["algorithm"], "protocol": statement.get("protocol")}
+    metrics = {
+        "member": statement["member"],
+        "rounds": statement["rounds"],
+        "of": statement["of"],
+        "left_out": statement.get("left_out") or [],
+        "incidents": statement.get("incidents") or [],
+        "statistical_distance": statement.get("statistical_distance"),
+        "account": ledger,
+    }
+    guarantees = list(reversed(unique.values()))
+    page = summary_page.of_statement(statement, ledger=ledger, lifetime=lifetime)
+    result = result_dict("statement", config, metrics, guarantees, noise=statement.get("noise", ""))
+    return result | {"summary_page": page}
 
 
 def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str, Any]]:
@@ -226,12 +223,13 @@ def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str
         spent, adds, total = (
             composed(each, *limit.kind).epsilon(limit.delta) for each in (before, [charge], charges)
         )
-        rows.append({"epsilon": limit.epsilon, "delta": limit.delta, "adjacency": limit.adjacency,
-                     "view": limit.view, "spent": spent, "adds": adds, "total": total})  # fmt: skip
+        about = {"adjacency": limit.adjacency, "view": limit.view, "delta": limit.delta}
+        sums = {"epsilon": limit.epsilon, "spent": spent, "adds": adds, "total": total}
+        rows.append(about | sums)
     return rows
 
 
 def _printed_result(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``--json`` output of a command as a result."""
     config = {k: v for k, v in content.items() if isinstance(v, (str, int, float)) and k != "count"}
-    return with_summary_page(_result(name, config, content))
+    return with_summary_page(result_dict(name, config, content))

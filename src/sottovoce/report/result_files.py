@@ -7,18 +7,34 @@ report reads results and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sottovoce import __version__
 from sottovoce._io import atomic_write
 from sottovoce.errors import DataError
-
-__all__ = ["read_result", "write_result"]
+from sottovoce.runners import Result
 
 _FIELDS: dict[str, type] = {
-    "name": str, "config": dict, "metrics": dict, "history": list, "guarantees": list, "provenance": dict,
-}  # fmt: skip
+    "config": dict,
+    "metrics": dict,
+    "history": list,
+    "guarantees": list,
+    "provenance": dict,
+}
+
+
+def result_dict(
+    name: str,
+    config: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    guarantees: Sequence[Mapping[str, Any]] = (),
+    **provenance: str,
+) -> dict[str, Any]:
+    """Return the plain values of a result that was computed, not run."""
+    about = {"version": __version__, **provenance}
+    return Result(name, config, metrics=metrics, guarantees=guarantees, provenance=about).to_dict()
 
 
 def write_result(path: str | Path, result: Mapping[str, Any]) -> Path:
@@ -43,22 +59,22 @@ def read_result(path: str | Path) -> dict[str, Any]:
     --------
     >>> read_result("none.json")
     Traceback (most recent call last):
-    sottovoce.errors.DataError: There is no file none.json; --out FILE.json of a command writes a record.
+    sottovoce.errors.DataError: There is no file none.json; --out FILE.json of a command writes a result.
     """
     source = Path(path)
     try:
         result = json.loads(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"There is no file {source}; --out FILE.json of a command writes a record.") from None
+        raise DataError(f"There is no file {source}; --out FILE.json of a command writes a result.") from None
     except OSError as error:
         raise DataError(f"Cannot read {source}: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise DataError(f"{source} is not text; expected a result record in JSON.") from None
+        raise DataError(f"{source} is not text; expected a result in JSON.") from None
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        raise DataError(f"{source} is not JSON (line {line}); expected a result record.") from None
+        raise DataError(f"{source} is not JSON (line {line}); expected a result.") from None
     if not isinstance(result, dict) or not isinstance(result.get("name"), str):
-        raise DataError(f"{source} is not a result record: it has no name; --out FILE.json writes one.")
+        raise DataError(f"{source} is not a result: it has no name; --out FILE.json writes one.")
     for field, kind in _FIELDS.items():
         if not isinstance(result.setdefault(field, kind()), kind):
             raise DataError(

@@ -1,0 +1,272 @@
+"""`sottovoce peer draft, agree, membership`: write, check, sign and change agreements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import console, emit, progress, safe, table
+from sottovoce.cli.peer_options import DirectoryOption, Population, PreviousOption, StateOption
+from sottovoce.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.peers.agreement import Agreement
+    from sottovoce.peers.signing import Forecast
+
+
+def draft(
+    plan: Annotated[Path, Argument(help="A plan file that sottovoce plan calls private and useful.")],
+    out: Annotated[Path, Option("--out", "-o", help="Write the draft here.")] = Path("draft.toml"),
+    json: Json = False,
+) -> None:
+    """Write the draft of an agreement that says what a plan file says; peer agree adds the members.
+
+    The noise is the plan's. A member is charged for what the plan states against its members where sums are
+    masked, and else for its own noise alone, as if all others colluded.
+
+    \b
+    Examples:
+        sottovoce peer draft plan.toml -o draft.toml
+        sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
+    """
+    from sottovoce._io import atomic_write
+    from sottovoce.peers.draft import draft_agreement
+    from sottovoce.planfile.read import load_file
+
+    if out.exists():
+        raise ConfigError(f"{out} exists already; name another file with --out.")
+    atomic_write(out, draft_agreement(load_file(plan), plan.name))
+    next_step = f"Written to {safe(out)}. Next: sottovoce peer agree {safe(out)} -m CERTIFICATE@HOST:PORT ..."
+    emit({"draft": str(out)}, json, lambda screen: screen.print(next_step))
+
+
+def agree(
+    file: Annotated[Path, Argument(help="A draft (with --member and --out) or an agreement.")],
+    member: Annotated[
+        list[str] | None, Option("--member", "-m", help="CERTIFICATE@HOST:PORT, in the graph's order.")
+    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write the agreement here.")] = None,
+    sign: Annotated[Path | None, Option(help="Sign with the identity in this folder.")] = None,
+    merge: Annotated[list[Path] | None, Option(help="Add the signatures in another member's copy.")] = None,
+    directory: DirectoryOption = None,
+    population: Population = None,
+    previous: PreviousOption = None,
+    data: Annotated[Path | None, Option(help="Also check this member's records.")] = None,
+    yes: Annotated[str, Option(help="The run's hash, or its first 8 digits: what is signed was read.")] = "",
+    exact: Annotated[
+        bool, Option("--exact", help="Compute the cost against each single member of long runs, too.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Build, check and sign an agreement; its privacy cost is printed before anything is signed.
+
+    A member with a directory reads the summary first, without --sign; signing then needs the run's hash that
+    the summary names. When a run continues after a change of membership, --previous counts what the run
+    before has released instead of all that it had planned.
+
+    \b
+    Examples:
+        sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
+        sottovoce peer agree agreement.toml
+        sottovoce peer agree agreement.toml --data mine.csv
+        sottovoce peer agree agreement.toml --sign identity --yes 3f54dcc1
+        sottovoce peer agree agreement.toml --merge from-south.toml
+        sottovoce peer agree next.toml --previous agreement.toml
+    """
+    from sottovoce.peers.agreed_run import AgreedRun
+    from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
+    from sottovoce.peers.identity import read_identity
+    from sottovoce.peers.member_data import read_records
+    from sottovoce.peers.member_directory import find_member_directory
+    from sottovoce.peers.signing import add_members, forecast, require_valid_signatures, signed_by
+    from sottovoce.peers.signing_summary import signing_summary
+
+    own = find_member_directory(directory, identity=sign)
+    if member:
+        if out is None:
+            raise ConfigError("Building an agreement needs --out, the file to write.")
+        agreement, file = add_members(file, member, out), out
+    else:
+        agreement = read_agreement(file)
+    pairs = len(agreement.members) * (len(agreement.members) - 1)
+    with progress("pairs of members", pairs if exact else None, quiet=json or not exact) as tick:
+        agreed_run = AgreedRun(agreement, exact=exact, progress=tick)
+        rows = agreed_run.table()
+    summary = signing_summary(agreed_run)
+    if data is not None:
+        read_records(data, agreement)
+    if not json:
+        _show_summary(console(), summary)
+        _show_cost(console(), agreement, rows)
+    for node in range(agreed_run.n):
+        agreed_run.spending(node)
+    earlier = [read_agreement(each) for each in previous or ()]
+    expected = forecast(own, agreed_run, population=population, previous=earlier)
+    if not json:
+        _show_forecast(console(), expected)
+    expected.require()
+    for copy in merge or ():
+        require_valid_signatures(read_agreement(copy), str(copy))
+        agreement = merge_signatures(file, copy)
+    if sign is not None:
+        if own is not None and (len(yes) < 8 or not agreement.run.hex().startswith(yes)):
+            raise ConfigError(
+                f"Signing needs the hash of what was read, got {yes!r}; read the summary without --sign, "
+                f"then add --yes {agreement.run.hex()[:16]}."
+            )
+        agreement = sign_agreement(file, read_identity(sign), secrets=sign)
+    signed = signed_by(agreement)
+    missing = [each.name for each in agreement.members if each.name not in signed]
+    result = {
+        "file": str(file),
+        "run": agreement.run.hex(),
+        "rounds": agreed_run.rounds,
+        "members": rows,
+        "summary": summary,
+        "lifetime": list(expected.lifetime),
+        "earlier": expected.earlier,
+        "remarks": list(expected.remarks),
+        "signed": signed,
+        "missing": missing,
+    }
+
+    def text(screen: Console) -> None:
+        screen.print(f"Signed by {', '.join(signed) or 'nobody yet'}")
+        if invalid := [name for name in missing if name in agreement.signatures]:
+            screen.print(f"Invalid signature: {', '.join(invalid)}")
+        if missing:
+            screen.print(f"Still to sign: {', '.join(missing)}")
+
+    emit(result, json, text)
+
+
+def _show_summary(screen: Console, summary: Mapping[str, Any]) -> None:
+    rows = [(each["name"], each["address"], each["words"]) for each in summary["members"]]
+    screen.print(table(["member", "address", "words of its certificate"], rows, title=safe(summary["title"])))
+    screen.print("Connections: " + ", ".join(f"{u} - {v}" for u, v in summary["connections"]))
+    width = summary["model"].get("parameters")
+    unnamed = summary["model"].get("kind") != "mean" and width is not None
+    columns = f"not agreed. Every member must prepare the same {width} columns in the same order."
+    for part in ("algorithm", "model", "data", "timing"):
+        default = columns if part == "data" and unnamed else "the defaults"
+        options = ", ".join(f"{name} = {value}" for name, value in summary[part].items())
+        screen.print(safe(f"{part.capitalize()}: {options or default}"))
+    for sentence in summary["assumptions"]:
+        screen.print(safe(f"Assumed: {sentence}"))
+
+
+def _show_cost(screen: Console, agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> None:
+    algorithm, many = agreement.algorithm, rows[0].get("tolerate")
+    protocol = algorithm.protocol or agreement.plan.schedule(0).name
+    screen.print(safe(f"{agreement.title}: {algorithm.name} over {protocol} on {agreement.graph}"))
+    screen.print(f"Run {agreement.run.hex()}")
+    views = {"local": "all messages seen"}
+    if "epsilon_colluders" in rows[0]:  # masked sums
+        members = "one member" if many == 1 else f"{many} members"
+        views = {"local": "own noise alone", "colluders": f"any {members} (charged to the budget)"}
+    views |= {"network": "worst member", "mean": "mean member"}
+    cells = []
+    for row in rows:
+        epsilons = [f"{row[f'epsilon_{view}']:.4g} ({row[f'label_{view}']})" for view in views]
+        cells.append([row["member"], row["releases"], *epsilons, f"{row['budget']:g}"])
+    title = f"Epsilon at delta {agreement.budget.delta:g}, adjacency {algorithm.adjacency}"
+    screen.print(table(["member", "releases", *views.values(), "budget"], cells, title=title))
+
+
+def _show_forecast(screen: Console, expected: Forecast) -> None:
+    sums = "{spent:.4g} + new {adds:.4g} = total {total:.4g} of {epsilon:g}"
+    if expected.earlier is not None:
+        agreed = (
+            f"Agreed budget (delta {{delta:g}}): spent before {sums}; the interrupted step is counted in both"
+        )
+        screen.print(agreed.format_map(expected.earlier))
+    for row in expected.lifetime:
+        line = f"Lifetime budget ({{adjacency}}, {{view}}, delta {{delta:g}}): spent {sums}"
+        screen.print(line.format_map(row))
+    for remark in expected.remarks:
+        screen.print(safe(f"Note: {remark}"))
+
+
+def membership(
+    agreement: Annotated[Path, Argument(help="The agreement of the run that is to go on.")],
+    out: Annotated[Path, Option("--out", "-o", help="Write the new agreement here.")],
+    state: StateOption = None,
+    directory: DirectoryOption = None,
+    without: Annotated[list[str] | None, Option(help="A member who leaves.")] = None,
+    moved: Annotated[list[str] | None, Option(help="A member's new address: east=host:port.")] = None,
+    certificate: Annotated[
+        list[Path] | None, Option(help="A member's new certificate, of a new key or a new date.")
+    ] = None,
+    graph: Annotated[str | None, Option(help="The graph of those who remain.")] = None,
+    json: Json = False,
+) -> None:
+    """Draft the agreement by which a stopped run continues, and print its cost with what was spent.
+
+    The model continues from its last state, the interrupted step is done again. Every member who
+    remains reads the file with `peer agree --previous`, signs it, and runs it with --previous.
+
+    \b
+    Example:
+        sottovoce peer membership agreement.toml --without east -o next.toml
+    """
+    from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.identity import read_certificate
+    from sottovoce.peers.member_directory import find_member_directory
+    from sottovoce.peers.membership_changes import cost_of_change, draft_membership_change
+
+    old = read_agreement(agreement)
+    if state is None:
+        own = find_member_directory(directory)
+        charge = None if own is None else own.lifetime_ledger.runs.get(old.run.hex())
+        if own is None or charge is None:
+            raise ConfigError("No member directory here knows the run; name its state folder with --state.")
+        state = own.folder / charge.state
+    new = draft_membership_change(
+        out,
+        old,
+        state,
+        without=without or (),
+        moved=dict(_moved(each) for each in moved or ()),
+        certificates=[read_certificate(each) for each in certificate or ()],
+        graph=graph,
+    )
+    version, noise = new.membership_version, new.algorithm.noise_multiplier
+    result: dict[str, Any] = {
+        "run": new.run.hex(),
+        "continues": new.continues,
+        "membership_version": version,
+        "file": str(out),
+        "model": str(out.with_suffix(".npz")),
+        "start": new.start,
+        "steps": new.plan.steps,
+        "noise_multiplier": noise,
+        **cost_of_change(old, new, state),
+    }
+
+    def text(screen: Console) -> None:
+        screen.print(
+            f"Membership version {version} of {old.run.hex()[:16]}: {len(new.members)} members, "
+            f"{new.plan.steps:,} steps, noise multiplier {noise:.4g}."
+        )
+        spent = (
+            "{spent_by} has spent epsilon {spent:.4g} at delta {delta:g} so far, with the interrupted step."
+        )
+        screen.print(spent.format_map(result))
+        for row in result["members"]:
+            screen.print(f"  {row['member']}: this adds {row['adds']:.4g}, together {row['total']:.4g}")
+        screen.print(f"Written: {out} and {result['model']}; send both to every member who remains.")
+
+    emit(result, json, text)
+
+
+def _moved(text: str) -> tuple[str, str]:
+    name, _, address = text.partition("=")
+    if not name or not address:
+        raise ConfigError(f"--moved takes name=host:port, got {text!r}.")
+    return name, address

@@ -1,0 +1,119 @@
+"""A plan file as the draft of an agreement; `sottovoce peer agree` adds the members."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sottovoce._io import to_toml
+from sottovoce.errors import ConfigError
+from sottovoce.planfile.read import LoadedPlan
+from sottovoce.planfile.schema import DataSection
+
+# options of [average] and [train] that an agreement does not have, or states by itself
+_LEFT_OUT = {"algorithm", "fresh_graph", "evaluate_every", "values"}
+_STATED = {"adjacency", "clip_norm", "radius", "batch_size", "sample_rate"}
+
+
+def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
+    """Return the text of the draft.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from sottovoce.planfile.schema import check_plan_file
+    >>> from sottovoce.planfile.read import plan_from_settings
+    >>> tables = {"version": 1, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
+    ...           "average": {"radius": 0.5, "adjacency": "user"},
+    ...           "budget": {"epsilon": 3.0, "delta": 1e-5}}
+    >>> draft = draft_agreement(plan_from_settings(check_plan_file(tables, "plan"), Path(), "plan"))
+    >>> print(draft.split("[model]")[1].split())
+    ['kind', '=', '"mean"', 'parameters', '=', '1', '[budget]', 'epsilon', '=', '3.0', 'delta', '=', '1e-05']
+    """
+    plan: Any = loaded.plan
+    settings = loaded.settings
+    if settings.network is None or settings.network.graph is None or settings.model is not None:
+        raise ConfigError(
+            f"{where}: a draft is made of averages and linear models over a graph by name; write "
+            "others by hand."
+        )
+    if not isinstance(plan.noise_multiplier, float):
+        raise ConfigError(f"{where}: members of an agreement have one noise multiplier; leave noise out.")
+    section = settings.average if settings.train is None else settings.train
+    assert section is not None
+    algorithm: dict[str, Any] = {
+        "name": plan.name,
+        "protocol": _protocol(loaded, where),
+        "adjacency": plan.adjacency,
+        "clip_norm": float(plan.radius if settings.train is None else plan.clip_norm),
+        "noise_multiplier": plan.noise_multiplier,
+        **section.model_dump(exclude_unset=True, exclude=_LEFT_OUT | _STATED),
+    }
+    model: dict[str, Any] = {"kind": "mean", "parameters": 1}
+    data: dict[str, Any] = {}
+    if settings.data is not None:
+        if plan.adjacency != "user":
+            rate = _sample_rate(plan, where)
+            algorithm |= {"batch_size": rate * sum(plan.sizes) / plan.n, "sample_rate": rate}
+        model = {"kind": plan.objective.loss, "parameters": int(plan.width)}
+        data = _columns(loaded, settings.data, where)
+        classes = data.get("classes", ())
+        if model["kind"] == "softmax" or len(classes) > 2:
+            model |= {"kind": "logistic", "classes": len(classes)}
+    tables = {"algorithm": algorithm, "model": model, "data": data, "budget": _budget(loaded)}
+    head = {"version": 1, "title": settings.title or where, "graph": settings.network.graph}
+    return to_toml({**head, **{name: table for name, table in tables.items() if table}})
+
+
+def _protocol(loaded: LoadedPlan, where: str) -> str:
+    plan: Any = loaded.plan
+    section, own = loaded.settings.protocol, plan.protocol
+    if any(option is not None for option in (section.rounds, section.tree, section.root, section.fresh)):
+        raise ConfigError(
+            f'{where}: write the protocol as one name, for example name = "tree:kind=uniform"; an agreement '
+            "has no other place for its options."
+        )
+    return section.name or (own if isinstance(own, str) else own.name)
+
+
+def _sample_rate(plan: Any, where: str) -> float:
+    if plan.batch_size is None:
+        return float(plan.sample_rate or 1.0)
+    if len(set(plan.sizes)) > 1:
+        raise ConfigError(
+            f"{where}: one batch size for sites of different sizes gives each another sample rate, which "
+            "would reveal its size; write sample_rate instead."
+        )
+    return float(plan.batch_size / plan.sizes[0])
+
+
+def _columns(loaded: LoadedPlan, data: DataSection, where: str) -> dict[str, Any]:
+    """Return what the agreement says about members' files."""
+    assert loaded.records is not None
+    if data.unit_rows or data.standardize or data.missing == "drop":
+        raise ConfigError(
+            f"{where}: an agreement knows bounds, categories and an intercept, but neither unit_rows, "
+            "standardize nor missing; leave them out (the clip bounds what a record can do)."
+        )
+    columns: Any = loaded.records.columns
+    features = () if columns is None else tuple(columns.features)
+    bounds = data.bounds if isinstance(data.bounds, dict) else {}
+    if loaded.records.data is None and data.features is None and not bounds:
+        features = ()  # records that are only announced have no names for their columns yet
+    table = {
+        "features": features,
+        "target": data.label,
+        "bounds": {key: list(pair) for key, pair in bounds.items()},
+        "categories": {key: list(map(str, values)) for key, values in (data.categories or {}).items()},
+        "classes": list(map(str, data.classes or ())),
+        "intercept": data.intercept,
+    }
+    return {key: value for key, value in table.items() if value}
+
+
+def _budget(loaded: LoadedPlan) -> dict[str, float]:
+    plan, budget, delta = loaded.plan, loaded.settings.budget, loaded.delta
+    if plan.schedule(0).masked:
+        return {"epsilon": plan.epsilon(delta) if budget is None else budget.epsilon, "delta": delta}
+    local = plan.privacy("local").epsilon(delta)
+    return {"epsilon": math.ceil(local * 1000) / 1000, "delta": delta}
