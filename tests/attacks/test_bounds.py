@@ -47,12 +47,12 @@ def test_one_run_p_value_by_enumeration():
 def test_lower_bounds_cover_and_are_tight(mu):
     """400 audits of an exactly mu-GDP pair: at most the stated share exceeds, and most come close."""
     rng = np.random.default_rng(3)
-    found = np.array([
+    bound = np.array([
         bounds.lower_bound(rng.normal(mu, 1, 2000), rng.normal(0, 1, 2000), level=0.1, by="mu").mu
         for _ in range(400)
     ])  # fmt: skip
-    assert (found > mu).mean() <= 0.1
-    assert np.median(found) > mu - 0.25
+    assert (bound > mu).mean() <= 0.1
+    assert np.median(bound) > mu - 0.25
 
 
 def test_scores_may_be_low_for_members_and_may_break():
@@ -66,8 +66,8 @@ def test_scores_may_be_low_for_members_and_may_break():
 
 def test_no_signal_gives_zero():
     rng = np.random.default_rng(1)
-    found = bounds.lower_bound(rng.normal(size=5000), rng.normal(size=5000), delta=1e-5)
-    assert found.epsilon < 0.1
+    bound = bounds.lower_bound(rng.normal(size=5000), rng.normal(size=5000), delta=1e-5)
+    assert bound.epsilon < 0.1
     constant = bounds.lower_bound(np.zeros(50), np.zeros(50))
     assert constant.epsilon == constant.mu == 0
 
@@ -81,6 +81,6 @@ def test_no_signal_gives_zero():
         (lambda: bounds.lower_bound(np.zeros(9), np.zeros(9), by="rho"), "by must be"),
     ],
 )
-def test_bad_input(call, words):
+def test_invalid_input_is_refused(call, words):
     with pytest.raises(InvalidInput, match=words):
         call()

@@ -112,30 +112,30 @@ def views():
 def test_no_audit_of_learning_exceeds_its_claim(kind):
     data = problem() if kind is not DPSGD else problem().merged()
     plan = plan_for(kind, data, batch_size=10, z=2.0)
-    found, _ = membership.audit_membership(
+    audits, _ = membership.audit_membership(
         plan, NET, data, models=2000, start=START, rng=np.random.default_rng(3),
         views=None if kind is DPSGD else views(), level=FAMILY / 20,
     )  # fmt: skip
-    assert not any(audit.refuted for audit in found.values())
+    assert not any(audit.refuted for audit in audits.values())
 
 
 def test_white_box_audits_come_close_and_keep_the_order_of_the_views():
-    """Full lots, canary at the clip: the neighbor's test is near the claim, the distant node's far below."""
+    """Full batches, canary at the clip: the neighbor's test is near the claim, the distant far below."""
     data = problem()
     plan = plan_for(DPDSGD, data, steps=5, z=1.5, rate=0.01)
-    found, _ = membership.audit_membership(
+    audits, _ = membership.audit_membership(
         plan, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
     )
-    assert 0.75 < found["neighbor"].tightness <= 1
-    assert found["distant"].tightness < 0.7 * found["neighbor"].tightness
-    assert found["colluders"].tightness >= 0.9 * found["neighbor"].tightness
+    assert 0.75 < audits["neighbor"].tightness <= 1
+    assert audits["distant"].tightness < 0.7 * audits["neighbor"].tightness
+    assert audits["colluders"].tightness >= 0.9 * audits["neighbor"].tightness
     exact = plan_for(ConsensusSGD, data, steps=5, z=1.5, rate=0.01)
-    found, _ = membership.audit_membership(
+    audits, _ = membership.audit_membership(
         exact, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
     )
-    assert not any(audit.refuted for audit in found.values())
-    assert found["distant"].epsilon_claimed < found["loss"].epsilon_claimed
-    assert found["distant"].tightness > 0.6
+    assert not any(audit.refuted for audit in audits.values())
+    assert audits["distant"].epsilon_claimed < audits["loss"].epsilon_claimed
+    assert audits["distant"].tightness > 0.6
 
 
 class Halved(SimulatedNoise):
@@ -173,15 +173,15 @@ def test_planted_noise_bugs_are_found_in_training(kind, caught):
 def test_a_broken_record_says_nothing_unless_the_guard_is_removed(guard):
     data = problem(canary="nan")
     plan = plan_for(DPDSGD, data, steps=3)
-    found, (inside, _) = membership.audit_membership(
+    audits, (inside, _) = membership.audit_membership(
         plan, NET, data, models=600, start=START, rng=np.random.default_rng(5), guard=guard, level=FAMILY,
         views={"neighbor": (1,)},
     )  # fmt: skip
     assert np.isnan(inside.losses).any() == (not guard)
-    assert found["loss"].refuted == found["neighbor"].refuted == (not guard)
+    assert audits["loss"].refuted == audits["neighbor"].refuted == (not guard)
 
 
-def test_bad_input():
+def test_invalid_input_is_refused():
     digits = load_digits()
     with pytest.raises(InvalidInput, match="1000 pictures"):
         membership.digits_problem(digits.images / 16, digits.target, records=1000)
@@ -197,14 +197,14 @@ def test_bad_input():
         membership.train_models(plan_for(DPDSGD, data), NET, data.merged(), **options)
 
 
-class Dealt:
-    """A source whose noisy gradients are given beforehand."""
+class FixedGradients:
+    """A source whose noisy gradients are fixed beforehand."""
 
     def __init__(self, steps, agents, width):
-        self.given = np.random.default_rng(3).normal(size=(steps, agents, width))
+        self.gradients = np.random.default_rng(3).normal(size=(steps, agents, width))
 
     def gradient_with_l2(self, theta, k):
-        return self.given[k]
+        return self.gradients[k]
 
 
 @pytest.mark.parametrize(("method", "times", "part"), [("dp_dsgd", 0, 0), ("dp_dsgt", 1, 1)])
@@ -215,7 +215,7 @@ def test_a_neighbor_adds_up_the_owners_noisy_gradients(method, times, part):
     from sottovoce.runners import run_stacked
 
     copies, agents, width, steps, rate = 2, 3, 4, 6, 0.5
-    source = Dealt(steps, copies * agents, width)
+    source = FixedGradients(steps, copies * agents, width)
     start = np.tile(np.arange(4.0), (copies * agents, 1))
     options = {"steps": steps, "learning_rate": rate, "clip_norm": 1.0, "adjacency": "user"}
     plans = {
@@ -227,8 +227,8 @@ def test_a_neighbor_adds_up_the_owners_noisy_gradients(method, times, part):
     tap = _Tap(lambda k: sv.protocols.Gossip(sv.graphs.path(3), 1), copies, direction, views, start[0], 0)
     run_stacked(plans[method].algorithm(source, start), tap.protocol, steps)
     parts = 1 if method == "dp_dsgd" else 2
-    found = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, times, part]
-    pulled = (source.given @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent
+    decoded = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, times, part]
+    pulled = (source.gradients @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent
     wanted = -rate * pulled.sum(axis=0) if method == "dp_dsgd" else pulled.sum(axis=0)
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    np.testing.assert_allclose(decoded, wanted, atol=1e-12)
     assert "distant" not in tap.decoded

@@ -13,9 +13,9 @@ References: [1] Nasr et al. 2023, "Tight auditing of differentially private mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,24 +24,16 @@ from sottovoce.accounting.accountant import account
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.accounting.observation.averaging import SingleAveraging
+from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.accounting.query import AccountablePlan
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.plan import Plan
 from sottovoce.attacks.bounds import LowerBound, lower_bound
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.noise.samplers import as_noise
+from sottovoce.leakage.view import GaussianView
+from sottovoce.noise.samplers import NoiseSource, as_noise
 from sottovoce.protocols import Protocol
-
-__all__ = [
-    "Audit",
-    "audit_averaging",
-    "audit_consensus",
-    "audit_outputs",
-    "audit_view",
-    "masked_views",
-    "published_claim",
-    "standard_views",
-    "views_of",
-]
 
 _FIT = 0.2  # share of the runs on which the discriminant is fitted
 _CHOOSE = 0.1  # next share, on which test and threshold are chosen; the rest is judged
@@ -49,7 +41,7 @@ _RIDGES = (1e-9, 1e-3, 1e-1)  # the first finds noise that cancels, the others s
 
 _BLOCK = 4096  # runs that pass through a protocol together: their rows stay in the processor's cache
 
-Release = Callable[[np.ndarray, Any, int], np.ndarray]
+Publish: TypeAlias = Callable[[np.ndarray, NoiseSource, int], np.ndarray]  # rows, noise, step: noisy rows
 
 
 @dataclass(frozen=True)
@@ -66,14 +58,6 @@ class Audit:
     Guarantees
     ----------
     If the claim is true, ``refuted`` is True with probability at most ``bound.level``.
-
-    Examples
-    --------
-    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
-    >>> claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
-    >>> bound = LowerBound(2.0, 0.9, 1e-2, 0.05, 0.0, True, 60, 100, 40, 100)
-    >>> Audit("everybody", claim, bound, 200).tightness
-    0.9
     """
 
     view: str
@@ -125,13 +109,19 @@ class Audit:
             return f"{sentence}; epsilon at delta {bound.delta:g} alone {epsilons} would not show it."
         return f"{sentence}, and so is epsilon at delta {bound.delta:g} {epsilons}."
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON-ready form."""
         return {
-            "view": self.view, "claim": self.guarantee.to_dict(), "label": self.guarantee.label,
-            "epsilon_claimed": self.epsilon_claimed, "mu_claimed": self.mu_claimed,
-            **self.bound.to_dict(), "tightness": self.tightness, "refuted": self.refuted, "runs": self.runs,
-        }  # fmt: skip
+            "view": self.view,
+            "claim": self.guarantee.to_dict(),
+            "label": self.guarantee.label,
+            "epsilon_claimed": self.epsilon_claimed,
+            "mu_claimed": self.mu_claimed,
+            **self.bound.to_dict(),
+            "tightness": self.tightness,
+            "refuted": self.refuted,
+            "runs": self.runs,
+        }
 
 
 def audit_view(
@@ -173,12 +163,8 @@ def audit_view(
         )
     alone = inside.shape[1] == 1  # one number has one direction: nothing to fit
     fit_in, fit_out = (0 if alone else max(2, int(_FIT * len(v))) for v in (inside, outside))
-    candidates = [(_scores(a)[fit_in:], _scores(b)[fit_out:]) for a, b in statistics]
-    if alone:
-        candidates.append((inside[:, 0], outside[:, 0]))
-    else:
-        for member, other in _discriminants(inside, outside, fit_in, fit_out):
-            candidates.append((member[fit_in:], other[fit_out:]))
+    scores = [(inside[:, 0], outside[:, 0])] if alone else _discriminants(inside, outside, fit_in, fit_out)
+    candidates = [(member[fit_in:], other[fit_out:]) for member, other in [*statistics, *scores]]
     by = "mu" if guarantee.curve.is_gaussian else "epsilon"
     share = _FIT if alone else _CHOOSE / (1 - _FIT)
     chosen, best = candidates[0], -np.inf
@@ -201,7 +187,7 @@ def audit_averaging(
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
     own_noise: bool = True,
-    release: Release | None = None,
+    release: Publish | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -232,32 +218,28 @@ def audit_averaging(
     if guarantee is None:
         guarantee = _claim(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
     noise = as_noise(rng)
-    publish = release or _simulated_release(noise_std)
     views, estimates = [], []
-    for step, shift in enumerate((sensitivity, 0.0)):
-        rows = np.zeros((protocol.n, half))
-        rows[user] = shift
-        noisy = publish(rows, noise, step)
+    for step, rows in _hypotheses(protocol, user, sensitivity, half):
+        noisy = (release or _simulated_release(noise_std))(rows, noise, step)
         observed = _observe(protocol, noisy, seen.observers, own_noise, noise, step)
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
     named = "node " + ", ".join(map(str, seen.observers))
     who = (named if seen.observers else "a tapper of all links") + f" about node {user}"
     statistics = [(estimates[0], estimates[1])]
-    return audit_view(
-        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
-    )
+    member, other = views
+    return audit_view(member, other, guarantee, view=who, statistics=statistics, delta=delta, level=level)
 
 
 def audit_consensus(
-    plan: Any,
+    plan: Plan,
     *,
     user: int,
     observers: int | Iterable[int],
     runs: int,
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
-    release: Release | None = None,
+    release: Publish | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -321,39 +303,26 @@ def audit_consensus(
         scores.append(score)
     who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {plan.steps} steps"
     statistics = [(scores[0], scores[1])]
-    return audit_view(
-        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
-    )
-
-
-def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
-    """Return the standard observers: a neighbor, the farthest node, two colluders."""
-    (u,) = _validate.nodes(user, network.n, "user")
-    if network.n < 4:
-        raise InvalidInput(f"the standard views need at least 4 nodes, got {network.n}.")
-    distance = np.asarray(network.distances_from(u))
-    order = sorted(range(network.n), key=lambda v: (distance[v], v))
-    far = order[-1]
-    second = order[-2]
-    return {
-        "neighbor": (int(order[1]),),
-        "distant node": (int(far),),
-        "two colluders": tuple(sorted((int(far), int(second)))),
-    }
+    member, other = views
+    return audit_view(member, other, guarantee, view=who, statistics=statistics, delta=delta, level=level)
 
 
 def views_of(protocol: Protocol, network: Network, user: int) -> dict[str, tuple[int, ...]]:
-    """Return the observers to audit over a protocol: `masked_views` of masked sums, else `standard_views`."""
-    return masked_views(protocol, user) if protocol.masked else standard_views(network, user)
+    """Return the observers to audit: a neighbor, the farthest node and two colluders.
 
-
-def masked_views(protocol: Protocol, user: int) -> dict[str, tuple[int, ...]]:
-    """Return the observers of masked sums: an outsider, one member, as many as are tolerated."""
-    (u,) = _validate.nodes(user, protocol.n, "user")
-    others = [v for v in range(protocol.n) if v != u]
-    views = {"tapper": (), "one member": tuple(others[:1])}
-    many = protocol.tolerate or 1
-    return views if many == 1 else {**views, f"{many} colluders": tuple(others[:many])}
+    Over masked sums they are an outsider, one member, and as many members as are tolerated.
+    """
+    (u,) = _validate.nodes(user, network.n, "user")
+    if protocol.masked:
+        others, many = [v for v in range(protocol.n) if v != u], protocol.tolerate or 1
+        views = {"tapper": (), "one member": tuple(others[:1])}
+        return views if many == 1 else {**views, f"{many} colluders": tuple(others[:many])}
+    if network.n < 4:
+        raise InvalidInput(f"the standard views need at least 4 nodes, got {network.n}.")
+    distance = network.distances_from(u)
+    order = sorted(range(network.n), key=lambda v: (distance[v], v))
+    two = (min(order[-2:]), max(order[-2:]))
+    return {"neighbor": (order[1],), "distant node": (order[-1],), "two colluders": two}
 
 
 def audit_outputs(
@@ -364,7 +333,7 @@ def audit_outputs(
     noise_std: float,
     runs: int,
     rng: np.random.Generator,
-    release: Release | None = None,
+    release: Publish | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -375,14 +344,22 @@ def audit_outputs(
     half = _validate.count(runs, "runs", minimum=20) // 2
     claim = account(SingleAveraging(protocol, sensitivity, noise_std), "central", observer=0, user=user)
     noise = as_noise(rng)
-    publish = release or _simulated_release(noise_std)
     scores = []
-    for step, shift in enumerate((sensitivity, 0.0)):
-        rows = np.zeros((protocol.n, half))
-        rows[user] = shift
-        scores.append(np.asarray(protocol.apply(publish(rows, noise, step), noise=noise, step=step))[0])
+    for step, rows in _hypotheses(protocol, user, sensitivity, half):
+        noisy = (release or _simulated_release(noise_std))(rows, noise, step)
+        scores.append(protocol.apply(noisy, noise=noise, step=step)[0])
     who = f"the public about node {user}"
     return audit_view(scores[0], scores[1], claim, view=who, delta=delta, level=level)
+
+
+def _hypotheses(
+    protocol: Protocol, user: int, sensitivity: float, runs: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the clean rows with and without the change of the user's value, one column per run."""
+    for step, shift in enumerate((sensitivity, 0.0)):
+        rows = np.zeros((protocol.n, runs))
+        rows[user] = shift
+        yield step, rows
 
 
 def _claim(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guarantee:
@@ -394,7 +371,7 @@ def _claim(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guar
     return account(plan, "colluders", colluders=observers, user=user)
 
 
-def _planned(plan: Any, agent: int, step: int) -> Any:
+def _planned(plan: Plan, agent: int, step: int) -> Release | None:
     """Return the release that a plan announced for one step of an agent; None where it has none."""
     releases = [r for r in plan.releases(agent) if r.covers(step, 0)]
     if len(releases) > 1 or any(r.count != 1 or r.mechanism != "gaussian" or r.joint for r in releases):
@@ -404,8 +381,8 @@ def _planned(plan: Any, agent: int, step: int) -> Any:
     return releases[0] if releases else None
 
 
-def _simulated_release(noise_std: float | Sequence[float]) -> Release:
-    def publish(rows: np.ndarray, noise: Any, step: int) -> np.ndarray:
+def _simulated_release(noise_std: float | Sequence[float]) -> Publish:
+    def publish(rows: np.ndarray, noise: NoiseSource, step: int) -> np.ndarray:
         std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
         if rows.shape[1] <= _BLOCK:
             return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
@@ -417,7 +394,12 @@ def _simulated_release(noise_std: float | Sequence[float]) -> Release:
 
 
 def _observe(
-    protocol: Protocol, rows: np.ndarray, observers: tuple[int, ...], own_noise: bool, noise: Any, step: int
+    protocol: Protocol,
+    rows: np.ndarray,
+    observers: tuple[int, ...],
+    own_noise: bool,
+    noise: NoiseSource,
+    step: int,
 ) -> np.ndarray:
     """Run the protocol; fresh noise, if it has any, is drawn by the same source, anew in every step."""
 
@@ -434,9 +416,9 @@ def _observe(
     return seen
 
 
-def _estimate(view: Any, observed: np.ndarray, user: int) -> np.ndarray:
+def _estimate(view: GaussianView, observed: np.ndarray, user: int) -> np.ndarray:
     """The observers' estimate of the user's value, a weighted sum of what they see; NaN for a broken run."""
-    weights = np.asarray(view.reconstruct(np.eye(len(observed))))[user]
+    weights = view.reconstruct(np.eye(len(observed)))[user]
     whole = np.isfinite(observed).all(axis=0)
     clean = observed if whole.all() else np.where(np.isfinite(observed), observed, 0.0)
     return np.where(whole, weights @ clean, np.nan)
@@ -477,10 +459,6 @@ def _promise(member: np.ndarray, other: np.ndarray, delta: float, by: str) -> fl
     return value + 1e-3 * gap  # where few runs prove nothing yet, the larger gap decides
 
 
-def _scores(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values, dtype=np.float64).ravel()
-
-
 def _matrix(values: np.ndarray) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 1:
@@ -494,8 +472,6 @@ def published_claim(
     network: Network, rounds: int, user: int, observers: tuple[int, ...], multiplier: float
 ) -> Guarantee:
     """Return equation (6) of the Muffliato paper as a claim, added over the observers."""
-    from sottovoce.accounting.published.formulas import published_loss
-
     if user in observers or not 0 <= user < network.n:
         raise InvalidInput(f"user must be a node that is not an observer, got {user}.")
     share = min(1.0, float(np.sum(published_loss(network, rounds=rounds)[user, list(observers)])))

@@ -17,21 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, log
-from typing import Any
 
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.errors import InvalidInput
-
-__all__ = [
-    "LowerBound",
-    "clopper_pearson",
-    "epsilon_lower",
-    "lower_bound",
-    "mu_lower",
-    "one_run_epsilon",
-]
 
 
 def clopper_pearson(successes: int, trials: int, level: float = 0.05) -> tuple[float, float]:
@@ -109,15 +100,14 @@ class LowerBound:
         """False positive rate on the counted part."""
         return self.fp / self.others
 
-    def refutes(self, guarantee: Any, at: tuple[float, ...] = ()) -> bool:
-        """Return whether the counts contradict a `Guarantee` at any point of its curve.
+    def refutes(self, guarantee: Guarantee) -> bool:
+        """Return whether the counts contradict a `Guarantee` at a point of its curve, epsilon from 0 to 20.
 
-        ``at`` lists the epsilons looked at; by default a grid from 0 to 20. The confidence is that of
-        the two rates, whatever the number of points, because every point uses the same two intervals.
+        The confidence is that of the two rates: every point uses the same two intervals.
         """
         tpr_low, _ = clopper_pearson(self.tp, self.members, self.level)
         _, fpr_high = clopper_pearson(self.fp, self.others, self.level)
-        for epsilon in at or (0.0, *np.geomspace(0.01, 20, 60).tolist()):
+        for epsilon in (0.0, *np.geomspace(0.01, 20, 60).tolist()):
             delta = float(guarantee.delta(epsilon))
             if tpr_low > exp(epsilon) * fpr_high + delta:
                 return True
@@ -125,13 +115,11 @@ class LowerBound:
                 return True
         return False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float]:
         """Return the JSON-ready form."""
-        return {
-            "epsilon_lower": self.epsilon, "mu_lower": self.mu, "delta": self.delta, "level": self.level,
-            "threshold": self.threshold, "above": self.above, "tpr": self.tpr, "fpr": self.fpr,
-            "members": self.members, "others": self.others,
-        }  # fmt: skip
+        names = ("delta", "level", "threshold", "above", "tpr", "fpr", "members", "others")
+        bounds = {"epsilon_lower": self.epsilon, "mu_lower": self.mu}
+        return bounds | {name: getattr(self, name) for name in names}
 
 
 def lower_bound(
@@ -163,7 +151,10 @@ def lower_bound(
     >>> 1.8 < bound.mu <= 2
     True
     """
-    inside, outside = (_scores(s) for s in (member_scores, other_scores))
+    inside, outside = (
+        np.where(np.isnan(scores), inf, scores)
+        for scores in (np.asarray(each, dtype=np.float64).ravel() for each in (member_scores, other_scores))
+    )
     share = _validate.probability(select, "select", zero=False, one=False)
     if by not in ("epsilon", "mu"):
         raise InvalidInput(f"by must be 'epsilon' or 'mu', got {by!r}.")
@@ -176,11 +167,8 @@ def lower_bound(
     inside, outside = inside[cut_in:], outside[cut_out:]
     tp, fp = (int(((s > threshold) if above else (s <= threshold)).sum()) for s in (inside, outside))
     counts = (tp, len(inside), fp, len(outside))
-    return LowerBound(
-        epsilon_lower(*counts, delta=delta, level=level),
-        mu_lower(*counts, level=level),
-        delta, level, float(threshold), above, *counts,
-    )  # fmt: skip
+    epsilon, mu = epsilon_lower(*counts, delta=delta, level=level), mu_lower(*counts, level=level)
+    return LowerBound(epsilon, mu, delta, level, float(threshold), above, *counts)
 
 
 def one_run_epsilon(
@@ -266,11 +254,6 @@ def _wilson(k: np.ndarray, n: int, z: float) -> np.ndarray:
     center = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return np.clip(center + half, 1e-12, 1 - 1e-12)
-
-
-def _scores(values: np.ndarray) -> np.ndarray:
-    scores = np.asarray(values, dtype=np.float64).ravel()
-    return np.where(np.isnan(scores), inf, scores)
 
 
 def _log_ratio(numerator: float, denominator: float) -> float:

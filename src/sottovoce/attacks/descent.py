@@ -21,18 +21,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TypeAlias
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
+from sottovoce.attacks.gossip import exact_entries
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.leakage import modular_linalg
 from sottovoce.protocols import Gossip, LinearProtocol
 
-__all__ = ["GradientAttack", "Transcript", "gradient_attack", "run_descent"]
+GradientFunction: TypeAlias = Callable[[np.ndarray, int], np.ndarray]  # (n, dim) models and step
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,41 +88,20 @@ class GradientAttack:
         best = max(rank for rank, _ in answers)
         return next(nodes for rank, nodes in answers if rank == best)
 
-    def gradients(
-        self,
-        seen: Transcript,
-        initial: np.ndarray,
-        learning_rate: float,
-        method: Literal["gls", "ls"] = "gls",
-        ridge: float = 0.0,
-    ) -> np.ndarray:
+    def gradients(self, seen: Transcript, initial: np.ndarray, learning_rate: float) -> np.ndarray:
         """Return the estimated gradients ``(n, dim)``; NaN for attackers and for unidentifiable nodes.
 
-        Parameters
-        ----------
-        seen : what the attackers received and computed.
-        initial : the common first model ``(dim,)``.
-        learning_rate : the learning rate.
-        method : "gls" weighs the messages by the right covariance, "ls" treats them alike.
-        ridge : relative cut below which a direction of the system is left out.
+        ``initial`` is the common first model ``(dim,)``. Messages are weighed by their covariance.
         """
         nu = _validate.positive(learning_rate, "learning_rate")
         clean = self._without_own(seen, np.asarray(initial, dtype=np.float64))
         estimate = np.full((self.protocol.n, clean.shape[1]), np.nan)
-        estimate[list(self.targets)] = self.solver(method, ridge) @ clean / -nu
+        left, size, _ = self._factors
+        solver = np.linalg.pinv(self.whitened, rcond=1e-13) @ (left / size).T
+        estimate[list(self.targets)] = solver @ clean / -nu
         hidden = sorted(set(range(self.protocol.n)) - set(self.identifiable))
         estimate[hidden] = np.nan
         return estimate
-
-    def solver(self, method: Literal["gls", "ls"] = "gls", ridge: float = 0.0) -> np.ndarray:
-        """Return the matrix ``(targets, messages)`` that maps clean messages to contributions."""
-        if method == "ls":
-            return np.linalg.pinv(self.knowledge, rcond=max(ridge, 1e-14))
-        if method != "gls":
-            raise InvalidInput(f"method must be 'gls' or 'ls', got {method!r}.")
-        left, size, right = self._factors
-        whitened = right.reshape(len(size), self.steps, -1).sum(axis=1)
-        return np.linalg.pinv(whitened, rcond=max(ridge, 1e-13)) @ (left / size).T
 
     def variance(self, noise_std: float = 1.0) -> np.ndarray:
         """Return the variance ``(n,)`` of the estimate of each contribution per coordinate.
@@ -129,25 +109,21 @@ class GradientAttack:
         ``noise_std`` is that of the fluctuations of one contribution; infinite where not identifiable,
         zero for the attackers themselves.
         """
-        _, size, right = self._factors
-        whitened = right.reshape(len(size), self.steps, -1).sum(axis=1)
         out = np.full(self.protocol.n, np.inf)
-        spread = np.linalg.pinv(whitened, rcond=1e-13)
+        spread = np.linalg.pinv(self.whitened, rcond=1e-13)
         out[list(self.targets)] = np.sum(spread**2, axis=1) * noise_std**2
         hidden = sorted(set(self.targets) - set(self.identifiable))
         out[hidden], out[list(self.attackers)] = np.inf, 0.0
         return out
 
-    def information(self) -> np.ndarray:
-        """Return ``k_u^T S^+ k_u`` per node: mu^2 for a constant unit shift, the other gradients known.
+    @property
+    def whitened(self) -> np.ndarray:
+        """The matrix ``(directions, targets)`` of constant gradients, in units of the fluctuations.
 
-        It is what the accountant calls ``1^T H 1``; attack and accountant must agree on it.
+        The squares of a column add up to ``mu^2`` of a constant unit shift, the other gradients known.
         """
         _, size, right = self._factors
-        whitened = right.reshape(len(size), self.steps, -1).sum(axis=1)
-        out = np.zeros(self.protocol.n)
-        out[list(self.targets)] = np.sum(whitened**2, axis=0)
-        return out
+        return right.reshape(len(size), self.steps, -1).sum(axis=1)
 
     @cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -226,8 +202,7 @@ def gradient_attack(
     if not protocol.plain:
         raise InvalidInput(
             "the attack on descent needs a linear protocol without memory or fresh noise, got "
-            f"{getattr(protocol, 'name', type(protocol).__name__)!r}; plain gossip has the same span as "
-            "Chebyshev."
+            f"{protocol.name!r}; plain gossip has the same span as Chebyshev."
         )
     total = _validate.count(steps, "steps")
     chosen = _validate.nodes(attackers, protocol.n, "attackers")
@@ -242,13 +217,13 @@ def gradient_attack(
 
 def run_descent(
     attack: GradientAttack,
-    gradients: Callable[[np.ndarray, int], np.ndarray],
+    gradients: GradientFunction,
     models: np.ndarray,
     learning_rate: float,
     rng: np.random.Generator | None = None,
     noise_std: float = 0.0,
 ) -> Transcript:
-    """Run decentralized gradient descent, by Muffliato-SGD's text, and return what the attackers see of it.
+    """Run decentralized gradient descent (Muffliato-SGD) and return what the attackers see of it.
 
     Parameters
     ----------
@@ -264,27 +239,25 @@ def run_descent(
     for t, k, w in attack.messages:
         wanted.setdefault((t, k), []).append(w)
     received, mine = [], []
-    text = muffliato_sgd(_Asked(gradients, rng, noise_std), start, lambda t: learning_rate)
-    state = text.init()
+    source = _ClearGradients(gradients, rng, noise_std)
+    algorithm = muffliato_sgd(source, start, lambda t: learning_rate)
+    state = algorithm.init()
     for t in range(attack.steps):
-        rows = text.message(state, t)
+        rows = algorithm.message(state, t)
         for k in range(protocol.rounds):
             received.append(rows[wanted.get((t, k), [])])
             mine.append(rows[own])
             rows = protocol.matrix(k) @ rows
-        state = text.update(state, rows, t)
+        state = algorithm.update(state, rows, t)
     shape = (attack.steps, protocol.rounds, len(own), start.shape[1])
     return Transcript(np.concatenate(received), np.reshape(mine, shape))
 
 
-class _Asked:
+class _ClearGradients:
     """The victims' gradients for the library's algorithm, without a mechanism: nothing is protected here."""
 
     def __init__(
-        self,
-        gradients: Callable[[np.ndarray, int], np.ndarray],
-        rng: np.random.Generator | None,
-        noise_std: float,
+        self, gradients: GradientFunction, rng: np.random.Generator | None, noise_std: float
     ) -> None:
         self._gradients, self._rng, self._std = gradients, rng, noise_std
 
@@ -328,9 +301,6 @@ def _responses(
 
 def _block(protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int) -> modular_linalg.Residues:
     """Return the targets' block of round ``k`` as residues of the rational weights."""
-    matrix = protocol.matrix(k)
-    residues = modular_linalg.residues(modular_linalg.rational_entries(matrix), prime)
-    marks = matrix.copy()
-    marks.data = np.arange(1.0, matrix.nnz + 1)
-    inner = marks[list(targets)][:, list(targets)]
-    return inner.indptr, inner.indices, residues[inner.data.astype(np.int64) - 1]
+    inner = list(targets)
+    block, entries = exact_entries(protocol.matrix(k), lambda places: places[inner][:, inner])
+    return block.indptr, block.indices, modular_linalg.residues(entries, prime)

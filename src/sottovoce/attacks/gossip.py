@@ -16,13 +16,15 @@ Departures from [1]: any linear protocol, exact arithmetic modulo primes instead
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
@@ -41,11 +43,7 @@ _EXACT_COEFFICIENTS = 20_000  # coefficients of combinations that are lifted to 
 def reconstruct_gossip(network: Network, attackers: int | Iterable[int], rounds: int) -> set[int]:
     """Return the nodes whose value the attackers compute after ``rounds`` rounds of gossip.
 
-    Parameters
-    ----------
-    network : the graph and its gossip weights, known to the attackers.
-    attackers : one node or several that share what they see; they are not in the answer.
-    rounds : number of rounds.
+    ``attackers`` is one node or several that share what they see; they are not in the answer.
 
     Examples
     --------
@@ -115,29 +113,13 @@ class Reconstruction:
         close = _certain(self.protocol.view(self.attackers))
         return tuple(u for u in close.tolist() if u not in self.attackers and u not in self.nodes)
 
-    def values(self, observations: Any) -> dict[int, np.ndarray]:
+    def values(self, observations: ArrayLike) -> dict[int, np.ndarray]:
         """Return the determined rows, from observations in the order of `GaussianView.messages`.
 
         On a noisy run these are value plus noise.
         """
         estimate = self.protocol.view(self.attackers).reconstruct(observations)
         return {u: estimate[u] for u in self.nodes}
-
-    def combined(self, observations: Any) -> np.ndarray:
-        """Return the value ``(len(combinations), dim)`` of every known combination."""
-        estimate = self.protocol.view(self.attackers).reconstruct(observations)
-        rows = [c.value(estimate) for c in self.combinations]
-        return np.array(rows).reshape(len(rows), estimate.shape[1])
-
-    def amplification(self) -> dict[int, float]:
-        """Return, per determined node, by how much an error in the observations grows in its value.
-
-        Rounding the messages to a relative ``r`` leaves an error of about ``r`` times this number: it
-        says which reconstructions survive 32-bit messages.
-        """
-        view = self.protocol.view(self.attackers)
-        solve = view.reconstruct(np.eye(len(view.messages)))
-        return {u: float(np.linalg.norm(solve[u])) for u in self.nodes}
 
 
 def gossip_attack(
@@ -222,7 +204,7 @@ class _Solver:
         self._plain = protocol.same_messages
         first = self._plain.matrix(0)
         self._fixed = all(self._plain.matrix(t) is first for t in range(1, self._plain.rounds))
-        self._entries: dict[int, tuple[Any, list[Fraction]]] = {}
+        self._entries: dict[int, tuple[sparse.csr_array, list[Fraction]]] = {}
         self._residues: dict[tuple[int, int], np.ndarray] = {}
 
     def work(self, attackers: tuple[int, ...]) -> float:
@@ -263,21 +245,26 @@ class _Solver:
 
     def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular_linalg.Residues:
         if t not in self._entries:
-            matrix = self._plain.matrix(t)
-            if transposed:
-                # the entries keep their rational values: convert first, then permute
-                marks = matrix.copy()
-                marks.data = np.arange(1.0, matrix.nnz + 1)
-                flipped = marks.T.tocsr()
-                entries = modular_linalg.rational_entries(matrix)
-                order = flipped.data.astype(np.int64) - 1
-                self._entries[t] = flipped, [entries[i] for i in order.tolist()]
-            else:
-                self._entries[t] = matrix, modular_linalg.rational_entries(matrix)
+            select = (lambda places: places.T.tocsr()) if transposed else (lambda places: places)
+            self._entries[t] = exact_entries(self._plain.matrix(t), select)
         matrix, entries = self._entries[t]
         if (t, prime) not in self._residues:
             self._residues[t, prime] = modular_linalg.residues(entries, prime)
         return matrix.indptr, matrix.indices, self._residues[t, prime]
+
+
+def exact_entries(
+    matrix: sparse.csr_array, select: Callable[[sparse.csr_array], sparse.csr_array]
+) -> tuple[sparse.csr_array, list[Fraction]]:
+    """Return a part of a matrix, or its transpose, and the rational values of its entries.
+
+    Weights are read as rationals with the whole row at hand, so before anything is selected.
+    """
+    places = matrix.copy()
+    places.data = np.arange(1.0, matrix.nnz + 1)
+    part = select(places)
+    entries = modular_linalg.rational_entries(matrix)
+    return part, [entries[int(place) - 1] for place in part.data]
 
 
 def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Combination, ...]:
@@ -300,28 +287,23 @@ def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Co
         if len(used) in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80):
             now = _lift(forms, used)
             if now == lifted and None not in now:
-                return _as_combinations(now, forms[0])
+                coefficients: list[dict[int, Fraction]] = [{} for _ in forms[0]]
+                for (i, j), value in zip(np.argwhere(forms[0] != 0).tolist(), now, strict=True):
+                    coefficients[i][j] = cast(Fraction, value)
+                return tuple(map(Combination, coefficients))
             lifted = now
     return _floating_combinations(solver.protocol, attackers, _decide_exactly(solver, attackers).nodes)
 
 
 def _lift(forms: list[np.ndarray], primes: list[int]) -> list[Fraction | None]:
-    where = np.argwhere(forms[0] != 0)
-    memory: dict[tuple[int, ...], Fraction | None] = {}
-    lifted = []
-    for i, j in where.tolist():
+    lifted: dict[tuple[int, ...], Fraction | None] = {}
+    coefficients = []
+    for i, j in np.argwhere(forms[0] != 0).tolist():
         values = tuple(int(form[i, j]) for form in forms)
-        if values not in memory:
-            memory[values] = modular_linalg.rational_from_residues(values, primes)
-        lifted.append(memory[values])
-    return lifted
-
-
-def _as_combinations(lifted: list[Any], form: np.ndarray) -> tuple[Combination, ...]:
-    rows: list[dict[int, Any]] = [{} for _ in range(len(form))]
-    for (i, j), coefficient in zip(np.argwhere(form != 0).tolist(), lifted, strict=True):
-        rows[i][j] = coefficient
-    return tuple(Combination(row) for row in rows)
+        if values not in lifted:
+            lifted[values] = modular_linalg.rational_from_residues(values, primes)
+        coefficients.append(lifted[values])
+    return coefficients
 
 
 def _floating_combinations(

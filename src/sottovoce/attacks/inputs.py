@@ -1,8 +1,8 @@
 """From models on the wire to pictures: descent, gradients of everybody, inputs of everybody.
 
 Each node holds one record. The attackers watch decentralized gradient descent, solve for the gradients
-(`attacks.dgd`), and turn every gradient back into the record it came from (`attacks.inversion`): in closed
-form for softmax regression, by search for networks.
+(`descent`), and turn every gradient back into the record it came from (`inversion`): in closed form for
+softmax regression, by search for networks.
 
 References: Bellet, talk "Privacy in decentralized machine learning", 2024, figures 4 and 5 (El Mrini,
 Cyffers, Bellet 2024).
@@ -10,20 +10,22 @@ Cyffers, Bellet 2024).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.attacks import inversion
-from sottovoce.attacks.descent import GradientAttack, gradient_attack, run_descent
+from sottovoce.attacks.descent import GradientAttack, GradientFunction, gradient_attack, run_descent
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.protocols import LinearProtocol
 
-__all__ = ["InputAttack", "attack_network", "attack_softmax"]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 SUCCESS = 10.0  # decibels: the threshold of the talk
 
@@ -41,7 +43,7 @@ class InputAttack:
     grey : ``(n,)``, the score of the best constant picture: what knowing nothing but its mean gives.
     """
 
-    attack: Any
+    attack: GradientAttack
     inputs: np.ndarray
     labels: np.ndarray
     psnr: np.ndarray
@@ -57,15 +59,19 @@ class InputAttack:
         """Share of the targets recovered."""
         return len(self.recovered) / len(self.attack.targets)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON-ready form, without the pictures."""
         return {
-            "attackers": list(self.attack.attackers), "steps": self.attack.steps,
-            "identifiable": list(self.attack.identifiable), "recovered": list(self.recovered),
-            "count": len(self.recovered), "success_rate": self.success_rate,
-            "psnr": [None if not np.isfinite(p) else float(p) for p in self.psnr],
-            "psnr_of_grey": self.grey.tolist(), "labels": self.labels.tolist(),
-        }  # fmt: skip
+            "attackers": list(self.attack.attackers),
+            "steps": self.attack.steps,
+            "identifiable": list(self.attack.identifiable),
+            "recovered": list(self.recovered),
+            "count": len(self.recovered),
+            "success_rate": self.success_rate,
+            "psnr": [float(p) if np.isfinite(p) else None for p in self.psnr],
+            "psnr_of_grey": self.grey.tolist(),
+            "labels": self.labels.tolist(),
+        }
 
 
 def attack_softmax(
@@ -98,10 +104,10 @@ def attack_softmax(
     gradients = attack.gradients(seen, start[0], learning_rate).reshape(len(flat), count, -1)
     solved = list(attack.identifiable)
     estimates = np.full(flat.shape, np.nan)
-    classes_found = np.full(len(flat), -1)
+    recovered_labels = np.full(len(flat), -1)
     inverted = inversion.invert_linear(gradients[solved, :, :-1], gradients[solved, :, -1])
-    estimates[solved], classes_found[solved] = np.clip(inverted.inputs, 0.0, 1.0), inverted.labels
-    return _scored(attack, estimates.reshape(pixels.shape), classes_found, pixels)
+    estimates[solved], recovered_labels[solved] = np.clip(inverted.inputs, 0.0, 1.0), inverted.labels
+    return _scored(attack, estimates.reshape(pixels.shape), recovered_labels, pixels)
 
 
 def attack_network(
@@ -109,13 +115,13 @@ def attack_network(
     attackers: int | Iterable[int],
     images: np.ndarray,
     labels: np.ndarray,
-    model: Any,
+    model: nn.Module,
     *,
     steps: int,
     learning_rate: float,
     rng: np.random.Generator,
     noise_std: float = 0.0,
-    **search: Any,
+    **search: object,
 ) -> InputAttack:
     """Attack a torch network, one picture per node; the pictures are searched by their gradients.
 
@@ -129,17 +135,39 @@ def attack_network(
     recovered = attack.gradients(seen, start, learning_rate)
     solved = list(attack.identifiable)
     estimates = np.full(pixels.shape, np.nan)
-    classes_found = np.full(len(pixels), -1)
-    classes_found[solved] = inversion.labels_from_gradients(model, recovered[solved])
+    recovered_labels = np.full(len(pixels), -1)
+    recovered_labels[solved] = inversion.labels_from_gradients(model, recovered[solved])
     estimates[solved], _ = inversion.invert_gradients(
-        model, recovered[solved], pixels.shape[1:], rng=rng, labels=classes_found[solved], **search
+        model,
+        recovered[solved],
+        pixels.shape[1:],
+        rng=rng,
+        labels=recovered_labels[solved],
+        **search,  # type: ignore[arg-type]
     )
-    return _scored(attack, estimates, classes_found, pixels)
+    return _scored(attack, estimates, recovered_labels, pixels)
 
 
-def softmax_gradients(
-    images: np.ndarray, labels: np.ndarray, classes: int
-) -> Callable[[np.ndarray, int], np.ndarray]:
+def draw_pictures(data: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``n`` different pictures, channels first, with values in [0, 1], and their labels."""
+    if data == "digits":
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        images, labels = digits.images[:, None] / 16.0, digits.target
+    elif data in ("mnist", "cifar10"):
+        from sottovoce.data.images import load_images
+
+        loaded = load_images(data)
+        images, labels = loaded.x, loaded.y
+    else:
+        raise InvalidInput(f"pictures come from digits, mnist or cifar10, got {data!r}.")
+    chosen = rng.choice(len(images), n, replace=False)
+    picked = images[chosen].astype(np.float64)
+    return picked / 255.0 if images.dtype == np.uint8 else picked, labels[chosen].astype(np.int64)
+
+
+def softmax_gradients(images: np.ndarray, labels: np.ndarray, classes: int) -> GradientFunction:
     """Return the gradient function of softmax regression with bias, one record per node."""
     n, dim = images.shape
     target = np.eye(classes)[labels]
@@ -158,11 +186,9 @@ def softmax_gradients(
 
 
 def module_gradients(
-    model: Any, images: np.ndarray, labels: np.ndarray
-) -> tuple[Callable[[np.ndarray, int], np.ndarray], np.ndarray]:
+    model: nn.Module, images: np.ndarray, labels: np.ndarray
+) -> tuple[GradientFunction, np.ndarray]:
     """Return the gradient function of a torch module in double precision, and its present parameters."""
-    import copy
-
     torch = inversion.required_torch()
     from torch.func import functional_call, grad, vmap
 
@@ -170,7 +196,7 @@ def module_gradients(
     layout = [(name, p.shape, p.numel()) for name, p in double.named_parameters()]
     x, y = torch.as_tensor(images, dtype=torch.float64), torch.as_tensor(labels, dtype=torch.long)
 
-    def loss(row: Any, image: Any, label: Any) -> Any:
+    def loss(row: Tensor, image: Tensor, label: Tensor) -> Tensor:
         parts = torch.split(row, [size for _, _, size in layout])
         named = {name: part.view(shape) for (name, shape, _), part in zip(layout, parts, strict=True)}
         logits = functional_call(double, named, (image[None],))
@@ -198,8 +224,7 @@ def _records(images: np.ndarray, labels: np.ndarray, n: int) -> tuple[np.ndarray
 def _scored(
     attack: GradientAttack, estimates: np.ndarray, labels: np.ndarray, truth: np.ndarray
 ) -> InputAttack:
-    grey = np.broadcast_to(
-        truth.reshape(len(truth), -1).mean(axis=1).reshape((-1,) + (1,) * (truth.ndim - 1)), truth.shape
-    )
+    mean = truth.reshape(len(truth), -1).mean(axis=1)
+    grey = np.broadcast_to(mean.reshape(-1, *[1] * (truth.ndim - 1)), truth.shape)
     scores = inversion.psnr(estimates, truth)
     return InputAttack(attack, estimates, labels, scores, inversion.psnr(grey, truth))

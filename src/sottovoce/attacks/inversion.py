@@ -15,14 +15,17 @@ Departures from [1]: all targets are searched together as one batch.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput, MissingDependency
 
-__all__ = ["LinearInversion", "input_direction", "invert_gradients", "invert_linear", "psnr"]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 class LinearInversion(NamedTuple):
@@ -32,7 +35,7 @@ class LinearInversion(NamedTuple):
     labels: np.ndarray
 
 
-def invert_linear(weight_gradient: np.ndarray, bias_gradient: np.ndarray | None) -> LinearInversion:
+def invert_linear(weight_gradient: np.ndarray, bias_gradient: np.ndarray) -> LinearInversion:
     """Return the input of a linear or softmax layer from its gradient, in closed form.
 
     Parameters
@@ -46,11 +49,6 @@ def invert_linear(weight_gradient: np.ndarray, bias_gradient: np.ndarray | None)
     bias gradient is negative. A gradient averaged over several records gives a weighted mix of them. A
     zero gradient carries nothing and gives NaN.
     """
-    if bias_gradient is None:
-        raise InvalidInput(
-            "the closed form divides by the gradient of the bias, but this model has no bias; "
-            "input_direction gives the input up to its length."
-        )
     weights, bias = np.asarray(weight_gradient, dtype=np.float64), np.asarray(bias_gradient, np.float64)
     if weights.ndim < 2 or weights.shape[:-1] != bias.shape:
         raise InvalidInput(
@@ -63,17 +61,6 @@ def invert_linear(weight_gradient: np.ndarray, bias_gradient: np.ndarray | None)
     inputs = np.full(numerator.shape, np.nan)
     np.divide(numerator, denominator, out=inputs, where=denominator != 0)
     return LinearInversion(inputs, np.argmin(bias, axis=-1))
-
-
-def input_direction(weight_gradient: np.ndarray) -> np.ndarray:
-    """Return the input of a linear layer without bias, up to sign and length: a unit vector.
-
-    The gradient is an outer product, so its leading right singular vector points along the input; the
-    sign is chosen so that the entries sum to a positive number, as pixels do.
-    """
-    matrix = np.atleast_2d(np.asarray(weight_gradient, dtype=np.float64))
-    direction = np.linalg.svd(matrix, full_matrices=False)[2][0]
-    return direction if direction.sum() >= 0 else -direction
 
 
 def psnr(estimate: np.ndarray, truth: np.ndarray, data_range: float = 1.0) -> np.ndarray:
@@ -94,7 +81,7 @@ def psnr(estimate: np.ndarray, truth: np.ndarray, data_range: float = 1.0) -> np
 
 
 def invert_gradients(
-    model: Any,
+    model: nn.Module,
     gradients: np.ndarray,
     shape: tuple[int, ...],
     *,
@@ -124,46 +111,47 @@ def invert_gradients(
     Returns
     -------
     images ``(n, *shape)`` and the cosine distance ``(n,)`` reached.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
-    >>> gradient = np.ones((1, 10))
-    >>> images, distance = invert_gradients(
-    ...     model, gradient, (1, 2, 2), rng=np.random.default_rng(0), labels=[0], iterations=8
-    ... )
-    >>> images.shape, distance.shape
-    ((1, 1, 2, 2), (1,))
     """
     torch = required_torch()
     targets = torch.as_tensor(np.atleast_2d(gradients), dtype=torch.float32)
-    parameters = dict(model.named_parameters())
-    total = sum(p.numel() for p in parameters.values())
+    total = sum(p.numel() for p in model.parameters())
     if targets.shape[1] != total:
         raise InvalidInput(f"gradients must have {total} columns, one per parameter, got {targets.shape[1]}.")
     if labels is None:
         labels = labels_from_gradients(model, gradients)
-    wanted = torch.as_tensor(np.asarray(labels), dtype=torch.long)
+    classes = torch.as_tensor(np.asarray(labels), dtype=torch.long)
     targets = targets / targets.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    best_images, best = None, None
+    distance = _cosine_distance(model, targets, classes)
+    milestones = [iterations * k // 8 for k in (3, 5, 7)]
+
+    def objective(images: Tensor) -> Tensor:
+        return distance(images) + tv * _variation(images)
+
+    best_images, best, reached = np.empty(0), np.full(len(targets), np.inf), np.full(len(targets), np.nan)
     for _ in range(_validate.count(restarts, "restarts")):
         start = rng.uniform(*box, size=(len(targets), *shape)).astype(np.float32)
-        images, objective, distance = _search(
-            model, targets, wanted, torch.as_tensor(start), iterations, learning_rate, tv, signed, box
-        )
-        if best is None or best_images is None:
-            best_images, best = images, (objective, distance)
-            continue
-        better = objective < best[0]
-        best_images[better] = images[better]
-        best = (np.minimum(objective, best[0]), np.where(better, distance, best[1]))
-    assert best_images is not None
-    assert best is not None
-    return best_images, best[1]
+        images = torch.as_tensor(start).clone().requires_grad_(True)
+        optimizer = torch.optim.Adam([images], lr=learning_rate)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
+        for _ in range(iterations):
+            (images.grad,) = torch.autograd.grad(objective(images).sum(), images)
+            if signed:
+                images.grad.sign_()
+            optimizer.step()
+            schedule.step()
+            with torch.no_grad():
+                images.clamp_(*box)
+        with torch.no_grad():
+            value = objective(images).numpy()
+            best_images = best_images if best_images.size else images.detach().numpy().copy()
+            better = value < best
+            best_images[better] = images.detach().numpy()[better]
+            best = np.where(better, value, best)
+            reached = np.where(better, distance(images).numpy(), reached)
+    return best_images, reached
 
 
-def labels_from_gradients(model: Any, gradients: np.ndarray) -> np.ndarray:
+def labels_from_gradients(model: nn.Module, gradients: np.ndarray) -> np.ndarray:
     """Return the class of each record: the negative entry of the last bias gradient."""
     parameters = list(model.named_parameters())
     name, last = parameters[-1]
@@ -175,59 +163,34 @@ def labels_from_gradients(model: Any, gradients: np.ndarray) -> np.ndarray:
     return np.argmin(np.atleast_2d(gradients)[:, -last.numel() :], axis=1)
 
 
-def _search(
-    model: Any,
-    targets: Any,
-    labels: Any,
-    images: Any,
-    iterations: int,
-    learning_rate: float,
-    tv: float,
-    signed: bool,
-    box: tuple[float, float],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cosine_distance(model: nn.Module, targets: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function from images to the cosine distances of their gradients from the targets."""
     torch = required_torch()
     from torch.func import functional_call, grad, vmap
 
     parameters = {k: p.detach() for k, p in model.named_parameters()}
 
-    def loss(params: Any, image: Any, label: Any) -> Any:
+    def loss(params: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, params, (image[None],))
         return torch.nn.functional.cross_entropy(logits, label[None])
 
     per_image = vmap(grad(loss), in_dims=(None, 0, 0))
 
-    def distance(x: Any) -> Any:
-        parts = per_image(parameters, x, labels)
-        flat = torch.cat([p.reshape(len(x), -1) for p in parts.values()], dim=1)
+    def distance(images: Tensor) -> Tensor:
+        parts = per_image(parameters, images, labels)
+        flat = torch.cat([p.reshape(len(images), -1) for p in parts.values()], dim=1)
         return 1 - (flat * targets).sum(1) / flat.norm(dim=1).clamp_min(1e-30)
 
-    images = images.clone().requires_grad_(True)
-    optimizer = torch.optim.Adam([images], lr=learning_rate)
-    milestones = [iterations * k // 8 for k in (3, 5, 7)]
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
-    for _ in range(iterations):
-        objective = (distance(images) + tv * _variation(images)).sum()
-        (images.grad,) = torch.autograd.grad(objective, images)
-        if signed:
-            images.grad.sign_()
-        optimizer.step()
-        schedule.step()
-        with torch.no_grad():
-            images.clamp_(*box)
-    with torch.no_grad():
-        reached = distance(images)
-        objective = reached + tv * _variation(images)
-    return images.detach().numpy().copy(), objective.numpy(), reached.numpy()
+    return distance
 
 
-def _variation(x: Any) -> Any:
+def _variation(x: Tensor) -> Tensor:
     across = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1)
     down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1)
     return across + down
 
 
-def required_torch() -> Any:
+def required_torch() -> ModuleType:
     """Return torch, or say what to install."""
     try:
         import torch

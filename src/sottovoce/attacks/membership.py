@@ -2,7 +2,7 @@
 
 The setting is that of [1], Appendix D: three hundred digits of the classes 0, 1 and 2, one class per agent,
 and a blank picture labeled 0 that the first agent may or may not hold. All models are trained as one
-stacked computation by the library's own algorithm texts: the agents axis is (models x agents), the protocol
+stacked computation by the library's own algorithms: the agents axis is (models x agents), the protocol
 is applied to every model by `Replicated`, noise comes from the library's noise source, and the claim that
 is audited is the one the plan prints. Two kinds of evidence are looked at: the loss of the trained model
 on the record, as in [1], and the messages themselves (white box), as an observer of the network sees them,
@@ -17,21 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce import _validate
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.attacks.audit import Audit, audit_view
 from sottovoce.attacks.small_net import SmallNet
 from sottovoce.errors import InvalidInput
+from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import SimulatedNoise
-from sottovoce.protocols import Protocol, Replicated
+from sottovoce.noise.samplers import NoiseSource, SimulatedNoise
+from sottovoce.protocols import LinearProtocol, NodeState, Protocol, as_linear
+from sottovoce.protocols.base import Nodes, Noise
 from sottovoce.runners import run_stacked
 
-__all__ = ["MembershipProblem", "Trained", "audit_membership", "digits_problem", "train_models"]
+_TOGETHER = 1000  # copies that are trained as one array
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +139,6 @@ class CopiesQuery:
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Do nothing: these sums draw no random numbers."""
 
-    def add_records(self, owner: int, images: np.ndarray, labels: np.ndarray, is_member: np.ndarray) -> None:
-        """Give further records to one agent, those that ``is_member`` marks."""
-        n = len(self.patches)
-        more = np.broadcast_to(self.net.patches(images), (n, len(images), *self.patches.shape[2:]))
-        self.patches = np.concatenate([self.patches, more], axis=1)
-        self.labels = np.concatenate([self.labels, np.tile(np.asarray(labels), (n, 1))], axis=1)
-        extra = np.zeros((n, len(images)), dtype=bool)
-        extra[owner] = is_member
-        self.is_member = np.concatenate([self.is_member, extra], axis=1)
-
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
@@ -156,19 +148,14 @@ class CopiesQuery:
         drawn = np.zeros((len(rows), self.is_member.shape[1]), dtype=bool)
         lengths = [len(batch) for batch in batches]
         drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(batches)] = True
+        present = drawn & self.is_member[agents]
         return self.net.clipped_sums(
-            theta,
-            agents,
-            self.patches,
-            self.labels,
-            drawn & self.is_member[agents],
-            clip_norm,
-            guard=self.guard,
+            theta, agents, self.patches, self.labels, present, clip_norm, guard=self.guard
         )
 
 
 def train_models(
-    plan: Any,
+    plan: GradientPlan,
     net: SmallNet,
     problem: MembershipProblem,
     *,
@@ -177,10 +164,8 @@ def train_models(
     start: np.ndarray,
     rng: np.random.Generator,
     views: Mapping[str, tuple[int, ...]] | None = None,
-    chunk: int = 1000,
     guard: bool = True,
-    noise: Any = None,
-    progress: Callable[[int], None] | None = None,
+    noise: NoiseSource | None = None,
 ) -> Trained:
     """Train ``models`` copies of a plan on the problem and return what an attacker looks at.
 
@@ -192,26 +177,25 @@ def train_models(
     views : by name, the observers whose messages are recorded.
     noise : a noise source; by default simulated, seeded from ``rng``.
     """
-    if getattr(plan, "adjacency", None) != "add-remove":
+    if plan.adjacency != "add-remove":
         raise InvalidInput("a membership audit adds or removes one record; make the plan with add-remove.")
     if plan.n != problem.agents:
         raise InvalidInput(f"the plan has {plan.n} agents, the problem {problem.agents}.")
     source = SimulatedNoise(int(rng.integers(2**62))) if noise is None else noise
     batches = int(rng.integers(2**62))
+    assert plan.clip_norm is not None
     direction = _pull(net, problem, start, plan.clip_norm)
     losses: list[np.ndarray] = []
     seen: dict[str, list[np.ndarray]] = {name: [] for name in views or {}}
     decoded: dict[str, list[np.ndarray]] = {}
-    for first in range(0, models, chunk):
-        copies = min(chunk, models - first)
+    for first in range(0, models, _TOGETHER):
+        copies = min(_TOGETHER, models - first)
         query = CopiesQuery(net, problem, member=member, copies=copies, guard=guard)
         numbers = first * problem.agents + np.arange(copies * problem.agents)
         random = RunRandomness(source, batches, 0, tuple(numbers.tolist()))
         gradients = plan.source(query, query.agents.tolist(), random)
         theta = np.tile(np.asarray(start, dtype=np.float32), (copies * problem.agents, 1))
-        tap = _Tap(
-            plan.schedule, copies, direction, views or {}, np.asarray(start, dtype=np.float64), problem.owner
-        )
+        tap = _Tap(plan.schedule, copies, direction, views or {}, np.asarray(start, float), problem.owner)
         algorithm = plan.algorithm(gradients, theta)
         with np.errstate(invalid="ignore", over="ignore"):
             state = run_stacked(algorithm, tap.protocol, plan.steps)
@@ -222,14 +206,12 @@ def train_models(
             seen[name].append(features)
         for name, scores in tap.decoded.items():
             decoded.setdefault(name, []).append(scores)
-        if progress is not None:
-            progress(first + copies)
     joined = ({name: np.concatenate(parts) for name, parts in each.items()} for each in (seen, decoded))
     return Trained(np.concatenate(losses), *joined)
 
 
 def audit_membership(
-    plan: Any,
+    plan: GradientPlan,
     net: SmallNet,
     problem: MembershipProblem,
     *,
@@ -239,7 +221,7 @@ def audit_membership(
     views: Mapping[str, tuple[int, ...]] | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
-    **options: Any,
+    guard: bool = True,
 ) -> tuple[dict[str, Audit], tuple[Trained, Trained]]:
     """Train half of ``models`` with and half without the canary, and hold the results against the claims.
 
@@ -250,58 +232,29 @@ def audit_membership(
     Guarantees
     ----------
     Each audit errs with probability at most ``level``; for several together divide it by their number.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> from sottovoce.algorithms.dp_dsgd import DPDSGD
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> rng, net = np.random.default_rng(0), SmallNet()
-    >>> start = net.initial(rng)
-    >>> problem = MembershipProblem(
-    ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
-    ... )
-    >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), clip_norm=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
-    ...     noise_multiplier=4.0, learning_rate=0.05,
-    ... )  # fmt: skip
-    >>> audits, _ = audit_membership(plan, net, problem, models=20, start=start, rng=rng)
-    >>> list(audits)
-    ['loss']
     """
     half = _validate.count(models, "models", minimum=20) // 2
-    options |= {"models": half, "start": start, "views": views}
-    inside = train_models(plan, net, problem, member=True, rng=rng, **options)
-    outside = train_models(plan, net, problem, member=False, rng=rng, **options)
-    claim = owner_claim(plan, problem)
-    audits = {
-        "loss": audit_view(
-            inside.losses, outside.losses, claim, view="the trained model's loss on the record", delta=delta,
-            level=level,
+    inside, outside = (
+        train_models(
+            plan, net, problem, member=member, models=half, start=start, rng=rng, views=views, guard=guard
         )
-    }  # fmt: skip
+        for member in (True, False)
+    )
+    local = plan.privacy() if plan.n == 1 else plan.privacy("local", user=problem.owner)
+    losses, who = (inside.losses, outside.losses), "the trained model's loss on the record"
+    audits = {"loss": audit_view(*losses, local, view=who, delta=delta, level=level)}
     for name, observers in (views or {}).items():
-        kind = "pairwise" if len(observers) == 1 else "colluders"
-        who = {"observer": observers[0]} if kind == "pairwise" else {"colluders": observers}
-        guarantee = plan.privacy(kind, user=problem.owner, **who)
-        looks = [(inside.views[name], outside.views[name])]
+        if len(observers) == 1:
+            claim = plan.privacy("pairwise", user=problem.owner, observer=observers[0])
+        else:
+            claim = plan.privacy("colluders", user=problem.owner, colluders=observers)
+        seen = [(inside.views[name], outside.views[name])]
         if name in inside.decoded:
-            looks.append((inside.decoded[name], outside.decoded[name]))
-        tried = [
-            audit_view(
-                *look, guarantee, delta=delta, level=level / len(looks),
-                view=f"{name}: messages seen by " + ", ".join(map(str, observers)),
-            )
-            for look in looks
-        ]  # fmt: skip
-        audits[name] = max(tried, key=lambda audit: (audit.refuted, audit.bound.epsilon))
+            seen.append((inside.decoded[name], outside.decoded[name]))
+        who = f"{name}: messages seen by " + ", ".join(map(str, observers))
+        tests = [audit_view(*each, claim, view=who, delta=delta, level=level / len(seen)) for each in seen]
+        audits[name] = max(tests, key=lambda audit: (audit.refuted, audit.bound.epsilon))
     return audits, (inside, outside)
-
-
-def owner_claim(plan: Any, problem: MembershipProblem) -> Guarantee:
-    """Return what the plan states about the owner's records against everybody who sees all that leaves."""
-    guarantee: Guarantee = plan.privacy() if plan.n == 1 else plan.privacy("local", user=problem.owner)
-    return guarantee
 
 
 class _Tap:
@@ -314,9 +267,14 @@ class _Tap:
     """
 
     def __init__(
-        self, schedule: Any, copies: int, direction: np.ndarray, views: Mapping[str, tuple[int, ...]],
-        start: np.ndarray, owner: int,
-    ) -> None:  # fmt: skip
+        self,
+        schedule: Callable[[int], Protocol],
+        copies: int,
+        direction: np.ndarray,
+        views: Mapping[str, tuple[int, ...]],
+        start: np.ndarray,
+        owner: int,
+    ) -> None:
         self._schedule, self._owner = schedule, owner
         self._copies, self._direction, self._views, self._start = copies, direction, views, start
         self._seen: dict[str, list[np.ndarray]] = {name: [] for name in views}
@@ -325,7 +283,7 @@ class _Tap:
         self.decoded: dict[str, np.ndarray] = {}
 
     def protocol(self, k: int) -> Protocol:
-        return _Tapped(Replicated(self._schedule(k), self._copies), self.note)
+        return Replicated(self._schedule(k), self._copies, self.note)
 
     def note(self, protocol: Replicated, rows: np.ndarray) -> None:
         if not self._views:
@@ -336,15 +294,16 @@ class _Tap:
         broken = ~np.isfinite(pulled).all(axis=(1, 2))
         pulled[broken] = 0.0
         inner = protocol.protocol
-        decoded = self._rests(inner, pulled) if inner.name == "gossip" and inner.rounds == 1 else None
+        one_round = inner.plain_gossip and inner.rounds == 1
+        decoded = self._rests(as_linear(inner), pulled) if one_round else None
         for name, observers in self._views.items():
-            if decoded is not None and self._hears_all(inner, observers):
+            if decoded is not None and self._hears_all(as_linear(inner), observers):
                 self.decoded[name] = np.where(broken[:, None], np.nan, decoded)
             seen = protocol.observe(pulled.reshape(protocol.n, -1), observers)
             seen[:, broken] = np.nan
             self._seen[name].append(seen.transpose(1, 0, 2).reshape(self._copies, -1))
 
-    def _rests(self, protocol: Any, pulled: np.ndarray) -> np.ndarray:
+    def _rests(self, protocol: LinearProtocol, pulled: np.ndarray) -> np.ndarray:
         """Return (copies, 3 * parts): the owner's rests so far, added up once, twice and three times."""
         own = pulled[:, self._owner]
         rest = np.zeros_like(own) if self._expected is None else own - self._expected
@@ -354,7 +313,7 @@ class _Tap:
         self._expected = np.einsum("w,cwp->cp", weights, pulled)
         return np.concatenate(self._sums, axis=1)
 
-    def _hears_all(self, protocol: Any, observers: tuple[int, ...]) -> bool:
+    def _hears_all(self, protocol: LinearProtocol, observers: tuple[int, ...]) -> bool:
         heard = {*observers, *protocol.senders(0, observers)}
         return heard >= {self._owner, *protocol.senders(0, self._owner)}
 
@@ -362,14 +321,57 @@ class _Tap:
         return {name: np.concatenate(steps, axis=1) for name, steps in self._seen.items()}
 
 
-class _Tapped(Replicated):
-    def __init__(self, inner: Replicated, note: Callable[[Replicated, np.ndarray], None]) -> None:
-        super().__init__(inner.protocol, inner.copies)
-        self._note = note
+class Replicated(Protocol):
+    """The same protocol run by many copies of a network at once: rows are (copies x nodes).
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
-        self._note(self, np.asarray(rows))
-        return super().apply(rows, noise, step)
+    A copy that holds a row with NaN or infinity ends with NaN everywhere; the other copies go on. ``note``
+    is called with the rows before every run. Views are those of one copy.
+    """
+
+    def __init__(
+        self, protocol: Protocol, copies: int, note: Callable[[Replicated, np.ndarray], None] | None = None
+    ) -> None:
+        self.protocol, self.copies, self._note = protocol, copies, note
+        self.n, self.rounds, self.name = protocol.n * copies, protocol.rounds, protocol.name
+
+    def _across(self, rows: np.ndarray) -> np.ndarray:
+        """Return (copies, nodes, dim) as one row per node, the copies side by side."""
+        return np.ascontiguousarray(rows.transpose(1, 0, 2)).reshape(self.protocol.n, -1)
+
+    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
+        """Run every copy."""
+        if self._note is not None:
+            self._note(self, np.asarray(rows))
+        stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)
+        broken = ~np.isfinite(stacked).all(axis=(1, 2))
+        if broken.any():
+            stacked = np.where(broken[:, None, None], np.zeros((), stacked.dtype), stacked)
+        mixed = self.protocol.apply(self._across(stacked), noise, step)
+        out = mixed.reshape(self.protocol.n, self.copies, -1).transpose(1, 0, 2)
+        if broken.any():
+            out = np.where(broken[:, None, None], np.asarray(np.nan, out.dtype), out)
+        return np.ascontiguousarray(out).reshape(self.n, -1)
+
+    def observe(
+        self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
+    ) -> np.ndarray:
+        """Return what the observers of every copy see, ``(messages, copies, dim)``."""
+        across = self._across(np.asarray(rows).reshape(self.copies, self.protocol.n, -1))
+        seen = self.protocol.observe(across, observers, own_noise, noise, step)
+        return seen.reshape(len(seen), self.copies, -1)
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        return self.protocol.view(observers, own_noise)
+
+    def output_view(self, nodes: Nodes) -> GaussianView:
+        return self.protocol.output_view(nodes)
+
+    def local(self, node: int) -> NodeState:
+        return self.protocol.local(node % self.protocol.n)
+
+    @property
+    def messages(self) -> int:
+        return self.copies * self.protocol.messages
 
 
 def _pull(net: SmallNet, problem: MembershipProblem, start: np.ndarray, clip_norm: float) -> np.ndarray:

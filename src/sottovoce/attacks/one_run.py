@@ -20,8 +20,6 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.attacks.bounds import one_run_epsilon
 from sottovoce.errors import InvalidInput
 
-__all__ = ["OneRun", "audit_one_run"]
-
 
 @dataclass(frozen=True)
 class OneRun:

@@ -13,15 +13,15 @@ influence of one by less than a hundred-thousandth of the clip, far below what t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit, prange
 
 from sottovoce.errors import InvalidInput
 
-__all__ = ["SmallNet"]
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,13 @@ class SmallNet:
         linear = rng.uniform(-1 / second, 1 / second, self.classes * (self.filters * self.places + 1))
         return np.concatenate([conv, linear]).astype(np.float32)
 
-    def module(self, row: np.ndarray) -> Any:
+    def module(self, row: np.ndarray) -> nn.Sequential:
         """Return the same network as a torch module (for comparison)."""
         import torch
 
-        net = torch.nn.Sequential(
-            torch.nn.Conv2d(1, self.filters, self.kernel, stride=self.stride), torch.nn.Tanh(),
-            torch.nn.Flatten(), torch.nn.Linear(self.filters * self.places, self.classes),
-        )  # fmt: skip
+        conv = torch.nn.Conv2d(1, self.filters, self.kernel, stride=self.stride)
+        linear = torch.nn.Linear(self.filters * self.places, self.classes)
+        net = torch.nn.Sequential(conv, torch.nn.Tanh(), torch.nn.Flatten(), linear)
         values = torch.as_tensor(np.array(row, dtype=np.float32))
         torch.nn.utils.vector_to_parameters(values, net.parameters())
         return net
@@ -109,37 +108,22 @@ class SmallNet:
         """
         theta = np.ascontiguousarray(theta, dtype=np.float32)
         out = np.zeros_like(theta)
-        _clipped_sums(
-            theta,
-            owner,
-            patches,
-            labels,
-            present,
-            np.float32(clip_norm),
-            guard,
-            self.filters,
-            self.classes,
-            out,
-        )
+        clip, shape = np.float32(clip_norm), (self.filters, self.classes)
+        _clipped_sums(theta, owner, patches, labels, present, clip, guard, *shape, out)
         return out
 
     def _split(self, theta: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows = len(theta)
-        sizes = self._sizes
-        conv, bias, linear, shift = np.split(theta, sizes, axis=1)
-        return (
-            conv.reshape(rows, self.filters, -1), bias, linear.reshape(rows, self.classes, -1), shift,
-        )  # fmt: skip
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        a = self.filters * self.kernel**2
-        b = a + self.filters
-        return [a, b, b + self.classes * self.filters * self.places]
+        bias = self.filters * self.kernel**2
+        linear = bias + self.filters
+        shift = linear + self.classes * self.filters * self.places
+        parts = np.split(theta, [bias, linear, shift], axis=1)
+        parts[0] = parts[0].reshape(len(theta), self.filters, -1)
+        parts[2] = parts[2].reshape(len(theta), self.classes, -1)
+        return tuple(parts)
 
 
 @njit(cache=True, inline="always", fastmath={"contract", "reassoc", "nsz"})
-def _tanh(x):  # type: ignore[no-untyped-def]
+def _tanh(x: np.float32) -> np.float32:
     """Tanh as a rational function, right to single precision; unlike libm's it runs in vector registers."""
     x = min(max(x, np.float32(-7.905311)), np.float32(7.905311))
     y = x * x
@@ -158,9 +142,18 @@ def _tanh(x):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
-def _clipped_sums(  # type: ignore[no-untyped-def]
-    theta, owner, patches, labels, present, clip_norm, guard, filters, classes, out
-):
+def _clipped_sums(
+    theta: np.ndarray,
+    owner: np.ndarray,
+    patches: np.ndarray,
+    labels: np.ndarray,
+    present: np.ndarray,
+    clip_norm: np.float32,
+    guard: bool,
+    filters: int,
+    classes: int,
+    out: np.ndarray,
+) -> None:
     records, places, size = patches.shape[1], patches.shape[2], patches.shape[3]
     hidden = filters * places
     at_bias = filters * size

@@ -119,8 +119,7 @@ def dgd(
     import numpy as np
 
     from sottovoce import _validate
-    from sottovoce.attacks.inputs import attack_softmax
-    from sottovoce.attacks.pictures import draw_pictures
+    from sottovoce.attacks.inputs import attack_softmax, draw_pictures
     from sottovoce.protocols import Gossip
 
     network = network_of(graph)

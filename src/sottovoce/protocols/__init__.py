@@ -9,7 +9,6 @@ from sottovoce.protocols.linear import ExactConsensus, LinearProtocol, as_linear
 from sottovoce.protocols.masked import Masked
 from sottovoce.protocols.randomized import AcceleratedRandomized, Randomized
 from sottovoce.protocols.registry import NamedProtocol, names_with, parse
-from sottovoce.protocols.replicated import Replicated
 from sottovoce.protocols.rounds import rounds_for
 from sottovoce.protocols.spanning_trees import few_leaf_tree, spanning_tree
 from sottovoce.protocols.time_varying import Dropout, TimeVarying, fresh_erdos_renyi
@@ -33,7 +32,6 @@ __all__ = [
     "NodeState",
     "Protocol",
     "Randomized",
-    "Replicated",
     "TimeVarying",
     "TokenPass",
     "Tree",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
-from sottovoce.attacks.pictures import draw_pictures
+from sottovoce.attacks.inputs import draw_pictures
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
