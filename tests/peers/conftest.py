@@ -2,7 +2,10 @@
 
 import asyncio
 import functools
+import os
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -147,6 +150,35 @@ class Consortium:
             )
             for i in range(self.n)
         ]
+
+    def identity_folder(self, i):
+        """Write the key files of member i and return their folder."""
+        folder = self.folder / f"identity{i}"
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+            own = self.identities[i]
+            for name, content in (("key.pem", own.key), ("certificate.pem", own.certificate)):
+                (folder / name).touch(mode=0o600)
+                (folder / name).write_bytes(content)
+        return folder
+
+    @property
+    def environment(self):
+        source = Path(__file__).parents[2] / "src"
+        return {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+
+    def command(self, *words, out=subprocess.PIPE):
+        """Start `sottovoce peer` as a process of its own."""
+        call = [sys.executable, "-m", "sottovoce.cli.main", "peer", *map(str, words)]
+        return subprocess.Popen(call, env=self.environment, stdout=out, stderr=subprocess.PIPE, text=True)
+
+    def start(self, i, out=subprocess.PIPE):
+        """Start the real command for member i."""
+        data = self.folder / f"data{i}.npz"
+        if not data.exists():
+            np.savez(data, X=self.records[i].X, y=self.records[i].y)
+        folders = ("--identity", self.identity_folder(i), "--data", data, "--state", self.state(i))
+        return self.command("run", self.file, *folders, "--json", out=out)
 
     def run(self, **options):
         async def together():

@@ -10,7 +10,7 @@ import pytest
 from sottovoce.peers.connection import HEAD, Connection
 
 
-class MatrixPartition:
+class Records:
     """A connection that gives its bytes in stretches of any length, as records come."""
 
     def __init__(self, stream, rng):
@@ -36,12 +36,12 @@ class MatrixPartition:
 
 
 def read(messages, seed, largest=1 << 18, pausing=False):
-    """Return what a link hands on, and the error it ended with."""
+    """Return what a connection hands on, and the error it ended with."""
     stream = b"".join(HEAD.pack(len(each)) + each for each in messages)
     taken, ends = [], []
 
     async def play():
-        tls = MatrixPartition(stream, random.Random(seed))
+        tls = Records(stream, random.Random(seed))
         connection = Connection(
             tls, largest=largest, on_message=take, on_close=lambda connection, error: ends.append(error)
         )
@@ -71,7 +71,7 @@ def test_messages_come_whole_and_in_order(seed):
     assert error is None
 
 
-def test_what_came_before_a_message_that_is_too_long_is_handed_on_and_nothing_after():
+def test_a_message_that_is_too_long_ends_the_connection():
     taken, error = read([b"a" * 5, b"b" * 100, b"c" * 101, b"d"], 0, largest=100)
     assert taken == [b"a" * 5, b"b" * 100]
     assert "101 bytes" in str(error)

@@ -66,7 +66,7 @@ def kinds(out):
     return [FrameCodec.kind_of(raw) for _, raw in out]
 
 
-def test_nothing_new_is_drawn_before_everybody_answered():
+def test_nothing_is_drawn_before_all_contacts_answer():
     scene = Scene()
     assert kinds(scene.core.start(0.0)) == [POSITION] * 3
     assert scene.core.receive(0.0, 1, scene.position(1)) == []
@@ -116,7 +116,7 @@ def test_rows_that_nobody_expects_are_refused():
         leaf.core.receive(0.0, 2, leaf.row(2, 1))
 
 
-def test_a_late_row_of_a_finished_round_is_refused_or_recognized():
+def test_a_late_row_is_recognized_or_refused():
     scene = Scene()
     scene.hello()
     for s in (1, 2, 3):
@@ -149,8 +149,8 @@ def test_a_refusal_stops_the_copy_that_gets_it():
 
 
 @pytest.mark.parametrize("kind", ["refusal", "position", "signed by the accuser", "of another round"])
-def test_an_unfounded_accusation_is_noted_and_ends_nobody(kind):
-    """One frame of 192 bytes ended an honest peer once, and left no trace."""
+def test_an_unfounded_accusation_is_noted_and_ends_no_run(kind):
+    """A false refusal is recorded once on the disk, and the run goes on."""
     scene = Scene()
     scene.hello()
     digest, signature = b"d" * 32, b"s" * 64
@@ -174,7 +174,7 @@ def test_an_unfounded_accusation_is_noted_and_ends_nobody(kind):
 
 
 def test_a_second_payload_leaves_a_proof_that_shows_no_row():
-    """On the disk at once: a power cut before the next row made everybody forget it (a world of 2,000)."""
+    """The proof is on the disk at once, so a power cut before the next row does not lose it."""
     scene = Scene()
     scene.hello()
     rows = [scene.row(1, 0, value=7.5), scene.row(1, 0, value=9.25)]
@@ -230,7 +230,7 @@ def test_rows_are_forgotten_only_when_everybody_has_used_them():
     assert sorted(scene.core.sent) == [0, 1, 2]
 
 
-class TestLeavingOut:
+class TestDrop:
     """The rule `drop`: a question is durable before it is asked, and binds until it is answered."""
 
     def waiting(self):
@@ -247,7 +247,7 @@ class TestLeavingOut:
     def word(self, scene, *, ask, agreed, sender=1, r=0):
         return scene.codec.drop(r, sender=sender, ask=ask, agreed=agreed)
 
-    def test_a_row_that_comes_after_the_question_waits_for_the_answer(self):
+    def test_a_row_after_the_question_waits_for_the_answer(self):
         scene = self.waiting()
         assert scene.core.receive(6.0, 1, scene.row(1, 0)) == []
         assert scene.core.program.at == 0
@@ -256,7 +256,7 @@ class TestLeavingOut:
         assert (0, 1) in scene.core.heard
         assert scene.core.dropped == set()
 
-    def test_a_yes_leaves_it_out_for_good(self):
+    def test_an_agreed_drop_is_final(self):
         scene = self.waiting()
         scene.core.receive(6.0, 1, self.word(scene, ask=False, agreed=True))
         assert scene.core.program.at == 1
@@ -271,7 +271,7 @@ class TestLeavingOut:
         scene = self.waiting()
         assert Scene(disk=scene.disk).core.proposed == {(0, 1)}
 
-    def test_the_other_end_says_no_once_the_row_was_used(self):
+    def test_a_used_row_cannot_be_dropped(self):
         scene = Scene()
         scene.core.timing = scene.core.timing._replace(drop_after=5.0)
         scene.hello()
@@ -282,7 +282,7 @@ class TestLeavingOut:
         assert scene.codec.read_position(scene.codec.decode(out[0][1])).digest == NOTHING
         assert scene.core.dropped == set()
 
-    def test_a_question_about_a_round_far_ahead_is_refused_and_leaves_no_trace(self):
+    def test_a_question_far_ahead_is_refused(self):
         scene = self.waiting()
         before, rows = scene.core.digest(), len(scene.disk.durable)
         with pytest.raises(FrameError, match="too far ahead"):
@@ -296,7 +296,7 @@ class TestLeavingOut:
             scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
 
 
-def test_asking_gets_slower_and_ends():
+def test_questions_slow_down_and_end():
     scene = Scene()
     scene.core.start(0.0)
     asked, now = [], 0.0
@@ -313,7 +313,7 @@ def test_asking_gets_slower_and_ends():
     assert len(asked) < 120
 
 
-def test_a_mistake_in_the_computation_stops_the_peer_for_good():
+def test_an_exception_in_the_program_stops_the_peer():
     """A round that broke off half way is not built upon: nothing more is sent, whatever comes."""
     scene = Scene()
     scene.hello()
@@ -365,7 +365,7 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     assert kinds(answer(3, NOTHING)) == [ROW] * 3
 
 
-def test_a_newer_head_of_ones_own_stops_a_restart():
+def test_a_newer_own_head_stops_a_restart():
     scene = Scene()
     core = scene.core
     core.timing = core.timing._replace(witness=8)

@@ -1,4 +1,4 @@
-"""Who knocks and says nothing: let go after a few seconds, capped by address and in all; members get in."""
+"""Unauthenticated connections: closed after a timeout, limited per address and in all; members get in."""
 
 import asyncio
 import resource
@@ -57,7 +57,7 @@ async def closed(connections, seconds=30):
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="this system hands over who says nothing")
-def test_who_says_nothing_waits_in_the_kernel_and_a_member_gets_in_past_them():
+def test_silent_connections_wait_in_the_kernel():
     """Two hundred silent ones cost this process nothing; who speaks is met at once."""
 
     async def action(guests):
@@ -74,7 +74,7 @@ def test_who_says_nothing_waits_in_the_kernel_and_a_member_gets_in_past_them():
     assert met < 100  # few, if the machine is so busy that seconds have passed; 202 without
 
 
-def test_who_says_nothing_is_let_go_and_a_member_gets_in():
+def test_silent_connections_are_closed_after_a_timeout():
     async def action(guests):
         idle = await guests.knock(40)
         await guests.member()
@@ -87,7 +87,7 @@ def test_who_says_nothing_is_let_go_and_a_member_gets_in():
     assert guests.listener.counts["let go"] >= 40
 
 
-def test_one_address_holds_so_many_places_and_the_oldest_goes_first():
+def test_pending_connections_are_limited_per_address():
     async def action(guests):
         others = await guests.knock(3, host="127.0.0.2")
         idle = await guests.knock(20)
@@ -103,7 +103,7 @@ def test_one_address_holds_so_many_places_and_the_oldest_goes_first():
     assert guests.listener.counts["let go"] == 12 + 1
 
 
-def test_many_addresses_together_hold_so_many_places():
+def test_pending_connections_are_limited_in_all():
     async def action(guests):
         idle = [pair for i in range(30) for pair in await guests.knock(1, host=f"127.0.1.{i + 1}")]
         await closed(idle[:14])
@@ -115,7 +115,7 @@ def test_many_addresses_together_hold_so_many_places():
     assert scene(action, patience=60.0, most=16)[1].inside == ["127.0.2.1"]
 
 
-def test_without_descriptors_the_oldest_stranger_makes_room():
+def test_without_descriptors_the_oldest_pending_connection_is_closed():
     """EMFILE at the listener: whoever has waited longest goes, and nobody spins."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -148,7 +148,7 @@ def test_the_limit_of_descriptors_is_raised():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_address_that_is_taken_says_so():
+def test_an_address_in_use_is_an_error():
     async def action(guests):
         with pytest.raises(PeerError, match="another process does"):
             await Listener(f"127.0.0.1:{guests.listener.port}", guests.enter).open()

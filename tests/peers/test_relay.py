@@ -1,4 +1,4 @@
-"""One reachable end is enough: outbound members, proxies, a blind relay; and the same bytes as directly."""
+"""Outbound members, HTTP proxies and a relay give the same bytes as direct connections."""
 
 import asyncio
 import functools
@@ -39,7 +39,7 @@ def direct(consortium):
     return [outcome.model.tobytes() for outcome in group.run(noises=[SimulatedNoise(7) for _ in range(3)])]
 
 
-def test_outbound_at_all_but_one_gives_the_bytes_of_a_direct_run(consortium, direct, free_ports):
+def test_outbound_members_get_the_model_of_a_direct_run(consortium, direct, free_ports):
     group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
     rewritten(group, [None, free_ports(1)[0], None])
     for i in range(3):
@@ -47,7 +47,7 @@ def test_outbound_at_all_but_one_gives_the_bytes_of_a_direct_run(consortium, dir
     assert [o.model.tobytes() for o in group.run(noises=[SimulatedNoise(7) for _ in range(3)])] == direct
 
 
-def test_all_outbound_meet_at_a_relay_that_sees_no_plaintext(consortium, direct, monkeypatch):
+def test_a_relay_sees_no_plaintext(consortium, direct, monkeypatch):
     """The same bytes as directly; on the relay's sockets no frame, no name, no run, no certificate."""
     seen, passes = bytearray(), Relay._passes
     monkeypatch.setattr(Relay, "_passes", lambda self, piece: (seen.extend(piece), passes(self, piece)))
@@ -92,7 +92,7 @@ def test_two_outbound_neighbors_need_a_relay(consortium):
     assert read_agreement(group.file).members[0].reachable  # nothing was written
 
 
-def test_a_relay_for_one_agreement_joins_nobody_else(consortium):
+def test_a_relay_serves_its_tokens_only(consortium):
     group = consortium(n=2, graph="path:2")
 
     async def scene():
@@ -113,7 +113,7 @@ def test_a_relay_for_one_agreement_joins_nobody_else(consortium):
     asyncio.run(scene())
 
 
-def test_the_same_side_twice_is_not_joined_with_itself(consortium):
+def test_a_relay_does_not_join_one_side_with_itself(consortium):
     async def scene():
         relay = Relay("127.0.0.1:0", patience=0.3)
         await relay.start()
@@ -168,7 +168,7 @@ class HttpProxy:
 
 
 def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_ports):
-    """One member is reachable, the others leave their houses by an HTTP proxy with a password."""
+    """One member is reachable, the others leave their networks by an HTTP proxy with a password."""
     group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
     for i in range(3):
         group.state(i).rename(group.folder / f"first{i}")
@@ -198,7 +198,7 @@ def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_
         ("no-such-name.invalid:7000", "is not known: look at DNS"),
     ],
 )
-def test_why_nobody_answers_is_one_sentence(address, why):
+def test_a_failed_call_states_the_reason(address, why):
     with pytest.raises(PeerError, match=why):
         asyncio.run(connection.call(address))
 

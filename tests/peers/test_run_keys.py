@@ -1,17 +1,34 @@
-"""I3, I13: one key per run, one row per label; what is done again is the same or independent of it."""
+"""The secrets of a run: one key per run, one row per label, masks that cancel, nothing left on the disk.
+
+Masked rows are computed once more from the private keys with nothing but hashes and AES, by the formulas;
+every planted bug of the key path makes that comparison fail, although the sums stay right.
+"""
 
 import hashlib
 import hmac
+import json
 import struct
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from verification.simulator import Faults, World, masked_shapes
 
-from sottovoce.errors import Refused
+from sottovoce import graphs
+from sottovoce.errors import ConfigError, FrameError, IdentityError, LedgerError, Refused, SottovoceError
 from sottovoce.noise.discrete import discrete_gaussian
-from sottovoce.noise.samplers import KeyedNoise
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import KeyedNoise, ProtectiveNoise, RecordedNoise
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.run_keys import RunKeys
+from sottovoce.peers.agreement import merge_signatures, parse_agreement, sign_agreement
+from sottovoce.peers.identity import CertificateSigner
+from sottovoce.peers.run_keys import RunKeys, read_mask_key
+from sottovoce.peers.status import read_status
+from sottovoce.peers.wire_format import ROW, FrameCodec
+from sottovoce.secure_sum import masks
 
 SGD = {
     "name": "consensus-sgd",
@@ -23,7 +40,7 @@ SGD = {
     "batch_size": 6.0,
     "sample_rate": 0.5,
 }
-TEXTS = {
+ALGORITHMS = {
     "tree": {**SGD, "protocol": "tree"},
     "gossip": {**SGD, "name": "dp-dsgt", "protocol": "gossip:1"},
     "refreshed": {**SGD, "name": "muffliato-sgd", "protocol": "refreshed:2:fresh=0.5"},
@@ -31,21 +48,22 @@ TEXTS = {
 }
 
 
-def programs(consortium, text, keys):
-    made = consortium(3, "path:3", TEXTS[text], dim=2)
-    agreed_run = AgreedRun(made.agreement)
-    from sottovoce.peers.run_keys import read_mask_key
+def mask_key(group, i):
+    """Read the key of member i, as it waits between signing and the first row."""
+    agreement = group.agreement
+    return read_mask_key(group.folder / f"secrets-m{i}", agreement.run, agreement.membership_version)
 
-    agreed = made.agreement
-    return [
-        agreed_run.program(
-            v,
-            made.records[v],
-            keys[v],
-            read_mask_key(made.folder / f"secrets-m{v}", agreed.run, agreed.membership_version),
-        )
-        for v in range(3)
-    ]
+
+def programs(group, noises):
+    """Return the program of every member."""
+    agreed_run = AgreedRun(group.agreement)
+    parts = zip(group.records, noises, strict=True)
+    return [agreed_run.program(i, *part, mask_key(group, i)) for i, part in enumerate(parts)]
+
+
+def keyed_programs(consortium, name):
+    group = consortium(3, "path:3", ALGORITHMS[name], dim=2)
+    return programs(group, [RunKeys(bytes(32), 0) for _ in range(3)])
 
 
 def play(parts, rounds):
@@ -64,11 +82,10 @@ def play(parts, rounds):
     return sent, states
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_member_set_back_sends_the_same_bytes(text, consortium):
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_member_set_back_sends_the_same_bytes(name, consortium):
     """Rolled back by one round or many, on the same inputs: every later row is the same to the last bit."""
-    keys = [RunKeys(bytes(32), 0) for _ in range(3)]
-    parts = programs(consortium, text, keys)
+    parts = keyed_programs(consortium, name)
     rounds = parts[0].rounds
     sent, states = play(parts, rounds)
     for back in range(1, rounds):
@@ -83,8 +100,7 @@ def test_a_member_set_back_sends_the_same_bytes(text, consortium):
 
 
 def test_other_inputs_give_independent_noise(consortium):
-    keys = [RunKeys(bytes(32), 0) for _ in range(3)]
-    parts = programs(consortium, "gossip", keys)
+    parts = keyed_programs(consortium, "gossip")
     _, states = play(parts, 2)
     part = parts[0]
     rows = []
@@ -143,7 +159,7 @@ def test_keys_come_from_the_operating_system():
     assert not (drawn[0] == drawn[1]).any()
 
 
-def test_keyed_noise_has_the_law_of_protective_noise():
+def test_keyed_noise_has_the_distribution_of_protective_noise():
     """I8 on the keyed path: 200,000 numbers over many labels; 2 % of the scale would be 13 deviations off."""
     keys = RunKeys(bytes(32), 0, bytes(32))
     noise = KeyedNoise(keys.noise.derive)
@@ -163,3 +179,488 @@ def test_a_key_gives_the_same_draws_in_every_process():
     assert hashlib.sha256(draws.tobytes()).hexdigest() == (
         "a21af0ffaf0738a7aec89f5f591854e1d83877c831bee334df4444d5c7c70800"
     )
+
+
+# ---- masked rows ------------------------------------------------------------------------------------------
+
+STEPS, CLIP = 3, 0.6
+LEARNING = {
+    "name": "consensus-sgd", "protocol": "masked", "adjacency": "user", "clip_norm": CLIP, "steps": STEPS,
+    "noise_multiplier": 8.0, "learning_rate": 0.3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def group(consortium):
+    def make(n=3, graph="path:3", algorithm=None, **more):
+        return consortium(
+            n=n, graph=graph, algorithm={**LEARNING, **(algorithm or {})}, epsilon=500.0, **more
+        )
+
+    return make
+
+
+def private_keys(group):
+    """Read everybody's private key, as it waits between signing and the first row."""
+    keys = []
+    for i in range(group.n):
+        (file,) = (group.folder / f"secrets-m{i}").iterdir()
+        assert file.stat().st_mode & 0o777 == 0o600
+        keys.append(bytes.fromhex(file.read_text()))
+    return keys
+
+
+# ---- the wire, by hand -----------------------------------------------------------------------------------
+
+
+def hkdf(secret, salt, info):
+    extracted = hmac.digest(salt, secret, "sha256")
+    return hmac.digest(extracted, info + b"\1", "sha256")
+
+
+def pads(group, privates, u, w, version, chains, count, bits):
+    """Return the masks of one pair, step by step, from private keys: X25519, HKDF, HMAC and AES-256-CTR."""
+    run = group.agreement.run
+    keys = [X25519PrivateKey.from_private_bytes(raw) for raw in privates]
+    publics = [key.public_key().public_bytes_raw() for key in keys]
+    names = [f"m{i}" for i in range(group.n)]
+    sized = [len(name).to_bytes(4, "little") + name.encode() for name in names]
+    listed = b"".join(a + b for a, b in zip(sized, publics, strict=True))
+    session = hashlib.sha256(b"session" + run + version.to_bytes(8, "little") + listed).digest()
+    low, high = min(u, w), max(u, w)
+    shared = keys[u].exchange(X25519PublicKey.from_public_bytes(publics[w]))
+    key = hkdf(shared, session, b"mask" + sized[low] + sized[high] + publics[low] + publics[high])
+    out = []
+    for step, chain in enumerate(chains):
+        label = run + version.to_bytes(8, "little") + step.to_bytes(8, "little") + chain
+        stream = Cipher(algorithms.AES(hmac.digest(key, label, "sha256")), modes.CTR(bytes(16))).encryptor()
+        out.append(np.frombuffer(stream.update(bytes(count * bits // 8)), f"<u{bits // 8}"))
+        key = hmac.digest(key, b"next", "sha256")
+    return out
+
+
+def check_wire(group, links_of, membership_version=0):
+    """Run the members, take their masks off by hand, and compare what is left with what they computed."""
+    privates = private_keys(group)
+    tapes = [RecordedNoise(ProtectiveNoise()) for _ in range(group.n)]
+    connections = links_of()
+    outcomes = group.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=connections)
+    agreed_run = AgreedRun(group.agreement)
+    grid, tree = agreed_run.grid, agreed_run.plan.schedule(0)
+    certificates = [member.certificate.encode() for member in group.agreement.members]
+    codec = replace(agreed_run.codec, signer=CertificateSigner(group.identities[0], certificates))
+    rows = {}
+    for sender, _, raw in connections.carried:
+        if FrameCodec.kind_of(raw) == ROW:
+            rows[sender, codec.decode(raw).round] = codec.values(codec.decode(raw))
+    leaves = [v for v in range(group.n) if v != tree.root and tree.local(v).sends(0)]
+    sums = [rows[tree.root, k * tree.rounds + tree.tree.depth] for k in range(agreed_run.steps)]
+    chains = [group.agreement.run]
+    for step, total in enumerate(sums):
+        chains.append(hashlib.sha256(chains[-1] + step.to_bytes(8, "little") + total.tobytes()).digest())
+    theta = np.zeros(3)
+    for step in range(agreed_run.steps):
+        theta = theta - 0.3 * (sums[step][: grid.dim].astype(float) / group.n * grid.step)
+    assert np.allclose(theta, outcomes[0].model, rtol=0, atol=1e-12)
+    for u in leaves:
+        for step in range(agreed_run.steps):
+            clear = rows[u, step * tree.rounds].astype(f"u{grid.bits // 8}")
+            for w in tree.partners(u):
+                pad = pads(group, privates, u, w, membership_version, chains[:-1], len(clear), grid.bits)[
+                    step
+                ]
+                clear = clear - pad if w > u else clear + pad
+            whole = clear.astype(f"i{grid.bits // 8}")[: grid.dim].astype(np.int64)
+            # what is left is the clipped clean row on the grid: noise and masks are gone
+            clean = (whole - tapes[u].tape[u, step, 0]) * grid.step
+            assert 0 < np.linalg.norm(clean) <= CLIP
+    return len(leaves)
+
+
+def test_the_wire_is_what_the_formulas_say(group, memory_links):
+    assert check_wire(group(membership_version=5), memory_links, membership_version=5) == 2
+
+
+def weaker(name):
+    """Return what to put in the place of a function of the key path: a bug that leaves the sums right."""
+    true_pair, true_step, true_label, true_add = (
+        masks.pair_key, masks.step_key, masks.mask_label, masks.add_masks,
+    )  # fmt: skip
+
+    class NotCryptographic(masks.Keystream):
+        def __init__(self, key, bits, scratch=None):
+            self._rng = np.random.default_rng(int.from_bytes(key, "little"))
+            self._kind = np.dtype(f"u{bits // 8}")
+
+        def take(self, count):
+            return self._rng.integers(np.iinfo(self._kind).max, size=count, dtype=self._kind, endpoint=True)
+
+    class OneNumber(masks.Keystream):
+        def take(self, count):
+            return np.full(count, super().take(1)[0])
+
+    def short(key, *rest):
+        return bytearray(true_pair(key, *rest)[:4] + bytes(28))
+
+    def nameless(key, name, other, public, session):
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        derived = HKDF(hashes.SHA256(), 32, salt=session, info=b"mask").derive(key.secret_with(public))
+        return bytearray(derived)
+
+    def mirrored(row, member, pads_of_others):
+        true_add(row, -member, ((-other, pad) for other, pad in pads_of_others))
+
+    return {
+        "short key": ("pair_key", short),
+        "derivation without names": ("pair_key", nameless),
+        "non-cryptographic generator": ("Keystream", NotCryptographic),
+        "one number for all coordinates": ("Keystream", OneNumber),
+        "label without membership version": (
+            "mask_label",
+            lambda run, version, *rest: true_label(run, 0, *rest),
+        ),
+        "label without chain": ("mask_label", lambda run, e, t, chain: true_label(run, e, t, run)),
+        "label without step, key used again": ("step_key", lambda key, label: true_step(bytes(32), b"")),
+        "sign convention turned round": ("add_masks", mirrored),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "short key", "derivation without names", "non-cryptographic generator",
+        "one number for all coordinates", "label without membership version", "label without chain",
+        "label without step, key used again", "sign convention turned round",
+    ],
+)  # fmt: skip
+def test_planted_bugs_of_the_key_path_are_caught(bug, group, memory_links, monkeypatch):
+    members = group(membership_version=5)
+    where, what = weaker(bug)
+    monkeypatch.setattr(masks, where, what)
+    with pytest.raises(AssertionError):
+        check_wire(members, memory_links, membership_version=5)
+
+
+def test_a_sign_error_of_one_member_spoils_the_sum_and_stops_the_run(group, memory_links, monkeypatch):
+    members, true = group(), masks.add_masks
+
+    def wrong(row, member, pads_of_others):
+        true(row, member if member != 0 else 99, pads_of_others)
+
+    monkeypatch.setattr(masks, "add_masks", wrong)
+    with pytest.raises(Refused, match="not one of rows that belong together"):
+        members.run(transport=memory_links())
+
+
+def test_float_rows_do_not_reach_a_masked_wire(group):
+    agreed_run = AgreedRun(group().agreement)
+    with pytest.raises(FrameError, match="masked row is int"):
+        agreed_run.codec.row(np.zeros(agreed_run.codec.dim), sender=0, round=0)
+
+
+# ---- one row per label, keys on the disk ------------------------------------------------------------------
+
+
+def protected_program(group):
+    return programs(group, [ProtectiveNoise() for _ in range(group.n)])[0]
+
+
+def test_a_saved_state_cannot_hide_a_second_row_of_its_step(group):
+    members = group()
+    first = protected_program(members)
+    first.begin()
+    sent, saved = first.message().copy(), first.snapshot()
+    again = protected_program(members)
+    again.restore(saved)
+    assert (again.message() == sent).all()  # stored bytes, though noise was drawn afresh
+    with pytest.raises(Refused, match="keys are those of step 1"):
+        again.masked.masks.hide(sent, 0, members.agreement.run)
+
+
+def test_a_restart_draws_the_same_batches(group):
+    sampled = {"adjacency": "add-remove", "batch_size": 4.0, "sample_rate": 0.34}
+    members = group(algorithm=sampled)
+    first, other = protected_program(members), protected_program(members)
+    first.begin()
+    batches = [first.source.batches.draw([0], k)[0].tolist() for k in range(20)]
+    assert batches != [other.source.batches.draw([0], k)[0].tolist() for k in range(20)]
+    other.restore(first.snapshot())
+    assert batches == [other.source.batches.draw([0], k)[0].tolist() for k in range(20)]
+
+
+def test_no_key_is_left_when_the_run_is_over(group, memory_links, monkeypatch):
+    members, seen = group(), set()
+    true = masks.step_key
+
+    def listening(key, label):
+        seen.add(bytes(key))
+        return true(key, label)
+
+    monkeypatch.setattr(masks, "step_key", listening)
+    seen.update(private_keys(members))
+    members.run(transport=memory_links())
+    assert len(seen) == 3 + 3 * STEPS  # three private keys, and three pairs with a key per step
+    files = [file for file in members.folder.rglob("*") if file.is_file()]
+    assert any(file.name == "ledger.sqlite" for file in files)
+    assert not [file for file in files if file.name.startswith("mask-")]
+    for file in files:
+        content = file.read_bytes()
+        assert not any(key in content or key.hex().encode() in content for key in seen), file
+
+
+def test_a_member_without_its_key_does_not_begin(group):
+    members = group()
+    for file in (members.folder / "secrets-m1").iterdir():
+        file.unlink()
+    with pytest.raises(ConfigError, match="mask key that m1 signed for this run is not in"):
+        members.peers()
+
+
+def test_a_new_signature_does_not_go_on_from_an_old_state(group, memory_links):
+    members = group()
+    members.run(transport=memory_links())
+    for each in members.identities:
+        sign_agreement(members.file, each, secrets=members.folder / f"secrets-{each.name}")
+    with pytest.raises(LedgerError, match="belongs to another run"):
+        members.peers()
+
+
+def test_two_runs_with_the_same_rows_look_unrelated(group, memory_links):
+    """The same noise and the same data under fresh keys: equal sums, no equal row on the wire."""
+    seen, tapes = [], None
+    for attempt in range(2):
+        members = group()
+        tapes = tapes or [RecordedNoise(ProtectiveNoise()) for _ in range(3)]
+        for each in members.identities:
+            sign_agreement(members.file, each, secrets=members.folder / f"secrets-{each.name}")
+        members.state = lambda i, members=members, attempt=attempt: members.folder / f"state{attempt}-{i}"
+        connections = memory_links()
+        outcome = members.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=connections)
+        leaf = [
+            raw[72:-32]
+            for sender, _, raw in connections.carried
+            if sender == 0 and FrameCodec.kind_of(raw) == ROW
+        ]
+        seen.append((leaf[0], outcome[0].model))
+        tapes = [RecordedNoise(None, tape.tape) for tape in tapes]
+    assert seen[0][0] != seen[1][0]
+    assert (seen[0][1] == seen[1][1]).all()
+
+
+def test_kills_and_bad_networks_change_nothing_of_a_masked_run():
+    """The final rows are the stacked runner's, one payload per round, everything charged before it leaves."""
+    cuts = 0
+    for seed in range(60):
+        world = World(seed, Faults(power=0.15), shape=masked_shapes()[seed % 3])
+        world.run()
+        assert world.finished
+        assert world.violations == [], f"world {seed}"
+        cuts += world.counts["power"]
+    assert cuts > 60
+
+
+def test_rolled_back_members_send_no_second_row_that_was_not_noticed():
+    copied = noticed = 0
+    for seed in range(60):
+        world = World(
+            seed, Faults(rollback=0.6, clone=1.0, power=0.0, random_power=0), shape=masked_shapes()[seed % 3]
+        )
+        world.run()
+        assert world.violations == [], f"world {seed}"
+        assert world.noticed or not world.equivocated, f"world {seed}"
+        copied += world._copied >= 0
+        noticed += world.noticed
+    assert copied > 10
+    assert noticed > 5
+
+
+# ---- what is signed ---------------------------------------------------------------------------------------
+
+
+def test_every_signature_brings_a_key_that_it_covers(group):
+    agreement = group().agreement
+    agreement.require_signatures()
+    assert sorted(agreement.mask_keys) == ["m0", "m1", "m2"]
+    exchanged = {**agreement.mask_keys, "m1": agreement.mask_keys["m2"]}
+    with pytest.raises(IdentityError, match="signature of m1 is not for this text"):
+        agreement.model_copy(update={"mask_keys": exchanged}).require_signatures()
+    missing = {name: key for name, key in agreement.mask_keys.items() if name != "m1"}
+    with pytest.raises(ConfigError, match="no mask key of m1"):
+        agreement.model_copy(update={"mask_keys": missing}).require_signatures()
+
+
+def test_a_member_that_publishes_anothers_key_is_refused(group):
+    members = group()
+    agreement, thief = members.agreement, members.identities[1]
+    for stolen in (agreement.mask_keys["m0"], _other_encoding(agreement.mask_keys["m0"])):
+        keys = {**agreement.mask_keys, "m1": stolen}
+        text = agreement.model_copy(update={"mask_keys": keys})
+        signed = {**agreement.signatures, "m1": thief.sign(text.signed_content("m1")).hex()}
+        with pytest.raises(Refused, match="'m0' and 'm1' published the same key"):
+            agreement.model_copy(update={"mask_keys": keys, "signatures": signed}).require_signatures()
+
+
+def _other_encoding(public):
+    """The same point with the bit set that X25519 ignores."""
+    raw = bytearray.fromhex(public)
+    raw[31] |= 0x80
+    return raw.hex()
+
+
+def test_a_key_of_low_order_is_refused(group):
+    members = group()
+    keys = {**members.agreement.mask_keys, "m1": bytes(32).hex()}
+    agreed_run = AgreedRun(members.agreement.model_copy(update={"mask_keys": keys}))
+    with pytest.raises(Refused, match="low order"):
+        agreed_run.program(0, members.records[0], ProtectiveNoise(), mask_key(members, 0))
+
+
+def test_membership_versions_change_the_run_and_keys_do_not(group):
+    members = group()
+    before = members.agreement
+    sign_agreement(members.file, members.identities[0], secrets=members.folder / "secrets-m0")
+    assert members.agreement.run == before.run
+    assert members.agreement.session != before.session
+    later = members.file.read_text().replace('title = "a test"', 'title = "a test"\nmembership_version = 1')
+    body = later.split("\n[signatures]")[0]
+    assert parse_agreement(body.encode(), "later").run != before.run
+
+
+def test_merging_takes_the_key_with_the_signature(group, tmp_path):
+    members = group()
+    theirs = tmp_path / "theirs.toml"
+    theirs.write_text(members.file.read_text())
+    sign_agreement(theirs, members.identities[2], secrets=members.folder / "secrets-m2")
+    merged = merge_signatures(members.file, theirs)
+    merged.require_signatures()
+    assert merged.mask_keys["m2"] == parse_agreement(theirs.read_bytes(), "x").mask_keys["m2"]
+
+
+BAD = {
+    "two members": ({"n": 2, "graph": "path:2"}, "invite a third member"),
+    "partners that collude": (
+        {"n": 5, "graph": "ring:5", "algorithm": {"protocol": "masked:tolerate=3:partners=2"}}, "partners",
+    ),
+    "all others": ({"algorithm": {"protocol": "masked:tolerate=2"}}, "tolerate must be at most 1 of 3"),
+    "not maskable": ({"algorithm": {"name": "dp-dsgt"}}, "not over masked"),
+    "late rows": ({"timing": {"late": "drop"}}, "late = 'drop' needs plain gossip"),
+    "range": ({"algorithm": {"noise_multiplier": 1e9}}, "take a larger"),
+    "keys without masks": (
+        {"algorithm": {"protocol": "tree"}, "mask_keys": {"m0": "00" * 32}}, "is not signed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_agreements_get_one_sentence(case, group):
+    options, words = BAD[case]
+    with pytest.raises(ConfigError, match=words) as caught:
+        group(**options)
+    assert str(caught.value).endswith(".")
+
+
+def test_signing_needs_a_folder_for_the_key(group):
+    members = group()
+    with pytest.raises(ConfigError, match="say in which folder"):
+        sign_agreement(members.file, members.identities[0])
+
+
+# ---- what is charged --------------------------------------------------------------------------------------
+
+
+def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links):
+    """Own noise alone passes the budget twice over; against any two members the plan fits."""
+    members = consortium(
+        n=6, graph="ring:6", algorithm={**LEARNING, "protocol": "masked:tolerate=2"}, epsilon=1.2
+    )
+    agreed_run = AgreedRun(members.agreement)
+    row = agreed_run.table()[3]
+    assert row["tolerate"] == 2
+    assert row["label_local"] == "ldp"
+    assert row["label_colluders"] == "exact"
+    assert row["epsilon_local"] > 1.2 > row["epsilon_colluders"] > row["epsilon_network"]
+    mu = 2 / 8.0 * np.sqrt(STEPS / 4)  # four members stay hidden together
+    assert np.isclose(agreed_run.charged_guarantee(3).mu, mu, rtol=1e-12)
+    outcome = members.run(transport=memory_links())[3]
+    guarantee, alone = outcome.statement["guarantee"], outcome.statement["ldp"]
+    assert guarantee["label"] == "exact"
+    assert "X25519, AES-256 and HMAC hold" in guarantee["assumptions"]
+    assert np.isclose(guarantee["epsilon"], row["epsilon_colluders"])
+    assert alone["label"] == "ldp"
+    assert np.isclose(alone["epsilon"], row["epsilon_local"])
+    assert json.loads((members.state(3) / "statement.json").read_text())["ldp"] == alone
+    status = read_status(members.state(3))
+    assert (status["label"], status["tolerate"]) == ("exact", 2)
+    assert np.isclose(status["epsilon_spent"], guarantee["epsilon"])
+
+
+def test_a_budget_below_the_promise_is_refused(consortium):
+    members = consortium(n=6, graph="ring:6", algorithm={**LEARNING, "protocol": "masked"}, epsilon=0.3)
+    with pytest.raises(SottovoceError, match="The plan costs m0 epsilon"):
+        members.peers()
+
+
+def test_federated_averaging_is_masked_between_members(group, memory_links):
+    """Everybody ends with the same bytes, accounted at user level against either of the others."""
+    members = group(algorithm={"name": "consensus-fedavg", "learning_rate": 1.0, "local_steps": 2})
+    outcomes = members.run(transport=memory_links())
+    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
+    assert outcomes[0].statement["guarantee"]["label"] == "exact"
+    mu = 2 / 8.0 * np.sqrt(STEPS / 2)
+    assert np.isclose(AgreedRun(members.agreement).charged_guarantee(0).mu, mu, rtol=1e-12)
+
+
+def test_unequal_noise_charges_the_quietest_others():
+    """By the formula: the loudest two are missed, the rest stays around the member's row."""
+    noise = (4.0, 9.0, 5.0, 7.0, 6.0)
+    from sottovoce.algorithms import ConsensusSGD
+    from sottovoce.objectives import GLM
+
+    plan = ConsensusSGD(
+        GLM(dim=2), "masked:tolerate=2", network=graphs.ring(5), clip_norm=1.0, adjacency="user",
+        noise_multiplier=noise, steps=1,
+    )  # fmt: skip
+    agreed_run = AgreedRun.__new__(AgreedRun)
+    agreed_run.plan, agreed_run.n, agreed_run.grid = plan, 5, plan.grid
+    assert np.isclose(agreed_run.noise_amplification(0) * 4.0, np.sqrt(4**2 + 5**2 + 6**2))
+    assert np.isclose(agreed_run.noise_amplification(1) * 9.0, np.sqrt(9**2 + 4**2 + 5**2))
+    assert np.isclose(1 / agreed_run.noise_amplification(0) * 2 / 4, agreed_run.charged_guarantee(0).mu)
+    assert np.isclose(1 / agreed_run.noise_amplification(1) * 2 / 9, agreed_run.charged_guarantee(1).mu)
+
+
+def test_the_command_line_signs_runs_and_survives_a_kill(group):
+    """`peer agree --sign` makes the keys, `peer run` uses them; one member is killed and goes on without."""
+    members = group(algorithm={"steps": 40})
+    for i in range(3):
+        folder = members.identity_folder(i)
+        signing = members.command("agree", members.file, "--sign", folder, "--json")
+        _out, err = signing.communicate(timeout=120)
+        assert signing.returncode == 0, err
+        assert list(folder.glob("mask-*.key"))
+    processes = [members.start(i) for i in range(3)]
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:  # until some rows of the victim are durable
+            line = processes[1].stdout.readline()
+            if '"round"' in line and json.loads(line)["at"] >= 12:
+                break
+        processes[1].kill()
+        processes[1].communicate()
+        assert not list((members.folder / "identity1").glob("mask-*.key"))
+        processes[1] = members.start(1)
+        for process in processes:
+            _, err = process.communicate(timeout=200)
+            assert process.returncode == 0, err
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    models = [np.load(members.state(i) / "model.npz")["parameters"] for i in range(3)]
+    assert all((model == models[0]).all() for model in models)
+    statement = json.loads((members.state(1) / "statement.json").read_text())
+    assert statement["finished"]
+    assert statement["guarantee"]["label"] == "exact"
+    assert statement["guarantee"]["releases"] == 40

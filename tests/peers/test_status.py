@@ -1,4 +1,4 @@
-"""Ledgers side by side: honest ones fit, a member that sends two versions is seen."""
+"""Comparing ledgers: honest ones agree, a member that sends two versions of a row is detected."""
 
 import copy
 
@@ -15,13 +15,13 @@ def proofs(consortium, memory_links):
     return [read_proof(group.state(i)) for i in range(4)]
 
 
-def test_honest_ledgers_fit(proofs):
+def test_honest_ledgers_do_not_contradict(proofs):
     assert sum(len(proof["heard"]) for proof in proofs) == 4 * 4 * 2  # rounds, members, neighbors
     assert compare_proofs(proofs) == []
     assert compare_proofs(proofs[:2]) == []
 
 
-def test_a_member_that_sends_two_versions_is_seen_with_its_own_ledger_and_without(proofs):
+def test_two_versions_of_a_row_are_detected(proofs):
     changed = copy.deepcopy(proofs)
     row = next(row for row in changed[0]["heard"] if row["sender"] == 1 and row["round"] == 2)
     row["digest"] = "00" * 32  # what member 1 sent to member 0 alone
@@ -33,7 +33,7 @@ def test_a_member_that_sends_two_versions_is_seen_with_its_own_ledger_and_withou
     assert compare_proofs(changed[1:]) == []
 
 
-def test_what_cannot_be_compared_is_refused(proofs):
+def test_proofs_that_cannot_be_compared_are_refused(proofs):
     for files, match in (
         (proofs[:1], "two members"),
         ([proofs[0], {**proofs[1], "run": "00"}], "different runs"),

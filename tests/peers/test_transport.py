@@ -183,7 +183,7 @@ def meet(action):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_strangers_reach_nothing(case):
+def test_strangers_get_no_application_byte(case):
     (outcome, came), frames, _ = meet(CASES[case])
     assert frames == [], case
     assert outcome not in ("TLSv1.2", "TLSv1.3", "application bytes"), case
@@ -208,7 +208,7 @@ def test_a_neighbor_gets_through_over_tls_13():
         (b"something else entirely", "no version of this program says"),
     ],
 )
-def test_a_neighbor_with_another_agreement_is_named_and_kept_out(hello, why):
+def test_a_neighbor_with_another_agreement_is_refused_with_a_reason(hello, why):
     raw = hello if isinstance(hello, bytes) else hello.to_bytes()
     _, frames, server = meet(lambda s: s.call(IDENTITIES["friend"], ROW_FRAME, hello=raw))
     assert frames == []
@@ -218,7 +218,7 @@ def test_a_neighbor_with_another_agreement_is_named_and_kept_out(hello, why):
     assert server.transport.report()["neighbors"]["friend"]["why"] == event["why"]
 
 
-def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
+def test_the_sender_is_the_certificate_not_the_frame(consortium):
     """I4b: a frame with another member's number is refused by the core, under the sender TLS proved."""
     import numpy as np
 
@@ -248,7 +248,7 @@ def test_an_oversized_message_is_refused_unread():
     assert "bytes came where at most" in event["why"]
 
 
-def test_one_bad_frame_spoils_nothing_that_follows():
+def test_frames_after_a_refused_one_are_taken():
     """A connection carries many frames: a refused one is counted and told, the next are taken."""
 
     def deliver(sender, raw):
@@ -267,7 +267,7 @@ def test_one_bad_frame_spoils_nothing_that_follows():
     assert {"event": "refused", "member": "friend", "why": "no frame"} in server.events
 
 
-def test_a_flood_of_control_frames_is_dropped_and_rows_are_not():
+def test_control_frames_are_limited_and_rows_are_not():
     """Beyond its allowance a member's control frames are not even looked at; rows among them all arrive."""
     control = bytes([*ROW_FRAME[:5], POSITION, *ROW_FRAME[6:]])
 
@@ -300,7 +300,7 @@ def test_an_open_connection_does_not_outlive_a_certificate(whose):
     assert server.transport.refusals["friend", "the certificate has expired"] == 1
 
 
-def test_what_did_not_leave_whole_comes_first_on_the_next_connection():
+def test_a_partly_sent_frame_comes_first_on_the_next_connection():
     """A connection that breaks in the middle of a row: the next one begins with that row, then the others."""
     members = [Member(**member_entry(IDENTITIES[name].certificate, "h:1")) for name in ("server", "friend")]
     sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
@@ -313,7 +313,7 @@ def test_what_did_not_leave_whole_comes_first_on_the_next_connection():
     assert contact.connections == {}
 
 
-def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):
+def test_reconnecting_loses_no_queued_frame(free_ports):
     """The receiver goes away and comes back at its address; what was queued meanwhile arrives, in order."""
 
     def receiver(to):
@@ -361,7 +361,7 @@ def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):
     assert asyncio.run(scene()) == [ROW_FRAME + b"1"]
 
 
-def test_nobody_left_to_talk_to_refuses_to_listen():
+def test_a_transport_without_contacts_does_not_start():
     async def scene():
         alone = module.TlsTransport(
             MEMBERS,

@@ -1,23 +1,24 @@
 """Federated private ADMM with Flower: one server; duals, noise and ledger stay with the clients.
 
-`ClientSide` and `ServerSide` are the two halves without any Flower in them; `client_app` and `server_app`
-carry their rows as Flower messages. A client runs the plan's own text: the server hands it the common part of
-the state, the client keeps its own. The server sees every message, so the statement is the local one; clients
+`ClientSide` and `ServerSide` are the two halves without Flower; `client_app` and `server_app` carry their
+rows as Flower messages. A client runs the plan's own algorithm: the server sends it the common part of the
+state, the client keeps its own. The server sees every message, so the guarantee is the local one; clients
 need not trust it.
 
-A client commits the spend, the row and its new dual together before the row leaves (`RunLedger`), and
+A client commits the releases, the row and its new dual together before the row leaves (`RunLedger`), and
 answers a repeated request with the stored row. The name of a run is the digest of its configuration, not
-Flower's run number: a client or a server that was killed goes on in the next ``flwr run`` of the same
+Flower's run number: a client or a server that was killed continues in the next ``flwr run`` of the same
 configuration.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,11 +41,40 @@ from sottovoce.runners.checkpoint import Checkpoint
 
 __all__ = ["ClientSide", "ServerSide", "client_app", "plan_of", "server_app"]
 
-Records = Callable[[Any], tuple[np.ndarray, np.ndarray]]
+DELTA = 1e-5
+Config = Mapping[str, Any]
 
 
-def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
-    """Return the plan that a Flower run configuration describes (keys with dashes, as Flower writes them).
+class Context(Protocol):
+    """The part of Flower's Context that is used here."""
+
+    node_config: Config
+    run_config: Config
+
+
+class Message(Protocol):
+    """The part of Flower's Message that is used here."""
+
+    content: Mapping[str, Any]
+    metadata: Any
+    error: Any
+
+    def has_error(self) -> bool: ...
+
+
+class Grid(Protocol):
+    """The part of Flower's Grid that is used here."""
+
+    def get_node_ids(self) -> Iterable[int]: ...
+
+    def send_and_receive(self, messages: Iterable[object], *, timeout: float) -> Iterable[Message]: ...
+
+
+Records = Callable[[Context], tuple[np.ndarray, np.ndarray]]
+
+
+def plan_of(config: Config) -> FederatedADMM:
+    """Return the plan that a Flower run configuration describes.
 
     Examples
     --------
@@ -53,13 +83,10 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
     >>> plan.steps, plan.privacy("local").label
     (5, 'ldp')
     """
+    l2, l1 = float(config.get("l2", 0.0)), float(config.get("l1", 0.0))
     try:
         return FederatedADMM(
-            GLM(
-                config.get("loss", "logistic"),
-                l2=float(config.get("l2", 0.0)),
-                l1=float(config.get("l1", 0.0)),
-            ),
+            GLM(config.get("loss", "logistic"), l2=l2, l1=l1),
             users=int(config["users"]),
             steps=int(config["rounds"]),
             sample_rate=float(config.get("sample-rate", 1.0)),
@@ -77,8 +104,7 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
 
 def run_name(plan: FederatedADMM, dim: int, seed: int | None) -> bytes:
     """Return the 32 bytes that name a run: the same configuration is the same run."""
-    facts = {**plan.describe(), "dim": dim, "seed": seed}
-    return bytes.fromhex(digest(facts))
+    return bytes.fromhex(digest({**plan.describe(), "dim": dim, "seed": seed}))
 
 
 def noise_of(seed: int | None) -> NoiseSource:
@@ -94,14 +120,14 @@ class ClientSide:
     plan : the same at all clients and the server.
     X, y : this client's records.
     user : its number.
-    folder : where its ledger and dual are durable; nobody else's.
+    folder : where its ledger and dual are durable.
     seed : None draws protective noise; a number simulates.
     budget : optional; a release that would pass it is refused and nothing is sent.
 
     Guarantees
     ----------
     User level, against everybody who sees all messages, the server included: each round answered costs one
-    Gaussian release of sensitivity 4 C. A round is charged once, however often it is asked for, and the
+    Gaussian release of sensitivity 4 C. A round is charged once, however often it is requested, and the
     answer is then the same bytes. Nothing is returned before ledger, row and dual are on the disk.
 
     Examples
@@ -129,12 +155,12 @@ class ClientSide:
     ) -> None:
         if not plan.noise_std > 0:
             raise ConfigError("A federation needs noise-std above 0; without noise nothing is protected.")
-        # the server decides whom it asks, and whoever is asked takes part
+        # the server chooses the clients of a round, and every chosen client takes part
         self.plan, self.user = replace(plan, sample_rate=1.0), user
         records = plan.objective.prepared(Shards(np.asarray(X), np.asarray(y), np.array([0, len(y)])))
         dim = records.dim
         self.source = self.plan.source(records, [user], RunRandomness.from_rng(noise_of(seed))).recording()
-        self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
+        self.algorithm = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
         self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
         self.ledger = RunLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
@@ -148,7 +174,7 @@ class ClientSide:
     def __enter__(self) -> ClientSide:
         return self
 
-    def __exit__(self, *problem: Any) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.ledger.close()
 
     def answer(self, k: int, zh: np.ndarray) -> np.ndarray:
@@ -160,16 +186,16 @@ class ClientSide:
     def _commit(self, k: int, zh: np.ndarray) -> None:
         if not 0 <= k < self.plan.steps or (self.sent and k <= max(self.sent)):
             raise ConfigError(
-                f"Round {k} was asked for, but client {self.user} is past it or the run is over."
+                f"Round {k} was requested, but client {self.user} is past it or the run is over."
             )
         planned = tuple(r.at(k, r.count) for r in self.plan.releases(self.user) if r.covers(k))
         self.spending.require(*planned)
         state: State = State((zh[None],), (self.u[None].copy(),))
-        row = self.text.message(state, k)
+        row = self.algorithm.message(state, k)
         drawn = self.source.drain()
         if drawn != planned:
             raise ReleaseMismatch(f"Round {k} drew other noise than the plan announced; nothing was sent.")
-        (u,) = self.text.update(state, row, k).own
+        (u,) = self.algorithm.update(state, row, k).own
         frame = self.codec.row(row[0], sender=self.user, round=k)
         self.ledger.commit(Entry(k, drawn, frame, u.tobytes(), (), forget=tuple(self.outbox)))
         self.spending.add(*drawn)
@@ -187,13 +213,13 @@ class ClientSide:
 
 
 class ServerSide:
-    """The server: the running mean of the duals, and whom to ask in a round.
+    """The server: the running mean of the duals, and the clients of each round.
 
     Parameters
     ----------
     plan, dim : the plan and the number of features.
-    seed : as at the clients; decides who is asked in simulations.
-    folder : optional; where the mean is kept after every round, so that the next run goes on.
+    seed : as at the clients; decides which clients are chosen in simulations.
+    folder : optional; where the mean is stored after every round, so that the next run continues.
 
     Examples
     --------
@@ -222,10 +248,9 @@ class ServerSide:
         return regularized(self.plan)(self.zh)
 
     def chosen(self) -> np.ndarray:
-        """Return the clients to ask in this round: each with the sampling rate, independently."""
-        return np.flatnonzero(
-            sample_participants(self.random, self.k, self.plan.users, self.plan.sample_rate)
-        )
+        """Return the clients of this round: each with the sampling rate, independently."""
+        plan = self.plan
+        return np.flatnonzero(sample_participants(self.random, self.k, plan.users, plan.sample_rate))
 
     def absorb(self, rows: Mapping[int, np.ndarray]) -> None:
         """Take the answers of this round and move on."""
@@ -245,7 +270,7 @@ class ServerSide:
 # ---- Flower ----------------------------------------------------------------------------------------------
 
 
-def client_app(records: Records) -> Any:
+def client_app(records: Records) -> object:
     """Return a Flower ClientApp; ``records(context) -> (X, y)`` reads this client's own data.
 
     ``node-config`` names the client (``partition-id``) and its folder (``state``); in simulations the
@@ -253,31 +278,25 @@ def client_app(records: Records) -> Any:
 
     Guarantees
     ----------
-    Whoever starts a run writes its configuration, and is among those whom the noise is meant for. So a
-    client with a configuration of its own draws seeded noise only if that says ``simulate=true``, keeps its
-    ledger where that says, and is bound by the smaller of its own ``budget-epsilon`` and the run's.
+    The person who starts a run writes its configuration, and the noise protects against that person too. So
+    a client with a configuration of its own draws seeded noise only if that sets ``simulate=true``, stores
+    its ledger in its own folder, and is bound by the smaller of its own ``budget-epsilon`` and the run's.
     """
     flwr = _flower()
     app = flwr.clientapp.ClientApp()
 
-    def who(message: Any, context: Any) -> Any:
+    def who(message: Message, context: Context) -> object:
         X, _ = records(context)
         facts = {"user": int(context.node_config["partition-id"]), "dim": int(X.shape[1])}
         return flwr.app.Message(flwr.app.RecordDict({"who": flwr.app.ConfigRecord(facts)}), reply_to=message)
 
-    def step(message: Any, context: Any) -> Any:
-        config, user = context.run_config, int(context.node_config["partition-id"])
+    def step(message: Message, context: Context) -> object:
+        user = int(context.node_config["partition-id"])
         X, y = records(context)
         k, zh = int(message.content["round"]["k"]), message.content["common"]["mean"].numpy()
-        with ClientSide(
-            plan_of(config),
-            X,
-            y,
-            user=user,
-            folder=_folder(context, user),
-            seed=_agreed_seed(context),
-            budget=_own_budget(context),
-        ) as client:
+        plan, folder = plan_of(context.run_config), _folder(context, user)
+        seed, budget = _agreed_seed(context), _own_budget(context)
+        with ClientSide(plan, X, y, user=user, folder=folder, seed=seed, budget=budget) as client:
             row = client.answer(k, zh)
         answer = flwr.app.ArrayRecord({"row": flwr.app.Array(row)})
         return flwr.app.Message(flwr.app.RecordDict({"answer": answer}), reply_to=message)
@@ -287,7 +306,7 @@ def client_app(records: Records) -> Any:
     return app
 
 
-def server_app(finished: Callable[[np.ndarray, Mapping[str, Any]], None] | None = None) -> Any:
+def server_app(finished: Callable[[np.ndarray, Config], None] | None = None) -> object:
     """Return a Flower ServerApp that runs the plan of the run configuration.
 
     ``finished(model, configuration)`` gets the model at the end.
@@ -295,14 +314,14 @@ def server_app(finished: Callable[[np.ndarray, Mapping[str, Any]], None] | None 
     flwr = _flower()
     app = flwr.serverapp.ServerApp()
 
-    def main(grid: Any, context: Any) -> None:
+    def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         plan, patience = plan_of(config), float(config.get("patience", 120.0))
-        nodes, dim = _meet(flwr, grid, plan.users, patience)
+        nodes, dim = _find_clients(flwr, grid, plan.users, patience)
         server = ServerSide(plan, dim, seed=_seed(config), folder=config.get("server-state") or None)
         while server.k < plan.steps:
-            server.absorb(_ask(flwr, grid, nodes, server, patience))
-        print(plan.privacy("local").statement(1e-5))
+            server.absorb(_rows(flwr, grid, nodes, server, patience))
+        print(plan.privacy("local").statement(DELTA))
         if finished is not None:
             finished(server.z, config)
 
@@ -310,18 +329,16 @@ def server_app(finished: Callable[[np.ndarray, Mapping[str, Any]], None] | None 
     return app
 
 
-def _meet(flwr: Any, grid: Any, users: int, patience: float) -> tuple[dict[int, int], int]:
+def _find_clients(flwr: ModuleType, grid: Grid, users: int, patience: float) -> tuple[dict[int, int], int]:
     """Wait for all clients and return {user: Flower node}, and the number of features."""
     deadline = time.monotonic() + patience
     known: dict[int, int] = {}
     dims: set[int] = set()
     while len(known) < users:
-        ask = flwr.app.RecordDict({"ask": flwr.app.ConfigRecord({"what": "who"})})
+        question = flwr.app.RecordDict({"ask": flwr.app.ConfigRecord({"what": "who"})})
         new = [node for node in grid.get_node_ids() if node not in known.values()]
-        sent = [flwr.app.Message(ask, dst_node_id=node, message_type="query") for node in new]
-        for reply in (
-            grid.send_and_receive(sent, timeout=max(1.0, deadline - time.monotonic())) if sent else ()
-        ):
+        sent = [flwr.app.Message(question, dst_node_id=node, message_type="query") for node in new]
+        for reply in _replies(grid, sent, deadline):
             if not reply.has_error():
                 facts = reply.content["who"]
                 known[int(facts["user"])] = reply.metadata.src_node_id
@@ -338,46 +355,49 @@ def _meet(flwr: Any, grid: Any, users: int, patience: float) -> tuple[dict[int, 
     return known, dims.pop()
 
 
-def _ask(
-    flwr: Any, grid: Any, nodes: dict[int, int], server: ServerSide, patience: float
+def _rows(
+    flwr: ModuleType, grid: Grid, nodes: dict[int, int], server: ServerSide, patience: float
 ) -> dict[int, np.ndarray]:
-    """Return the answers of the chosen clients, asking again while patience lasts: an answer costs once."""
-    wanted = [int(user) for user in server.chosen()]
+    """Return the rows of the chosen clients; a repeated request costs nothing."""
+    missing = [int(user) for user in server.chosen()]
     rows: dict[int, np.ndarray] = {}
     deadline = time.monotonic() + patience
     why = "it did not answer"
-    while len(rows) < len(wanted):
-        content = {
-            "common": flwr.app.ArrayRecord({"mean": flwr.app.Array(server.zh)}),
-            "round": flwr.app.ConfigRecord({"k": server.k}),
-        }
-        missing = [user for user in wanted if user not in rows]
+    content = {
+        "common": flwr.app.ArrayRecord({"mean": flwr.app.Array(server.zh)}),
+        "round": flwr.app.ConfigRecord({"k": server.k}),
+    }
+    while missing:
+        users = {nodes[user]: user for user in missing}
         sent = [
-            flwr.app.Message(flwr.app.RecordDict(content), dst_node_id=nodes[user], message_type="train")
-            for user in missing
+            flwr.app.Message(flwr.app.RecordDict(content), dst_node_id=node, message_type="train")
+            for node in users
         ]
-        users = {node: user for user, node in nodes.items()}
-        for reply in grid.send_and_receive(sent, timeout=max(1.0, deadline - time.monotonic())):
+        for reply in _replies(grid, sent, deadline):
             if reply.has_error():
                 why = f"it failed: {reply.error.reason}"
-                continue
-            user = users[reply.metadata.src_node_id]
-            rows[user] = reply.content["answer"]["row"].numpy()
-        if len(rows) < len(wanted):
+            else:
+                rows[users[reply.metadata.src_node_id]] = reply.content["answer"]["row"].numpy()
+        missing = [user for user in missing if user not in rows]
+        if missing:
             if time.monotonic() > deadline:
-                lost = next(user for user in wanted if user not in rows)
                 raise LostPeer(
-                    f"Client {lost} was lost in round {server.k} ({' '.join(why.split())}); start it again, "
-                    "then the same flwr run goes on from this round."
+                    f"Client {missing[0]} was lost in round {server.k} ({' '.join(why.split())}); start it "
+                    "again, then the same flwr run goes on from this round."
                 )
-            nodes.update(_meet(flwr, grid, server.plan.users, max(1.0, deadline - time.monotonic()))[0])
+            left = max(1.0, deadline - time.monotonic())
+            nodes.update(_find_clients(flwr, grid, server.plan.users, left)[0])
             time.sleep(0.2)
     return rows
 
 
-def _folder(context: Any, user: int) -> Path:
+def _replies(grid: Grid, sent: list[object], deadline: float) -> Iterable[Message]:
+    return grid.send_and_receive(sent, timeout=max(1.0, deadline - time.monotonic())) if sent else ()
+
+
+def _folder(context: Context, user: int) -> Path:
     own = context.node_config.get("state")
-    common = context.run_config.get("state-dir") if _engine(context) else None
+    common = context.run_config.get("state-dir") if _simulated(context) else None
     if not own and not common:
         raise ConfigError(
             "The client needs a folder for its ledger: state in node-config, or state-dir in the app's."
@@ -385,15 +405,15 @@ def _folder(context: Any, user: int) -> Path:
     return Path(str(own)) if own else Path(str(common)) / f"client-{user:05d}"
 
 
-def _engine(context: Any) -> bool:
-    """Whether this client is one that Flower's simulation engine made up: it has no settings of its own."""
+def _simulated(context: Context) -> bool:
+    """Whether Flower's simulation engine started this client: it has no settings of its own."""
     return set(context.node_config) <= {"partition-id", "num-partitions"}
 
 
-def _agreed_seed(context: Any) -> int | None:
+def _agreed_seed(context: Context) -> int | None:
     """Return the run's seed if this client takes part in a simulation, and refuse it otherwise."""
     seed = _seed(context.run_config)
-    if seed is not None and not (_engine(context) or context.node_config.get("simulate") is True):
+    if seed is not None and not (_simulated(context) or context.node_config.get("simulate") is True):
         raise ConfigError(
             "The run asks for noise from a seed, which protects nobody, and this client did not agree to a "
             "simulation; leave simulation-seed out, or set simulate=true in its node-config."
@@ -401,7 +421,7 @@ def _agreed_seed(context: Any) -> int | None:
     return seed
 
 
-def _own_budget(context: Any) -> Budget | None:
+def _own_budget(context: Context) -> Budget | None:
     """Return the smaller of the client's own budget and the run's."""
     own, agreed = _budget(context.node_config), _budget(context.run_config)
     if own is None or agreed is None:
@@ -409,18 +429,17 @@ def _own_budget(context: Any) -> Budget | None:
     return Budget(min(own.epsilon, agreed.epsilon), min(own.delta, agreed.delta), adjacency="user")
 
 
-def _seed(config: Mapping[str, Any]) -> int | None:
+def _seed(config: Config) -> int | None:
     seed = int(config.get("simulation-seed", -1))
     return None if seed < 0 else seed
 
 
-def _budget(config: Mapping[str, Any]) -> Budget | None:
-    epsilon = float(config.get("budget-epsilon", 0.0))
-    delta = float(config.get("budget-delta", 1e-5))
+def _budget(config: Config) -> Budget | None:
+    epsilon, delta = float(config.get("budget-epsilon", 0.0)), float(config.get("budget-delta", DELTA))
     return Budget(epsilon, delta, adjacency="user") if epsilon > 0 else None
 
 
-def _flower() -> Any:
+def _flower() -> ModuleType:
     try:
         import flwr.app
         import flwr.clientapp

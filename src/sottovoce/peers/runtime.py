@@ -53,7 +53,7 @@ from sottovoce.peers.status import LIVE, Health
 from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
-_SILENT = 10.0  # seconds without a round before it is said who is waited for
+_SILENT = 10.0  # seconds without a round before the members that are waited for are logged
 _LIVELY = 2.0  # seconds between two reports for `peer status`
 _PER_SPAN = 64  # frames of one neighbor that a span takes
 Log = Callable[[dict[str, Any]], None]
@@ -61,7 +61,7 @@ Log = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves behind."""
+    """The result of a run."""
 
     model: np.ndarray
     statement: dict[str, Any]
@@ -81,11 +81,11 @@ class PeerConfig:
         knows continues in its own folder.
     log : gets one small mapping per event; none of them depends on data.
     noise : only to compare runs bit by bit in tests (a source, or a `RunRandomness` that also fixes the
-        batches); by default protective, and there is no option for it on the command line.
+        batches); by default protective.
+    timing : by default as agreed.
     revoked : fingerprints that are no longer accepted.
     listen : another address than the agreed one.
-    secrets : the folder of the mask key that was made when the agreement was signed; the key is erased once
-        the first row is durable.
+    secrets : the folder of the mask key, which is erased once the first row is durable.
     transport : called with the arguments of `TlsTransport`.
     health : a port of the loopback interface for ``/healthz`` and ``/metrics``; None for neither.
     relay : another relay than the agreed one, for neighbors that cannot be called.
@@ -160,6 +160,11 @@ class PeerConfig:
             witness=self.agreement.witness,
         )
 
+    def transport_config(self, log: Log) -> TransportConfig:
+        """Return the names of the run and how to reach the others."""
+        relay = self.relay or self.agreement.relay
+        return TransportConfig(self.agreement.run, self.agreement.session, relay, self.proxy, log)
+
 
 class Peer:
     """One organization's side of a run.
@@ -183,21 +188,27 @@ class Peer:
 
     def __init__(self, config: PeerConfig) -> None:
         config.check()
-        self.agreement, self.identity, self.log = config.agreement, config.identity, config.log
-        self.node, self.member_directory, self.listen = config.node, config.member_directory, config.listen
+        self.config, self.agreement, self.identity = config, config.agreement, config.identity
+        self.node, self.timing, self.log = config.node, config.core_timing, config.log
+        self.names = [member.name for member in self.agreement.members]
         self.agreed_run = AgreedRun(self.agreement)
-        self.timing = config.core_timing
         self._secrets = config.secrets_folder
         key = read_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
         with contextlib.ExitStack() as hold:  # the previous run may send nothing while it is counted
-            start, settled = self._continue_from(config, hold)
+            start, settled = self._continue_from(hold)
             self.before = settled.before
             program = self.agreed_run.program(self.node, config.records, config.noise, key, start)
             spending = self.agreed_run.spending(self.node)
             self._check_contacts(program.contacts)
             self.before.require(self.agreed_run, self.node)
-            self.ledger = self._open_ledger(config, settled, program.contacts, key is not None)
+            self.ledger = self._open_ledger(settled, program.contacts, key is not None)
         self.state = self.ledger.folder
+        self.refused: Counter[str] = Counter()  # frames the core did not take, by member
+        self.pace_missed = 0
+        self._wake = asyncio.Event()
+        self._logged_at, self._stopping = -1, False
+        self._arrived: list[tuple[int, bytes]] = []
+        self._progress_at = self._logged_waiting = self._lively_at = time.monotonic()
         try:
             if start is not None and not self.ledger.newest()[0]:
                 save_model(self.state / START, start)  # a restart needs it before the first row
@@ -206,7 +217,6 @@ class Peer:
             certificates = [member.certificate.encode() for member in self.agreement.members]
             codec = replace(self.agreed_run.codec, signer=CertificateSigner(self.identity, certificates))
             self.core = Core(program, codec, self.ledger, spending, self.timing, bound=self.agreed_run.bound)
-            relay = config.relay or self.agreement.relay
             self.transport: Transport = config.transport(
                 self.agreement.members,
                 self.node,
@@ -215,50 +225,39 @@ class Peer:
                 self._deliver,
                 largest=codec.largest,
                 revoked=config.revoked,
-                config=TransportConfig(
-                    self.agreement.run, self.agreement.session, relay, config.proxy, self._happened
-                ),
+                config=config.transport_config(self._log_transport),
             )
         except BaseException:
             self.ledger.close()
             raise
-        self._forget_key()
-        self._wake = asyncio.Event()
-        self._logged_at = -1
-        self._stopping = False
+        self._erase_key()
         self._health = None if config.health is None else Health(self, config.health)
-        self._arrived: list[tuple[int, bytes]] = []
-        self._progress_at = self._said_waiting = self._lively_at = time.monotonic()
-        self.refused: Counter[str] = Counter()  # frames the core did not take, by member
-        self.pace_missed = 0
 
     def _check_contacts(self, contacts: Iterable[int]) -> None:
         strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
         if strays:
             raise ConfigError(
-                f"The protocol connects {self.identity.name} with {self.agreement.members[strays[0]].name}, "
-                "who are not neighbors in the agreed graph; agree on a graph that has this edge."
+                f"The protocol connects {self.identity.name} with {self.names[strays[0]]}, who are not "
+                "neighbors in the agreed graph; agree on a graph that has this edge."
             )
 
-    def _open_ledger(
-        self, config: PeerConfig, settled: SettledSpending, contacts: tuple[int, ...], keyed: bool
-    ) -> RunLedger:
+    def _open_ledger(self, settled: SettledSpending, contacts: tuple[int, ...], keyed: bool) -> RunLedger:
         """Charge the run, then find or create its ledger."""
-        agreement, directory = self.agreement, self.member_directory
+        agreement, config, directory = self.agreement, self.config, self.config.member_directory
         about = self._about(contacts)
         if directory is None:
             assert config.state is not None
-            if settled.place is not None:  # without a lifetime ledger the folder itself says that it is over
+            if (
+                settled.place is not None
+            ):  # without a lifetime ledger the folder itself records that it is over
                 give_up(settled.place, agreement.run.hex())
             return RunLedger(config.state, run=agreement.session, node=self.node, about=about)
         directory.pinned_certificates.require(agreement, directory.identity.fingerprint)
         if agreement.masked and not keyed and agreement.run.hex() not in directory.lifetime_ledger.runs:
             raise self._no_key()  # before it is charged: it could not begin
-        cost = directory.charge_of(
-            self.agreed_run, self.node, population=config.population, continues=settled.runs
-        )
+        run, population = self.agreed_run, config.population
         ledger = directory.open_run(
-            cost,
+            directory.charge_of(run, self.node, population=population, continues=settled.runs),
             config.records,
             node=self.node,
             session=agreement.session,
@@ -267,10 +266,8 @@ class Peer:
             new_records=config.new_records,
             closing=settled.closings,
         )
-        if (
-            config.state is not None
-            and Path(config.state).expanduser().absolute() != ledger.folder.absolute()
-        ):
+        given = config.state
+        if given is not None and Path(given).expanduser().absolute() != ledger.folder.absolute():
             self.log({"event": "known", "run": agreement.run.hex(), "state": str(ledger.folder)})
         return ledger
 
@@ -278,7 +275,7 @@ class Peer:
         """Return the public facts that the ledger keeps for `peer status`."""
         about = {
             "title": self.agreement.title,
-            "members": [member.name for member in self.agreement.members],
+            "members": self.names,
             "rounds": self.agreed_run.rounds,
             "steps": self.agreed_run.steps,
             "algorithm": self.agreement.algorithm.name,
@@ -291,11 +288,9 @@ class Peer:
         }
         return {**about, "before": self.before.parts} if self.before.parts else about
 
-    def _continue_from(
-        self, config: PeerConfig, hold: contextlib.ExitStack
-    ) -> tuple[np.ndarray | None, SettledSpending]:
+    def _continue_from(self, hold: contextlib.ExitStack) -> tuple[np.ndarray | None, SettledSpending]:
         """Return the model that a membership change continues from, and what was spent before it."""
-        agreement, directory = self.agreement, self.member_directory
+        agreement, config, directory = self.agreement, self.config, self.config.member_directory
         if not agreement.continues:
             return None, SettledSpending()
         place = None if config.state is None else Path(config.state)
@@ -327,13 +322,19 @@ class Peer:
             "agreement again with `peer agree`, and send the others the new signature."
         )
 
+    def _erase_key(self) -> None:
+        """Erase the signed mask key as soon as a durable state holds what was derived from it."""
+        if self._secrets is not None and (self.core.sent or self.core.finished):
+            erase_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
+            self._secrets = None
+
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
         try:
             if self._health is not None:
                 await self._health.start()
-            await self.transport.start(self.listen)
-            self.log(self._listening())
+            await self.transport.start(self.config.listen)
+            self._log_listening()
             self._send(self.core.start(time.monotonic()))
             await self._loop()
             await self.transport.flush(1.0)
@@ -346,24 +347,23 @@ class Peer:
                 outcome = self._write()
             finally:
                 if self.core.finished:
-                    self._forget_key()
+                    self._erase_key()
                     self.ledger.tidy()
                 self.ledger.close()
         if self.core.failed is not None:
             raise self._named(self.core.failed)
-        if self.member_directory is not None and self.core.finished:
+        if self.config.member_directory is not None and self.core.finished:
             draws = sum(release.draws for release in self.core.releases)
-            self.member_directory.lifetime_ledger.end(
-                self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex()
-            )
+            lifetime_ledger = self.config.member_directory.lifetime_ledger
+            lifetime_ledger.end(self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex())
         assert outcome is not None
         return outcome
 
     def stop(self) -> None:
         """End the run soon, as after a signal: the model so far and the statement are written.
 
-        A peer that had finished and only waited for its neighbors ends well; another ends with an error that
-        says how to go on.
+        A peer that had finished and only waited for its neighbors ends without an error; another ends with an
+        error that says how to go on.
         """
         self._stopping = True
         if not self.core.finished and self.core.failed is None:
@@ -381,21 +381,13 @@ class Peer:
             now = time.monotonic()
             expired = self.transport.expired()
             if expired and not self.core.finished:
-                name = self.agreement.members[expired[0]].name
-                self.core.failed = IdentityError(
-                    f"The certificate of {name} expired during the run, which ends at round "
-                    f"{self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded; "
-                    "renew it "
-                    "(`peer keygen --renew`) and continue with `peer membership "
-                    "--certificate`, or correct "
-                    "this machine's clock."
-                )
+                self.core.failed = self._expired(self.names[expired[0]])
                 return
             if self.core.finished:
                 finished_at = now if finished_at is None else finished_at
                 if now - finished_at > self.timing.linger:
                     return
-            self._live(now)
+            self._log_waiting(now)
             if self.agreement.timing.pace is not None:
                 await self._span(self.agreement.timing.pace)
                 continue
@@ -403,13 +395,18 @@ class Peer:
                 self._send(self.core.tick(now))
             except SottovoceError:
                 return
-            self._tell()
+            self._log_round()
             self._wake.clear()
             pause = max(0.005, self.core.next_tick - time.monotonic())
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=min(pause, 1.0))
-            except TimeoutError:
-                continue
+
+    def _expired(self, name: str) -> IdentityError:
+        return IdentityError(
+            f"The certificate of {name} expired during the run, which ends at round {self.core.durable_at} "
+            f"of {self.agreed_run.rounds}, everything spent is recorded; renew it (`peer keygen --renew`) "
+            "and continue with `peer membership --certificate`, or correct this machine's clock."
+        )
 
     async def _span(self, pace: float) -> None:
         """Wait for the next span; take what has come by its beginning; answer in its middle or a later one's.
@@ -425,7 +422,7 @@ class Peer:
                 try:
                     out += self.core.receive(time.monotonic(), sender, raw)
                 except FrameError as error:
-                    self._refused(sender, error)
+                    self._log_refused(self.names[sender], error)
             out += self.core.tick(time.monotonic())
         except SottovoceError:
             if self.core.failed is None:
@@ -438,7 +435,7 @@ class Peer:
             answer += pace
         time.sleep(max(0.0, answer - time.time()))
         self._send(out)
-        self._tell()
+        self._log_round()
 
     def _deliver(self, sender: int, raw: bytes) -> None:
         if self.agreement.timing.pace is not None:
@@ -450,78 +447,70 @@ class Peer:
             self._send(self.core.receive(time.monotonic(), sender, raw))
         except SottovoceError as error:
             if isinstance(error, FrameError):
-                self.refused[self.agreement.members[sender].name] += 1
+                self.refused[self.names[sender]] += 1
             if self.core.failed is None:
                 raise  # the frame was refused
-            raise PeerError("this peer has stopped") from None  # why is nobody's business
+            raise PeerError("this peer has stopped") from None  # the reason stays on this machine
         finally:
             if self.core.failed is not None or self.core.finished:
                 self._wake.set()
-            self._tell()
-
-    def _forget_key(self) -> None:
-        """Erase the signed mask key as soon as a durable state holds what was derived from it."""
-        if self._secrets is not None and (self.core.sent or self.core.finished):
-            erase_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
-            self._secrets = None
+            self._log_round()
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
-        self._forget_key()
+        self._erase_key()
         for to, raw in out:
             self.transport.send(to, raw)
 
-    def _tell(self) -> None:
+    # ---- reporting -------------------------------------------------------------------------------
+
+    def _log_listening(self) -> None:
+        own = self.agreement.members[self.node]
+        address = self.config.listen or (own.address if own.reachable else "")
+        calls = [self.names[s] for s in self.core.program.contacts]
+        event = {"event": "listening", "member": own.name, "run": self.agreement.run.hex()}
+        self.log({**event, "address": address, "calls": calls})
+
+    def _log_round(self) -> None:
         at = self.core.durable_at
         if at == self._logged_at:
             return
         self._logged_at = at
-        self._progress_at = self._said_waiting = time.monotonic()
-        waiting = [self.agreement.members[s].name for s in self.core.waiting_for]
-        spent = sum(self.core.spending.counts.values())
-        self.log(
-            {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": spent, "waiting": waiting}
-        )
+        self._progress_at = self._logged_waiting = time.monotonic()
+        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self._draws}
+        self.log({**event, "waiting": self._waiting})
 
-    def _happened(self, event: dict[str, Any]) -> None:
-        """Hand on what the transport tells."""
-        self.log(event)
-        self._lively_at = -math.inf  # whoever looks sees it at once
-
-    def _refused(self, sender: int, error: FrameError) -> None:
-        name = self.agreement.members[sender].name
+    def _log_refused(self, name: str, error: FrameError) -> None:
         self.refused[name] += 1
         if self.refused[name] in (1, 10, 100) or not self.refused[name] % 1000:
             self.log({"event": "refused", "member": name, "why": str(error)})
 
-    def _listening(self) -> dict[str, Any]:
-        own = self.agreement.members[self.node]
-        where = self.listen or (own.address if own.reachable else "")
-        return {
-            "event": "listening",
-            "member": own.name,
-            "run": self.agreement.run.hex(),
-            "address": where,
-            "calls": [self.agreement.members[s].name for s in self.core.program.contacts],
-        }
+    def _log_transport(self, event: dict[str, Any]) -> None:
+        self.log(event)
+        self._lively_at = -math.inf  # `peer status` shows it at once
 
-    def _live(self, now: float) -> None:
-        """Say now and then who is waited for, and leave what `peer status` shows of a running peer."""
+    def _log_waiting(self, now: float) -> None:
+        """Log now and then who is waited for, and write what `peer status` shows of a running peer."""
         silent = now - self._progress_at
-        if (
-            silent > _SILENT
-            and now - self._said_waiting > max(_SILENT, silent / 2)
-            and not self.core.finished
-        ):
-            self._said_waiting = now
+        due = silent > _SILENT and now - self._logged_waiting > max(_SILENT, silent / 2)
+        if due and not self.core.finished:
+            self._logged_waiting = now
             whys = self._whys()
-            missing = [self.agreement.members[s].name for s in self.core.waiting_for]
-            people = [{"member": name, "why": whys.get(name, "")} for name in missing]
-            self.log(
-                {"event": "waiting", "for": people, "seconds": round(silent), "at": self.core.durable_at}
-            )
+            people = [{"member": name, "why": whys.get(name, "")} for name in self._waiting]
+            event = {"event": "waiting", "for": people, "seconds": round(silent), "at": self.core.durable_at}
+            self.log(event)
         if now - self._lively_at > _LIVELY:
             self._lively_at = now
             self._write_live()
+
+    @property
+    def _waiting(self) -> list[str]:
+        """Names of the members that are waited for."""
+        return [self.names[s] for s in self.core.waiting_for]
+
+    @property
+    def _draws(self) -> int:
+        """Releases so far."""
+        return int(sum(self.core.spending.counts.values()))
 
     def _whys(self) -> dict[str, str]:
         neighbors = self.transport.report().get("neighbors", {})
@@ -531,15 +520,12 @@ class Peer:
         """Return the error with members by name, and with the last reason why each was away."""
         if not isinstance(error, LostPeer):
             return error
-        whys = self._whys()
-        missing = [self.agreement.members[s].name for s in self.core.waiting_for]
-        reasons = [f"{name} {whys[name]}" for name in missing if whys.get(name)]
+        whys, missing = self._whys(), self._waiting
+        reasons = "; ".join(f"{name} {whys[name]}" for name in missing if whys.get(name))
         return LostPeer(
             f"{', '.join(missing) or 'A neighbor'} did not come back within {self.timing.give_up:g} seconds"
-            f"{' (' + '; '.join(reasons) + ')' if reasons else ''}; the run rests at round "
-            f"{self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded; start the "
-            "same "
-            "command again to go on."
+            f"{f' ({reasons})' if reasons else ''}; the run rests at round {self.core.durable_at} of "
+            f"{self.agreed_run.rounds}, everything spent is recorded; start the same command again to go on."
         )
 
     def report(self) -> dict[str, Any]:
@@ -553,8 +539,8 @@ class Peer:
             "rounds": self.agreed_run.rounds,
             "finished": self.core.finished,
             "failed": self.core.failed is not None,
-            "releases": int(sum(self.core.spending.counts.values())),
-            "waiting": [self.agreement.members[s].name for s in self.core.waiting_for],
+            "releases": self._draws,
+            "waiting": self._waiting,
             "incidents": len(self.core.incidents),
             "pace_missed": self.pace_missed,
             "refused_frames": dict(self.refused),
@@ -562,69 +548,63 @@ class Peer:
         }
 
     def _write_live(self) -> None:
-        """Leave the report beside the ledger; it is for looking at and may be lost."""
+        """Write the report beside the ledger; it is for looking at and may be lost."""
         with contextlib.suppress(DataError):
             atomic_write(self.state / LIVE, json.dumps(self.report()), durable=False, mode=0o600)
 
-    # ---- what is left ----------------------------------------------------------------------------
+    # ---- the result ------------------------------------------------------------------------------
 
     def statement(self) -> dict[str, Any]:
         """Return what this member has revealed, to whom, under which assumptions."""
-        budget, part = self.agreement.budget, self.agreement.algorithm
-        draws = int(sum(self.core.spending.counts.values()))
-        planned = sum(release.draws for release in self.agreed_run.plan.releases(self.node))
-        left_out = [[r, self.agreement.members[s].name] for r, s in sorted(self.core.dropped)]
-        # against one member only the whole agreed schedule was accounted: half of it can tell more
-        as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
+        agreement, run, core = self.agreement, self.agreed_run, self.core
+        budget, draws = agreement.budget, self._draws
+        planned = sum(release.draws for release in run.plan.releases(self.node))
+        spent = run.spent(self.node, core.releases)
+        # against one member only the whole agreed schedule was accounted: half of it can reveal more
+        as_agreed = core.finished and draws == planned and agreement.timing.late == "wait"
+        cipher = "AES-256 in counter mode is a pseudorandom generator"
         return {
             "version": STATEMENT_VERSION,
-            "run": self.agreement.run.hex(),
+            "run": agreement.run.hex(),
             "member": self.identity.name,
-            "finished": self.core.finished,
-            "rounds": self.core.durable_at,
-            "of": self.agreed_run.rounds,
-            "steps": self.core.program.progress()[0],
-            "membership_version": self.agreement.membership_version,
+            "finished": core.finished,
+            "rounds": core.durable_at,
+            "of": run.rounds,
+            "steps": core.program.progress()[0],
+            "membership_version": agreement.membership_version,
             "before": self.before.parts,
-            "epsilon_all_versions": self.before.total(
-                self.agreed_run.spent(self.node, self.core.releases), budget.delta
-            ),
-            "algorithm": part.name,
-            "protocol": self.agreed_run.plan.schedule(0).name,
-            "guarantee": self._stated(self.agreed_run.spent(self.node, self.core.releases), releases=draws),
-            "ldp": self._stated(self.agreed_run.spent_locally(self.node, self.core.releases)),
-            "network": self._stated(self.agreed_run.network(self.node)) if as_agreed else None,
+            "epsilon_all_versions": self.before.total(spent, budget.delta),
+            "algorithm": agreement.algorithm.name,
+            "protocol": run.plan.schedule(0).name,
+            "guarantee": {**self._stated(spent), "releases": draws},
+            "ldp": self._stated(run.spent_locally(self.node, core.releases)),
+            "network": self._stated(run.network(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
-            "statistical_distance": ProtectiveNoise.distance(draws * self.agreement.model.parameters),
-            "assumptions": [
-                "AES-256 in counter mode is a pseudorandom generator",
-                *remembered(self.agreed_run),
-            ],
-            "checks": checks(self.agreed_run),
-            "compared": [self.agreement.members[v].name for v in self.core.compared],
-            "left_out": left_out,
-            "incidents": list(self.core.incidents),
-            "proofs": list(self.core.proofs),
+            "statistical_distance": ProtectiveNoise.distance(draws * agreement.model.parameters),
+            "assumptions": [cipher, *remembered(run)],
+            "checks": checks(run),
+            "compared": [self.names[v] for v in core.compared],
+            "left_out": [[r, self.names[s]] for r, s in sorted(core.dropped)],
+            "incidents": list(core.incidents),
+            "proofs": list(core.proofs),
         }
 
-    def _stated(self, guarantee: Guarantee, **more: Any) -> dict[str, Any]:
+    def _stated(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return a guarantee in words and plain numbers."""
-        delta = self.agreement.budget.delta
-        names = [member.name for member in self.agreement.members]
-        who = guarantee.adversary
+        delta, who = self.agreement.budget.delta, guarantee.adversary
+        words = wording.adversary(
+            who.kind, who.observers, self.node, who.count, names=self.names, noun="member"
+        )
         return {
             "view": who.kind,
-            "adversary": wording.adversary(
-                who.kind, who.observers, self.node, who.count, names=names, noun="member"
-            ),
+            "adversary": words,
             "adjacency": guarantee.adjacency,
             "label": guarantee.label,
             "epsilon": guarantee.epsilon(delta),
             "delta": delta,
             "best_guess": guarantee.best_guess,
             "assumptions": list(guarantee.assumptions),
-            **more,
         }
 
     def _write(self) -> Outcome | None:

@@ -1,0 +1,518 @@
+"""A whole peer: over memory and sockets, at an agreed pace, when the world around it fails, as a process."""
+
+import asyncio
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import ConfigError, DataError, FrameError, IdentityError, PeerError
+from sottovoce.ledger.run_ledger import read_ledger
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.peers import runtime
+from sottovoce.peers.core import Timing
+from sottovoce.peers.status import read_proof, read_status
+from sottovoce.peers.transport import TlsTransport, Transport
+from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
+
+LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 5, "noise_multiplier": 40.0}
+LONG = {**LEARNING, "steps": 16, "noise_multiplier": 80.0}
+
+
+# ---- in one process, over memory --------------------------------------------------------------------------
+
+
+def test_peers_learn_together_over_memory(consortium, memory_links, monkeypatch):
+    group = consortium(n=3, graph="path:3", algorithm=LEARNING)
+
+    def refuse(*args):
+        raise AssertionError("a socket was used")
+
+    for name in ("bind", "connect", "connect_ex", "listen"):  # asyncio's own pair of sockets needs none
+        monkeypatch.setattr(socket.socket, name, refuse)
+    connections = memory_links()
+    outcomes = group.run(transport=connections)
+    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
+    assert np.isfinite(outcomes[0].model).all()
+    assert connections.refused == 0
+    assert connections.open == {}  # every peer has left
+    for i, outcome in enumerate(outcomes):
+        assert outcome.statement["finished"]
+        assert outcome.statement["guarantee"]["releases"] == 5 == read_status(group.state(i))["releases"]
+        # what went over the links is what the ledger says was sent, and nothing else
+        proof = read_proof(group.state(i))
+        rows = {
+            frame_digest(raw).hex()
+            for s, _, raw in connections.carried
+            if s == i and FrameCodec.kind_of(raw) == ROW
+        }
+        assert rows == set(proof["sent"].values())
+
+
+def test_lost_frames_are_requested_again(consortium, memory_links):
+    """One row in three is lost on its first way; the models are those of a run without loss all the same."""
+    group = consortium(n=3, graph="path:3", algorithm=LEARNING)
+    connections, lost = memory_links(), set()
+
+    class Lossy:
+        def __init__(self, *given, **options):
+            self.connection = connections(*given, **options)
+
+        def __getattr__(self, name):
+            return getattr(self.connection, name)
+
+        def send(self, to, raw):
+            if FrameCodec.kind_of(raw) == ROW and raw[-32] % 3 == 0 and (to, raw) not in lost:
+                lost.add((to, raw))
+                return
+            self.connection.send(to, raw)
+
+    timing = Timing(ask=0.01, ask_row=0.02, ask_most=0.05)
+    outcomes = group.run(transport=Lossy, timing=timing)
+    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
+    assert all(outcome.statement["guarantee"]["releases"] == 5 for outcome in outcomes)
+
+
+def test_both_transports_have_the_interface(memory_links):
+    wanted = {name for name in vars(Transport) if not name.startswith("_")}
+    assert wanted == {"start", "send", "expired", "report", "flush", "stop"}
+    connection = memory_links()([], 0, None, [], print, largest=1)
+    assert all(
+        callable(getattr(TlsTransport, name)) and callable(getattr(connection, name)) for name in wanted
+    )
+
+
+LOOK = """
+import json, os, sys
+before = dict(os.environ)
+import sottovoce.peers.runtime, sottovoce.peers.transport
+print(json.dumps([before == dict(os.environ), "grpc" in sys.modules]))
+"""
+
+
+def test_importing_changes_no_environment():
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, False]
+
+
+# ---- at an agreed pace ------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that only computing and sleeping move."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def time(self):
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class Slow:
+    """A core whose computation takes so many seconds of the clock."""
+
+    failed, finished, durable_at, waiting_for, incidents = None, False, 0, (), []
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.took = clock, seconds, []
+
+    def receive(self, now, sender, raw):
+        self.took.append(self.clock.now)
+        self.clock.now += self.seconds
+        if raw == b"bad":
+            raise FrameError("no frame")
+        return [(sender, b"answer to " + raw)]
+
+    def tick(self, now):
+        return []
+
+
+@pytest.fixture
+def paced(consortium, monkeypatch):
+    def make(seconds):
+        group = consortium(n=2, graph="path:2", timing={"pace": 0.5})
+        first, second = group.peers(log=lambda event: None)
+        second.ledger.close()
+        clock = Clock()
+
+        async def wait(seconds):
+            clock.now += seconds
+
+        monkeypatch.setattr(runtime, "time", clock)
+        monkeypatch.setattr(runtime, "asyncio", types.SimpleNamespace(sleep=wait))
+        first.core = Slow(clock, seconds)
+        sent = []
+        first._send = lambda out: sent.extend((clock.now, raw) for _, raw in out)
+        first._log_round = lambda: None
+        return first, clock, sent
+
+    return make
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.249])
+@pytest.mark.parametrize("came", [0.01, 0.49])
+def test_a_paced_answer_leaves_in_the_middle_of_a_span(seconds, came, paced):
+    """A neighbor chooses when its frame comes, just before a span too; it sees the span, not the work."""
+    peer, clock, sent = paced(seconds)
+    clock.now = 1000.0 + came
+    peer._deliver(1, b"one")
+    assert sent == []
+    assert peer.core.took == []  # not looked at before the span begins
+    asyncio.run(peer._span(0.5))
+    assert peer.core.took == [1000.5]
+    assert [when for when, _ in sent] == [pytest.approx(1000.75)]
+    assert peer.pace_missed == 0
+    peer.ledger.close()
+
+
+@pytest.mark.parametrize(("seconds", "leaves"), [(0.3, 1001.25), (0.8, 1001.75)])
+def test_a_slow_answer_leaves_in_the_middle_of_a_later_span(seconds, leaves, paced):
+    peer, _, sent = paced(seconds)
+    peer._deliver(1, b"one")
+    asyncio.run(peer._span(0.5))
+    assert [when for when, _ in sent] == [pytest.approx(leaves)]
+    assert peer.pace_missed == 1
+    peer.ledger.close()
+
+
+def test_a_span_takes_a_bounded_number_of_frames(paced):
+    peer, _, sent = paced(0.0)
+    peer._deliver(1, b"bad")
+    peer._deliver(1, b"good")
+    asyncio.run(peer._span(0.5))
+    assert [raw for _, raw in sent] == [b"answer to good"]
+    assert peer.refused["m1"] == 1
+    for _ in range(runtime._PER_SPAN):
+        peer._deliver(1, b"more")
+    with pytest.raises(FrameError, match="one span"):
+        peer._deliver(1, b"more")
+    peer.ledger.close()
+
+
+def test_a_paced_run_gives_the_same_model(consortium, memory_links):
+    algorithm = {**LEARNING, "steps": 3, "noise_multiplier": 60.0}
+    models = []
+    for timing in ({}, {"pace": 0.02}):
+        group = consortium(n=2, graph="path:2", algorithm=algorithm, epsilon=200.0, timing=timing)
+        noises = [SimulatedNoise(3) for _ in range(2)]
+        outcomes = group.run(noises=noises, transport=memory_links())
+        models.append([outcome.model for outcome in outcomes])
+        for i in range(2):
+            group.state(i).rename(group.folder / f"{'paced' if timing else 'free'}{i}")
+    assert np.array_equal(models[0], models[1])
+
+
+# ---- endings ----------------------------------------------------------------------------------------------
+
+
+async def under_way(group):
+    """Start all members and return when the middle one is a few rounds into the run."""
+    peers = group.peers()
+    tasks = [asyncio.create_task(peer.run()) for peer in peers]
+    for _ in range(4000):
+        await asyncio.sleep(0.005)
+        if peers[1].core.durable_at > 6:
+            return peers, tasks
+    raise AssertionError("the run did not begin")
+
+
+def test_a_full_disk_keeps_the_old_model_and_the_run_can_continue(
+    consortium, files_no_larger_than, tmp_path, monkeypatch
+):
+    """ENOSPC in the last moment: the sentence, no half file, and the next start writes the model."""
+    (tmp_path / "model").write_bytes(b"old")
+    with files_no_larger_than(1_000), pytest.raises(DataError):
+        runtime.atomic_write(tmp_path / "model", bytes(5_000), mode=0o600)
+    assert (tmp_path / "model").read_bytes() == b"old"
+    assert [file.name for file in tmp_path.glob("*model*")] == ["model"]
+
+    def full(path, content, **options):
+        raise DataError(f"{path} cannot be written: {os.strerror(errno.ENOSPC)}.")
+
+    group = consortium(n=2, graph="path:2")
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "atomic_write", full)
+
+        async def together():
+            return await asyncio.gather(*[p.run() for p in group.peers()], return_exceptions=True)
+
+        ends = asyncio.run(together())
+    assert all(isinstance(end, ConfigError) and "Make room" in str(end) for end in ends), ends
+    again = group.run()  # the folders are free, and nothing is drawn twice
+    assert again[0].model.tobytes() == np.load(group.state(0) / "model.npz")["parameters"].tobytes()
+    assert read_status(group.state(0))["releases"] == 1
+
+
+def test_an_expired_certificate_ends_the_run_with_everything_recorded(consortium):
+    """I4: no connection outlives its certificate; each side ends with a sentence, nothing is lost."""
+    group = consortium(n=3, graph="path:3", algorithm=LONG, epsilon=200.0)
+
+    async def scene():
+        peers, tasks = await under_way(group)
+        late = time.time() + 86_400 * 4000
+        for peer in peers:
+            peer.transport.clock = lambda: late
+        taken = {peer.node: peer.core.digest() for peer in peers}
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        return peers, taken, ends
+
+    peers, taken, ends = asyncio.run(scene())
+    assert all(isinstance(end, IdentityError) and "expired during the run" in str(end) for end in ends), ends
+    for peer in peers:
+        assert peer.core.digest() == taken[peer.node]  # not one more frame was taken
+        statement = json.loads((group.state(peer.node) / "statement.json").read_text())
+        assert statement["guarantee"]["releases"] == read_status(group.state(peer.node))["releases"] > 0
+
+
+def test_a_stopped_peer_writes_its_model_and_continues_later(consortium):
+    group = consortium(n=3, graph="path:3", algorithm=LONG, epsilon=200.0)
+
+    async def scene():
+        peers, tasks = await under_way(group)
+        peers[1].stop()
+        with pytest.raises(PeerError, match="start the same command again to go on"):
+            await tasks[1]
+        statement = json.loads((group.state(1) / "statement.json").read_text())
+        assert not statement["finished"]
+        assert statement["guarantee"]["releases"] == read_status(group.state(1))["releases"] > 0
+        again = runtime.Peer(
+            runtime.PeerConfig(group.agreement, group.identities[1], group.records[1], group.state(1))
+        )
+        return await asyncio.gather(tasks[0], again.run(), tasks[2])
+
+    outcomes = asyncio.run(scene())
+    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
+
+
+def test_a_state_folder_can_be_moved(consortium, tmp_path):
+    """A state folder knows its run, not its place: moved to another disk it goes on."""
+    group = consortium(n=2, graph="path:2")
+    group.run()
+    shutil.move(group.state(0), tmp_path / "moved")
+    assert read_status(tmp_path / "moved")["finished"]
+
+
+# ---- real processes ---------------------------------------------------------------------------------------
+
+
+def finish(processes, seconds=300):
+    deadline = time.monotonic() + seconds
+    ends = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        ends.append((process.returncode, out, err))
+    return ends
+
+
+TRACED = """
+import sys
+from sottovoce.ledger import run_ledger
+if {forgetful}:
+    run_ledger._PRAGMAS = run_ledger._PRAGMAS.replace("FULL", "OFF")
+from sottovoce.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("forgetful", [False, True], ids=["synced", "planted: no sync"])
+def test_every_send_follows_its_sync(forgetful, consortium):
+    """I1 by system calls: the first byte of every row leaves after the ledger's log was synced."""
+    dim, rounds = 25_000, 5
+    group = consortium(
+        n=2, graph="path:2", algorithm={"protocol": f"gossip:{rounds}"}, dim=dim, timing={"ask_again": 300.0}
+    )
+    runner = group.folder / "traced.py"
+    runner.write_text(TRACED.format(forgetful=forgetful))
+    trace = group.folder / "trace"
+    other = group.start(1)
+    calls = "trace=fdatasync,fsync,sendmsg,sendto,write,writev"
+    watched = group.start(0, out=subprocess.DEVNULL)
+    watched.kill()
+    watched.communicate()
+    shutil.rmtree(group.state(0), ignore_errors=True)
+    words = watched.args[watched.args.index("peer") :]
+    traced = subprocess.Popen(
+        ["strace", "-f", "-qq", "-y", "-e", calls, "-o", trace, sys.executable, runner, *words],
+        env=group.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    ends = finish([traced, other])
+    if "ptrace" in ends[0][2] or "Operation not permitted" in ends[0][2]:
+        pytest.skip("this machine does not allow tracing")
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert order_holds(trace.read_text(), frame=8 * dim) is not forgetful
+
+
+CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\((.*)| resumed>(.*))$")
+
+
+def order_holds(trace, frame):
+    """Return whether the first bytes of every row left after a sync that followed the row before.
+
+    A sync counts when it returns, a send when it begins. Only calls that move more than 10,000 bytes belong
+    to rows; a row is over when a frame's worth of bytes has gone.
+    """
+    begun, rows, gone, synced = {}, 0, frame, False
+    for line in trace.splitlines():
+        process, call, opened, resumed = CALL.match(line).groups()
+        if opened is not None:
+            begun[process] = (opened, synced)
+        text, at_start = begun.get(process, ("", False))
+        if "unfinished" in line:
+            continue
+        result = re.search(r"= (-?\d+)[^=]*$", resumed or opened or "")
+        moved = int(result.group(1)) if result else 0
+        if call in ("fdatasync", "fsync"):
+            synced |= "ledger.sqlite-wal" in text and moved == 0
+        elif moved > 10_000 and ("socket:" in text or "TCP" in text):
+            if gone >= frame:
+                if not at_start:
+                    return False
+                rows, gone, synced = rows + 1, 0, False
+            gone += moved
+    assert rows == 5, f"{rows} rows were seen in the trace"
+    return True
+
+
+def test_killed_peers_continue_to_the_same_model(consortium):
+    """P4 over real sockets: SIGKILL at random moments, start again, every member ends with the same bits."""
+    group = consortium(n=3, graph="path:3", algorithm={**LONG, "steps": 60}, epsilon=200.0)
+    rng = np.random.default_rng(5)
+    running = [group.start(i) for i in range(3)]
+    for _ in range(3):
+        time.sleep(1.2 + float(rng.random()))
+        victim = int(rng.integers(3))
+        running[victim].send_signal(signal.SIGKILL)
+        running[victim].communicate()
+        running[victim] = group.start(victim)
+    ends = finish(running)
+    assert [code for code, _, _ in ends] == [0, 0, 0], ends
+    models = [np.load(group.state(i) / "model.npz")["parameters"] for i in range(3)]
+    assert models[0].tobytes() == models[1].tobytes() == models[2].tobytes()
+    for i in range(3):
+        statement = json.loads((group.state(i) / "statement.json").read_text())
+        assert statement["finished"]
+        assert statement["incidents"] == []
+        assert statement["guarantee"]["releases"] >= 60
+
+
+def test_events_and_files_do_not_depend_on_data(tmp_path_factory):
+    """I12 on real processes: events, exit codes, files and their sizes do not depend on the records."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("peer_consortium", Path(__file__).with_name("conftest.py"))
+    helper = module_from_spec(spec)
+    spec.loader.exec_module(helper)
+    seen = []
+    for seed, shift in ((0, 0.0), (1, 1e6)):
+        group = helper.Consortium(tmp_path_factory.mktemp("run"), n=3, graph="path:3", seed=seed)
+        group.records = [r._replace(X=r.X + shift) for r in group.records]
+        ends = finish([group.start(i) for i in range(3)])
+        events = [[told for line in out.splitlines() if (told := masked(line))] for _, out, _ in ends]
+        statement = [json.loads((group.state(i) / "statement.json").read_text()) for i in range(3)]
+        for each in statement:
+            each.pop("run")
+        sizes = [(group.state(i) / "model.npz").stat().st_size for i in range(3)]
+        seen.append(([code for code, _, _ in ends], events, statement, sizes, [err for _, _, err in ends]))
+    assert seen[0] == seen[1]
+    assert seen[0][0] == [0, 0, 0]
+
+
+def masked(line):
+    """Who is waited for, who called whom and when is timing, not data; the rest must be equal."""
+    event = json.loads(line)
+    if event["event"] in ("connected", "trouble", "lost"):
+        return None
+    for name in ("waiting", "run", "model", "statement", "saved_model", "time", "address"):
+        event.pop(name, None)
+    return event
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signals_end_the_command(number, code, consortium):
+    group = consortium(n=2, graph="path:2")
+    waiting = group.start(0)
+    assert json.loads(waiting.stdout.readline())["event"] == "listening"
+    waiting.send_signal(signal.SIGHUP)  # a terminal that closes ends nothing
+    time.sleep(0.3)
+    assert waiting.poll() is None
+    waiting.send_signal(number)
+    out, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, err) == (code, "")
+    if number == signal.SIGTERM:
+        assert "start the same command again" in json.loads(out.splitlines()[-1])["error"]
+    assert read_ledger(group.state(0))["rows"] == 0
+
+
+def test_a_backup_restored_with_its_neighbor_is_noticed(consortium):
+    """I17: m0 and its only neighbor are set back together; m2, at the far end, remembers: nothing leaves."""
+    learning = {"name": "dp-dsgd", "protocol": "gossip:1", "steps": 4000, "learning_rate": 0.1,
+                "noise_multiplier": 50.0}  # fmt: skip
+    group = consortium(3, "path:3", learning, timing={"witness": 1, "ask_again": 0.2, "give_up": 600.0})
+    running = {i: group.start(i, out=subprocess.DEVNULL) for i in range(3)}
+
+    def reach(rows):
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                if len(read_ledger(group.state(0))["saved"].sent) >= rows:
+                    return
+            except PeerError:
+                pass
+            time.sleep(0.2)
+        raise AssertionError(f"{rows} rows were not reached")
+
+    def stop():
+        for i in (0, 1):
+            running[i].send_signal(signal.SIGTERM)
+        finish([running[0], running[1]], 60)
+
+    try:
+        reach(3)
+        stop()
+        for i in (0, 1):
+            shutil.copytree(group.state(i), group.folder / f"backup{i}")
+        running |= {i: group.start(i, out=subprocess.DEVNULL) for i in (0, 1)}
+        kept = len(read_ledger(group.folder / "backup0")["saved"].sent)
+        reach(kept + 3)
+        stop()
+        for i in (0, 1):
+            shutil.rmtree(group.state(i))
+            shutil.copytree(group.folder / f"backup{i}", group.state(i))
+        running |= {i: group.start(i) for i in (0, 1)}
+        ends = {}
+        deadline = time.monotonic() + 60
+        while not ends and time.monotonic() < deadline:
+            ends = {i: running[i].poll() for i in (0, 1) if running[i].poll() is not None}
+            time.sleep(0.2)
+        assert ends, "nobody noticed"
+        assert all("copied or is an older one" in "".join(running[i].communicate()) for i in ends)
+        time.sleep(1.0)
+        assert len(read_ledger(group.state(0))["saved"].sent) == kept
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
