@@ -365,8 +365,8 @@ def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
         ("a,b\n1,2\n", "no column 'c'"),
         ("a,b,c\n1,2\n", "line 2"),
         ("a,b,c\n", "at least one record"),
-        ("a,b,c\n1,2,x\n", "one number per record"),
-        ("a,b,c\n1,2,nan\n", "not finite"),
+        ("a,b,c\n1,2,x\n", "expected numbers"),
+        ("a,b,c\n1,2,nan\n", "missing or infinite"),
     ],
 )
 def test_data_that_does_not_fit_names_the_file(content, words, consortium, tmp_path):

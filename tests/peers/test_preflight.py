@@ -61,9 +61,9 @@ WRONG = {
         lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is an archive"
     ),
     "a draft": (lambda g: {"agreement": draft(g)}, "agreement", "no [[members]]"),
-    "a version too new": (lambda g: {"agreement": newer(g)}, "agreement", "version 3, and this program"),
+    "a version too new": (lambda g: {"agreement": newer(g)}, "agreement", "version 3; this sottovoce"),
     "an unsigned change": (lambda g: {"agreement": changed(g)}, "signatures", "was changed after signing"),
-    "another column": (lambda g: {"data": narrow(g)}, "data", "features of shape (4, 2)"),
+    "another column": (lambda g: {"data": narrow(g)}, "data", "got (4, 2)"),
     "a PDF for records": (lambda g: {"data": pdf(g)}, "data", "is not text; export the table as CSV"),
     "a foreign identity": (lambda g: {"identity": foreign(g)}, "identity", "another certificate for m0"),
     "no identity": (lambda g: {"identity": g.folder}, "identity", "peer keygen"),

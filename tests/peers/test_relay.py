@@ -206,7 +206,7 @@ def test_a_failed_call_states_the_reason(address, why):
 def test_the_graph_binds_exchanges_and_walks(consortium):
     """F12: no protocol may connect members who are no neighbors in the agreed graph."""
     from sottovoce.peers.agreed_run import AgreedRun
-    from sottovoce.peers.signing_summary import connections
+    from sottovoce.peers.statements import connections
 
     with pytest.raises(ConfigError, match="exchange connects m0 with m2, who are no neighbors in path:4"):
         consortium(n=4, graph="path:4", algorithm={"protocol": "exchange"})

@@ -4,7 +4,7 @@ import pytest
 
 from sottovoce.errors import ConfigError
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.signing_summary import UNPACED, signing_summary
+from sottovoce.peers.statements import UNPACED, signing_summary
 
 
 def test_the_summary_states_what_answer_times_reveal(consortium):

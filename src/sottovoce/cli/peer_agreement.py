@@ -85,7 +85,7 @@ def agree(
     from sottovoce.peers.member_data import read_records
     from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.signing import add_members, forecast, require_valid_signatures, signed_by
-    from sottovoce.peers.signing_summary import signing_summary
+    from sottovoce.peers.statements import signing_summary
 
     own = find_member_directory(directory, identity=sign)
     if member:

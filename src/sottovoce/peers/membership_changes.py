@@ -1,10 +1,10 @@
-"""Membership membership versions: a run goes on without a member, with one that has moved, or with a new key.
+"""Membership changes: a run goes on without a member, with one that has moved, or with a new key.
 
 What a run does is fixed by its agreement, so what changes is a new agreement: the next membership version,
 which names the run that it continues and the model it goes on from, and is signed by everybody who remains.
-It has its own frames, mask keys and noise labels; the step that was under way is paid for at its old price
-and done again at the new one. What was spent before is carried over: by the lifetime ledger, by the budget
-and by every statement.
+It has its own frames, mask keys and noise labels; the step that was under way is charged at its old cost and
+done again at the new one. What was spent before is carried over: by the lifetime ledger, by the budget and by
+every statement.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 
 from sottovoce._io import atomic_write
@@ -34,12 +36,10 @@ from sottovoce.peers.member_directory import MemberDirectory
 
 
 class EarlierSpending:
-    """What a member spent in the membership versions before: carried from one ledger to the next.
+    """What a member spent in earlier membership versions: carried from one ledger to the next.
 
-    Parameters
-    ----------
-    parts : one mapping per earlier membership version: run, releases, the guarantee they come to, and whether
-        the ledger was there to say so or everything planned had to be counted.
+    ``parts`` has one mapping per version: run, releases, the guarantee they come to, and whether the ledger
+    was there to say so or everything planned had to be counted.
     """
 
     def __init__(self, parts: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -47,15 +47,15 @@ class EarlierSpending:
 
     @property
     def curves(self) -> list[Curve]:
-        """The losses of the earlier membership versions."""
+        """The privacy curves of the earlier versions."""
         return [Guarantee.from_dict(part["guarantee"]).curve for part in self.parts]
 
     def spent(self, delta: float) -> float:
-        """Return epsilon of the earlier membership versions."""
+        """Return epsilon of the earlier versions."""
         return Curve.total(self.curves).epsilon(delta) if self.parts else 0.0
 
     def total(self, now: Guarantee, delta: float) -> float:
-        """Return epsilon of all membership versions together, ``now`` being that of the present one."""
+        """Return epsilon of all versions together, ``now`` being that of the present one."""
         return Curve.total([*self.curves, now.curve]).epsilon(delta)
 
     def require(self, agreed_run: AgreedRun, node: int) -> None:
@@ -63,12 +63,10 @@ class EarlierSpending:
         budget = agreed_run.agreement.budget
         total = self.total(agreed_run.charged_guarantee(node), budget.delta)
         if self.parts and not total <= budget.epsilon:
-            spent = self.spent(budget.delta)
             raise BudgetExceeded(
                 f"The membership versions before cost {agreed_run.agreement.members[node].name} epsilon "
-                f"{spent:.4g} at delta "
-                f"{budget.delta:g}, with this one it is {total:.4g} of {budget.epsilon:g}; agree on fewer "
-                "steps, more noise or a larger budget."
+                f"{self.spent(budget.delta):.4g} at delta {budget.delta:g}, with this one it is {total:.4g} "
+                f"of {budget.epsilon:g}; agree on fewer steps, more noise or a larger budget."
             )
 
 
@@ -80,13 +78,12 @@ def model_digest(model: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class SettledSpending:
-    """What the membership versions before cost one member, counted by their ledgers; nothing has been written
-    yet.
+    """What earlier membership versions cost one member, counted by their ledgers; nothing is written yet.
 
     Parameters
     ----------
-    before : what was spent, one part per earlier membership version.
-    runs : the runs that the membership version goes on from, newest first.
+    before : what was spent, one part per earlier version.
+    runs : the runs that this version goes on from, newest first.
     closings : how the lifetime ledger closes those that are still open there.
     place : the state folder of the run that is continued, where there is one.
     remarks : what whoever signs should know, one sentence each.
@@ -112,22 +109,19 @@ def settle(
 
     Parameters
     ----------
-    previous : the agreement of the membership version before; where its ledger is lost, those of all
-        membership versions before.
-    agreement, name : the new membership version and this member's name.
-    member directory : its member directory; the lifetime ledger says which runs are known and finds their
-        ledgers.
+    previous : the agreement of the version before; where its ledger is lost, those of all versions before.
+    agreement, name : the new version and this member's name.
+    member_directory : its lifetime ledger says which runs are known and finds their ledgers.
     state : the folder of the run before, without a member directory.
     hold : keeps the folders that were counted from being opened by a peer, for as long as it is open; where
-        one is running there `LedgerError` is raised. Without it a running peer's run is counted as planned.
+        one is running there `ConfigError` is raised. Without it a running peer's run is counted as planned.
 
     Guarantees
     ----------
     Everything the ledger lists is counted, the broken step included; where the ledger is lost, damaged, older
-    than its head or still being written by a peer, everything that was planned. A membership version about
-    which neither an agreement nor a ledger nor the lifetime ledger says anything is an error, never counted
-    as nothing. Other membership versions of the same run that this member directory began, and gave up for
-    this one, are counted too.
+    than its head or still being written by a peer, everything that was planned. A version about which neither
+    an agreement nor a ledger nor the lifetime ledger says anything is an error, never counted as nothing.
+    Other versions of the same run that this member directory began, and gave up for this one, are counted.
 
     Examples
     --------
@@ -140,109 +134,89 @@ def settle(
     if not agreement.continues:
         return SettledSpending()
     agreements = [previous] if isinstance(previous, Agreement) else list(previous or ())
-    return _Chain(
-        {each.run.hex(): each for each in agreements}, agreement, name, member_directory, state, hold
-    ).settled()
+    by_run = {each.run.hex(): each for each in agreements}
+    folder = None if state is None else Path(state)
+    return _Chain(by_run, agreement, name, member_directory, folder, hold).settled()
 
 
+@dataclass
 class _Chain:
-    """The membership versions behind a membership version, as one member knows them."""
+    """The membership versions behind an agreement, as one member knows them."""
 
-    def __init__(
-        self,
-        agreements: dict[str, Agreement],
-        agreement: Agreement,
-        name: str,
-        member_directory: MemberDirectory | None,
-        state: str | Path | None,
-        hold: ExitStack | None,
-    ) -> None:
-        self.hold, self.agreed_run = hold, AgreedRun(agreement)
-        self.agreements, self.agreement, self.name, self.member_directory = (
-            agreements,
-            agreement,
-            name,
-            member_directory,
-        )
-        self.state = None if state is None else Path(state)
-        self.known: dict[str, RunCharge] = (
-            {} if member_directory is None else member_directory.lifetime_ledger.runs
-        )
-        self.parts: list[dict[str, Any]] = []  # newest first until the end
-        self.runs: list[str] = []
-        self.remarks: list[str] = []
-        self.closings: list[RunClosure] = []
-        self.place: Path | None = None
+    agreements: Mapping[str, Agreement]
+    agreement: Agreement
+    name: str
+    member_directory: MemberDirectory | None
+    state: Path | None
+    hold: ExitStack | None
+    parts: list[dict[str, Any]] = field(default_factory=list)  # newest first until the end
+    runs: list[str] = field(default_factory=list)
+    closings: list[RunClosure] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    place: Path | None = None
+
+    @cached_property
+    def known(self) -> dict[str, RunCharge]:
+        """The runs in the lifetime ledger."""
+        return {} if self.member_directory is None else self.member_directory.lifetime_ledger.runs
 
     def settled(self) -> SettledSpending:
-        direct = self.agreement.continues
-        if direct not in self.agreements:
-            raise self._missing(direct)
-        run = direct
+        newest = run = self.agreement.continues
+        if run not in self.agreements:
+            raise self._missing(run)
         while run:
             if run in self.runs:
                 raise ConfigError(
                     f"The membership versions before this one go in a circle at {run[:16]}; nothing is run."
                 )
             self.runs.append(run)
-            run = self._step(run, newest=run == direct)
+            run = self._step(run, newest=run == newest)
         self._siblings()
         before = EarlierSpending(reversed(self.parts))
-        return SettledSpending(
-            before, tuple(self.runs), tuple(self.closings), self.place, tuple(self.remarks)
-        )
+        runs, closings = tuple(self.runs), tuple(self.closings)
+        return SettledSpending(before, runs, closings, self.place, tuple(self.remarks))
 
     def _missing(self, run: str) -> ConfigError:
         return ConfigError(
-            f"This membership version continues the run {run[:16]}, and nothing here says what it cost; "
-            "name its "
-            "agreement (--previous, once for each membership version before this one)."
+            f"This membership version continues the run {run[:16]}, and nothing here says what it cost; name "
+            "its agreement (--previous, once for each membership version before this one)."
         )
 
     def _step(self, run: str, *, newest: bool) -> str:
-        """Add what one membership version cost; return the run before it, empty at the first or where all
-        is added.
-        """
+        """Add what one version cost; return the run before it, empty where everything is added."""
         old, charge = self.agreements.get(run), self.known.get(run)
-        if old is None and charge is None:
+        if old is not None:
+            # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
+            begun = charge is not None or self.member_directory is None
+            if not begun or self.name not in [member.name for member in old.members]:
+                return old.continues
+            if charge is None or charge.status != "closed" or newest:
+                earlier = self._counted(old, charge, newest=newest)
+                if earlier is None:
+                    return old.continues
+                self.parts += reversed(earlier)
+                self.runs += [part["run"] for part in reversed(earlier)]
+                return ""
+        if charge is None:
             raise self._missing(run)
-        if old is not None and self.name not in [member.name for member in old.members]:
-            return old.continues
-        if old is not None and charge is None and self.member_directory is not None:
-            return (
-                old.continues
-            )  # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
-        earlier = None
-        if old is None or (charge is not None and charge.status == "closed" and not newest):
-            assert charge is not None
-            self.parts.append(self._booked(charge, "closed in the lifetime ledger"))
-        else:
-            earlier = self._counted(old, charge, newest=newest)
-        if earlier is not None:
-            self.parts += reversed(earlier)
-            self.runs += [part["run"] for part in reversed(earlier)]
-            return ""
+        self._add_charge(charge, "closed in the lifetime ledger")
         if old is not None:
             return old.continues
-        assert charge is not None
-        rest = [self.known[each] for each in charge.continues if each in self.known]
-        self.parts += [self._booked(each, "closed in the lifetime ledger") for each in rest]
+        for each in charge.continues:
+            if each in self.known:
+                self._add_charge(self.known[each], "closed in the lifetime ledger")
         self.runs += charge.continues
         return ""
 
     def _counted(
         self, old: Agreement, charge: RunCharge | None, *, newest: bool
     ) -> list[dict[str, Any]] | None:
-        """Add one membership version by its ledger, or all it planned; return the parts that its ledger
-        holds.
-        """
+        """Add one version by its ledger, or all it planned; return the parts that its ledger holds."""
         agreed_run, node, run = AgreedRun(old), old.index(self.name), old.run.hex()
         place, witness = (self.state if newest else None), None
         if charge is not None and self.member_directory is not None:
-            place, witness = (
-                self.member_directory.folder / charge.state,
-                self.member_directory.witness(old.run),
-            )
+            place = self.member_directory.folder / charge.state
+            witness = self.member_directory.witness(old.run)
         earlier: list[dict[str, Any]] | None = None
         left: tuple[Release, ...] | None = None
         source = "lost: everything planned is counted"
@@ -257,65 +231,57 @@ class _Chain:
                         f"The state folder {place} belongs to another run than the one continued."
                     )
                 left, source = tuple(stored["saved"].releases), "whole"
-                # without a word about membership versions before it, their agreements are asked for
+                # where the ledger says nothing of versions before it, their agreements are needed
                 earlier = list(stored["about"].get("before", [])) or None
             except LedgerError as error:
                 self.remarks.append(f"the run {run[:16]} is counted as planned: {error}")
         releases = tuple(agreed_run.plan.releases(node)) if left is None else left
-        part = {
-            "run": run,
-            "membership_version": old.membership_version,
-            "releases": [release.to_dict() for release in releases],
-            "guarantee": agreed_run.spent(node, releases).to_dict(),
-            "ledger": source,
-        }
-        self.parts.append(part)
-        self.place = place if newest else self.place
+        self._add(run, old.membership_version, releases, agreed_run.spent(node, releases), source)
+        if newest:
+            self.place = place
         if charge is not None and charge.status != "closed":
+            why = f"continued by membership version {self.agreement.membership_version}"
             views = {} if left is None else agreed_run.cost_of_interrupted(node, left)
-            self.closings.append(
-                RunClosure(
-                    run, left, f"continued by membership version {self.agreement.membership_version}", views
-                )
-            )
+            self.closings.append(RunClosure(run, left, why, views))
         return earlier
 
     def _read(self, place: Path, witness: Path | None) -> dict[str, Any]:
         """Return a ledger that no peer is writing."""
-        if self.hold is None:
-            with at_rest(place):
-                return read_ledger(place, witness=witness)
-        try:
-            self.hold.enter_context(at_rest(place))
-        except LedgerError as error:
-            raise ConfigError(f"The run before this membership version is not at rest: {error}") from None
-        return read_ledger(place, witness=witness)
+        with ExitStack() as here:
+            try:
+                (self.hold or here).enter_context(at_rest(place))
+            except LedgerError as error:
+                if self.hold is None:
+                    raise
+                raise ConfigError(f"The run before this membership version is not at rest: {error}") from None
+            return read_ledger(place, witness=witness)
 
-    def _booked(self, charge: RunCharge, source: str) -> dict[str, Any]:
-        """Return the part of a run of which only the lifetime ledger tells: against the view that is
-        charged.
-        """
-        view = view_name(self.agreed_run.charged_guarantee(self.agreement.index(self.name)))
-        adjacency: Any = self.agreed_run.plan.adjacency
-        curve = composed([charge], adjacency, view)
-        priced = Guarantee(Adversary("local"), adjacency, "ldp", curve)
+    def _add_charge(self, charge: RunCharge, source: str) -> None:
+        """Add a run of which only the lifetime ledger tells: its cost against the view that is charged."""
+        agreed_run = AgreedRun(self.agreement)
+        view = view_name(agreed_run.charged_guarantee(self.agreement.index(self.name)))
+        adjacency: Any = agreed_run.plan.adjacency
         known = charge.against(view) if view != "local" else None
-        if known is not None:
-            priced = Guarantee(known.adversary, adjacency, known.label, curve, known.assumptions)
-        return {
-            "run": charge.run,
-            "membership_version": None,
-            "releases": [release.to_dict() for release in charge.releases],
-            "guarantee": priced.to_dict(),
-            "ledger": source,
-        }
+        curve = composed([charge], adjacency, view)
+        if known is None:
+            guarantee = Guarantee(Adversary("local"), adjacency, "ldp", curve)
+        else:
+            guarantee = Guarantee(known.adversary, adjacency, known.label, curve, known.assumptions)
+        self._add(charge.run, None, charge.releases, guarantee, source)
+
+    def _add(
+        self, run: str, version: int | None, releases: Iterable[Release], guarantee: Guarantee, source: str
+    ) -> None:
+        plain = [release.to_dict() for release in releases]
+        part = {"run": run, "membership_version": version, "releases": plain}
+        self.parts.append({**part, "guarantee": guarantee.to_dict(), "ledger": source})
 
     def _siblings(self) -> None:
-        """Count membership versions that were begun here from the same run and given up for this one."""
+        """Count versions that were begun here from the same run and given up for this one."""
         own = {*self.runs, self.agreement.run.hex()}
         for run, charge in self.known.items():
             if run not in own and set(charge.continues) & own:
-                self.parts.append(self._booked(charge, "another membership version of the same run"))
+                self._add_charge(charge, "another membership version of the same run")
 
 
 def draft_membership_change(
@@ -368,17 +334,16 @@ def draft_membership_change(
             "A membership version changes something: who leaves, who has moved, or whose key is new."
         )
     step, model = _reached(state)
-    remaining = old.plan.steps - step
-    if remaining < 1:
+    if step >= old.plan.steps:
         raise ConfigError(f"The run has done all its {old.plan.steps} steps; there is nothing to go on with.")
-    remaining_nodes = [v for v, member in enumerate(old.members) if member.name not in leaving]
-    draft = _drafted(old, remaining_nodes, graph, remaining)
+    remaining = [v for v, member in enumerate(old.members) if member.name not in leaving]
+    draft = _draft(old, remaining, graph, old.plan.steps - step)
     if old.plan.schedule(0).exact:
         draft["start"] = model_digest(model)
-    entries = [
-        member_entry(renewed.get(each.name, each.certificate.encode()), moves.get(each.name, each.address))
-        for each in (old.members[v] for v in remaining_nodes)
-    ]
+    entries = []
+    for member in (old.members[v] for v in remaining):
+        certificate = renewed.get(member.name, member.certificate.encode())
+        entries.append(member_entry(certificate, moves.get(member.name, member.address)))
     agreement = write_agreement(path, draft, entries)
     try:
         save_model(Path(path).with_suffix(".npz"), model)
@@ -414,10 +379,13 @@ def save_model(path: Path, row: np.ndarray) -> None:
     atomic_write(path, lambda file: np.savez(file, parameters=row), mode=0o600)
 
 
+def _read_model(path: Path) -> np.ndarray:
+    with np.load(path, allow_pickle=False) as stored:
+        return np.asarray(stored["parameters"], np.float64)
+
+
 def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | None:
-    """Return the model a membership version goes on from: the first file that is there and is the one
-    signed for.
-    """
+    """Return the model that a run goes on from: the first file that is there and is the one signed for."""
     if not agreement.continues:
         return None
     model = None
@@ -425,8 +393,7 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
         if file is None or not Path(file).exists():
             continue
         try:
-            with np.load(file, allow_pickle=False) as stored:
-                model = np.asarray(stored["parameters"], np.float64)
+            model = _read_model(Path(file))
         except (OSError, ValueError, KeyError):
             continue
         if not agreement.start or model_digest(model) == agreement.start:
@@ -434,17 +401,15 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
     if agreement.start:
         raise ConfigError(
             f"The model this membership version goes on from ({agreement.start[:16]}) is not here; get the "
-            "file beside "
-            "the agreement from whoever drafted it."
+            "file beside the agreement from whoever drafted it."
         )
     return model
 
 
 def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ...]:
-    """Return a sentence if a membership version goes on from another model than the one in this member's own
-    folder.
+    """Return a sentence if a run goes on from another model than the one in this member's own folder.
 
-    It costs no privacy: what is released is priced for any model. But whoever drafted it chose it, and a
+    It costs no privacy: what is released is accounted for any model. But whoever drafted it chose it, and a
     member that stood at the same step can see whether it is the common one.
     """
     if not agreement.start or state is None:
@@ -457,8 +422,7 @@ def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ..
         return ()
     return (
         f"it goes on from another model than this member directory has after step {step}: ask whoever "
-        "drafted it at "
-        "which step it stood, and why",
+        "drafted it at which step it stood, and why",
     )
 
 
@@ -466,10 +430,8 @@ def _reached(state: str | Path) -> tuple[int, np.ndarray]:
     """Return the steps done and the model of a stopped run's folder."""
     folder = Path(state)
     try:
-        source = json.loads((folder / "statement.json").read_text())
-        with np.load(folder / "model.npz", allow_pickle=False) as stored:
-            model = np.asarray(stored["parameters"], np.float64)
-        return int(source["steps"]), model
+        statement = json.loads((folder / "statement.json").read_text())
+        return int(statement["steps"]), _read_model(folder / "model.npz")
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{folder} holds no model and statement of a stopped run; stop its peer first (SIGTERM), or "
@@ -477,38 +439,30 @@ def _reached(state: str | Path) -> tuple[int, np.ndarray]:
         ) from None
 
 
-def _drafted(old: Agreement, remaining_nodes: list[int], graph: str | None, steps: int) -> dict[str, Any]:
-    content = old.model_dump(
-        mode="json", exclude={"signatures", "mask_keys", "members", "start"}, exclude_unset=True
-    )
-    part = dict(content["algorithm"])
-    part["steps"] = steps
-    if len(remaining_nodes) < len(old.members):
-        graph = graph or _smaller(old, remaining_nodes)
-        grid, protocol = old.plan.grid, old.plan.schedule(0)
-        if grid is not None:
-            colluding = max(1, int(protocol.tolerate or 1))
-            if len(remaining_nodes) - colluding < 1:
+def _draft(old: Agreement, remaining: list[int], graph: str | None, steps: int) -> dict[str, Any]:
+    """Return the tables of the next agreement, without its members."""
+    left_out = {"signatures", "mask_keys", "members", "start"}
+    content = old.model_dump(mode="json", exclude=left_out, exclude_unset=True, exclude_none=True)
+    algorithm = {**content["algorithm"], "steps": steps}
+    if len(remaining) < len(old.members):
+        graph = graph or _smaller_graph(old, remaining)
+        if old.plan.grid is not None:
+            colluding = max(1, old.plan.schedule(0).tolerate or 1)
+            if len(remaining) <= colluding:
                 raise ConfigError("Too few members would remain for masked sums; agree on a new run.")
-            more = math.sqrt((len(old.members) - colluding) / (len(remaining_nodes) - colluding))
-            part["noise_multiplier"] = float(part["noise_multiplier"]) * more
+            # so that what a member and its colluders see is as noisy as before
+            more = math.sqrt((len(old.members) - colluding) / (len(remaining) - colluding))
+            algorithm["noise_multiplier"] = float(algorithm["noise_multiplier"]) * more
     version = old.membership_version + 1
-    content |= {"algorithm": part, "membership_version": version, "continues": old.run.hex()}
-    if graph is not None:
-        content["graph"] = graph
-    return {key: value for key, value in content.items() if value is not None}
+    content |= {"algorithm": algorithm, "membership_version": version, "continues": old.run.hex()}
+    return content if graph is None else {**content, "graph": graph}
 
 
-def _smaller(old: Agreement, remaining_nodes: list[int]) -> str:
+def _smaller_graph(old: Agreement, remaining: list[int]) -> str:
     """Return the old graph without those who leave, as a list of edges."""
-    place = {v: k for k, v in enumerate(remaining_nodes)}
-    edges = [
-        (place[int(u)], place[int(v)]) for u, v in old.network.edges if int(u) in place and int(v) in place
-    ]
-    met, reached = {0}, True
-    while reached:
-        more = {b for a, b in (*edges, *((v, u) for u, v in edges)) if a in met} - met
-        met, reached = met | more, bool(more)
-    if len(met) < len(remaining_nodes):
+    place = {v: k for k, v in enumerate(remaining)}
+    pairs = [(place[u], place[v]) for u, v in old.network.edges.tolist() if u in place and v in place]
+    graph = nx.Graph(pairs)
+    if len(graph) < len(remaining) or not nx.is_connected(graph):
         raise ConfigError("Without them the graph falls apart; give the graph of those who remain (--graph).")
-    return "edges:" + ",".join(f"{u}-{v}" for u, v in sorted(edges))
+    return "edges:" + ",".join(f"{u}-{v}" for u, v in sorted(pairs))

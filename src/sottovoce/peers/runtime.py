@@ -47,8 +47,8 @@ from sottovoce.peers.membership_changes import (
     settle,
 )
 from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
-from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
+from sottovoce.peers.statements import backup_assumptions, checks
 from sottovoce.peers.status import LIVE, Health
 from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
 
@@ -582,7 +582,7 @@ class Peer:
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * agreement.model.parameters),
-            "assumptions": [cipher, *remembered(run)],
+            "assumptions": [cipher, *backup_assumptions(run)],
             "checks": checks(run),
             "compared": [self.names[v] for v in core.compared],
             "left_out": [[r, self.names[s]] for r, s in sorted(core.dropped)],
