@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NotebookDisplay", "hook"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _HOOKS: dict[str, str] = {
     "Result.report": "sottovoce.report.notebook:report",
@@ -31,9 +32,10 @@ class NotebookDisplay:
     def _repr_html_(self) -> str:
         return str(hook("NotebookDisplay.html")(self))
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
+    def plot(self, ax: Axes | None = None, **options: object) -> Axes:
         """Draw into matplotlib axes (new ones if ``ax`` is None) and return them.
 
         The options are those of `sottovoce.report.plot`.
         """
-        return hook("NotebookDisplay.plot")(self, ax, **options)
+        axes: Axes = hook("NotebookDisplay.plot")(self, ax, **options)
+        return axes

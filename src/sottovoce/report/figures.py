@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-__all__ = [
-    "axes_of",
-    "bars",
-    "curves",
-    "graph",
-    "graph_picture",
-    "inline",
-    "intervals",
-    "layout",
-    "placed",
-    "springs",
-]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
 
 # At least 3:1 against the light and the dark band of a page (a test computes it).
 EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99", "#8d6cab"
@@ -30,17 +25,38 @@ CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")  # Okabe and Ito
 INK = "#010203"  # replaced by the color of the page's text
 SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")  # share of local privacy lost, from 0 to 1
-SETTINGS: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
-    "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
-    "ytick.color": INK, "axes.titlecolor": INK, "axes.spines.top": False, "axes.spines.right": False,
-    "legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5,
-}  # fmt: skip
+_INKED = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color", "axes.titlecolor")
+SETTINGS: Any = dict.fromkeys(_INKED, INK) | {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sottovoce",
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "axes.titlesize": 10.5,
+}
 _MARK = "figure-id-"
 
 
+@cache
+def loss_scale() -> LinearSegmentedColormap:
+    """Return the color scale of a share of local privacy lost."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("loss", SCALE)
+
+
+def loss_color(share: float) -> str:
+    """Return the color of a share of local privacy lost."""
+    from matplotlib.colors import to_hex
+
+    return str(to_hex(loss_scale()(min(1.0, max(0.0, float(share))))))
+
+
 @contextmanager
-def axes_of(width: float, height: float) -> Iterator[tuple[Any, Any]]:
+def axes_of(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """Give a figure with one panel and its axes, in the style of all figures."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -52,12 +68,12 @@ def axes_of(width: float, height: float) -> Iterator[tuple[Any, Any]]:
         yield figure, figure.add_subplot()
 
 
-def inline(figure: Any, title: str) -> str:
+def inline(figure: Figure, title: str) -> str:
     """Return a figure as an <svg> element that takes the page's color, font and width."""
     import matplotlib
 
-    for part in (figure, *figure.axes):
-        part.patch.set_alpha(0.0)
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_alpha(0.0)
     buffer = io.StringIO()
     with matplotlib.rc_context(SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
@@ -93,32 +109,26 @@ def graph_picture(
 
     ``scale_label`` None leaves the color scale out.
     """
-    from matplotlib.colors import LinearSegmentedColormap
-
     position = layout(edges, len(values))
-    scale = LinearSegmentedColormap.from_list("loss", SCALE)
     with axes_of(7.2, 4.6) as (figure, axes):
         for u, v in edges:
             axes.plot(*position[[u, v]].T, color=LOCAL, lw=0.9, alpha=0.55, zorder=1)
         size = 230 if len(values) <= 60 else 60
-        drawn = axes.scatter(
-            *position.T, c=np.asarray(values, dtype=float), cmap=scale, vmin=0, vmax=1, s=size, zorder=2,
-            edgecolors=INK, linewidths=0.8,
-        )  # fmt: skip
-        ring = position[list(observers)]
-        axes.scatter(*ring.T, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
-        axes.scatter(*ring.T, s=size * 0.2, c=INK, zorder=4)
-        if labels is not None and len(values) <= 40:
-            for v, name in enumerate(labels):
-                weight = "bold" if v in observers else "normal"
-                axes.annotate(
-                    str(name), position[v], xytext=(0, -15), textcoords="offset points", ha="center",
-                    fontsize=8.5, fontweight=weight,
-                )  # fmt: skip
+        nodes: dict[str, Any] = {"s": size, "zorder": 2, "edgecolors": INK, "linewidths": 0.8}
+        x, y = position.T
+        colors = np.asarray(values, dtype=float)
+        points = axes.scatter(x, y, c=colors, cmap=loss_scale(), vmin=0, vmax=1, **nodes)
+        x, y = position[list(observers)].T
+        axes.scatter(x, y, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
+        axes.scatter(x, y, s=size * 0.2, c=INK, zorder=4)
+        for v, name in enumerate(labels if labels is not None and len(values) <= 40 else ()):
+            bold = "bold" if v in observers else "normal"
+            below: dict[str, Any] = {"xytext": (0, -15), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(str(name), tuple(position[v]), **below, fontsize=8.5, fontweight=bold)
         axes.set_axis_off()
         axes.margins(0.09, 0.12)
         if scale_label is not None:
-            bar = figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02, aspect=22)
+            bar = figure.colorbar(points, ax=axes, shrink=0.7, pad=0.02, aspect=22)
             bar.outline.set_visible(False)
             bar.set_label(scale_label)
     return inline(figure, title)
@@ -128,11 +138,8 @@ def layout(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
     """Return (n, 2) positions: a drawing of the hypercube's own, else springs."""
     d = n.bit_length() - 1
     pairs = {(min(e), max(e)) for e in map(tuple, edges)}
-    if (
-        n == 1 << d
-        and 3 <= d <= 5
-        and pairs == {(v, v | 1 << k) for v in range(n) for k in range(d) if not v >> k & 1}
-    ):
+    hypercube = {(v, v | 1 << k) for v in range(n) for k in range(d) if not v >> k & 1}
+    if n == 1 << d and 3 <= d <= 5 and pairs == hypercube:
         angles = np.pi * (np.arange(d) + 0.5) / d
         steps = np.stack([np.cos(angles) * 1.5, np.sin(angles)], axis=1)
         return np.array([sum((2 * (v >> k & 1) - 1) * steps[k] for k in range(d)) for v in range(n)])
@@ -154,26 +161,27 @@ def springs(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
 
 
 def graph(
-    panel: Any,
-    edges: Any,
+    panel: Axes,
+    edges: Iterable[Sequence[int]],
     positions: np.ndarray,
-    values: Any,
+    values: ArrayLike,
     labels: Sequence[str] | None = None,
-    **scale: Any,
-) -> Any:
+    *,
+    vmin: float | None = None,
+    vmax: float | None = None,
+) -> PathCollection:
     """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
     from matplotlib.collections import LineCollection
 
     segments = [positions[[u, v]] for u, v in edges]
     panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
     size = 120 if len(positions) <= 60 else 26
-    points = panel.scatter(
-        *positions.T, c=np.asarray(values, dtype=float), cmap="cividis", s=size, zorder=2, **scale
-    )
+    colors = np.asarray(values, dtype=float)
+    x, y = positions.T
+    points = panel.scatter(x, y, c=colors, cmap="cividis", s=size, zorder=2, vmin=vmin, vmax=vmax)
+    below: dict[str, Any] = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
     for v, label in enumerate(labels or ()):
-        panel.annotate(
-            label, positions[v], xytext=(0, -13), textcoords="offset points", ha="center", fontsize=7.5
-        )
+        panel.annotate(label, tuple(positions[v]), **below, fontsize=7.5)
     panel.set_axis_off()
     panel.margins(0.1)
     return points
@@ -234,14 +242,12 @@ def bars(
         shades = list(colors or [GOOD] * len(names))
         axes.barh(list(y), [v - start for v in values], left=start, color=shades, height=0.62)
         if spread is not None:
-            axes.errorbar(
-                list(values), list(y), xerr=list(spread), fmt="none", ecolor=INK, elinewidth=1.1, capsize=3
-            )
+            whiskers: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 1.1, "capsize": 3}
+            axes.errorbar(list(values), list(y), xerr=list(spread), **whiskers)
         for k, value in enumerate(values):
             reach = value + (spread[k] if spread is not None else 0.0)
-            axes.annotate(
-                form.format(value), (reach, y[k]), xytext=(6, 0), textcoords="offset points", va="center"
-            )
+            beside: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(form.format(value), (reach, y[k]), **beside)
         axes.set_yticks(list(y), list(names))
         axes.set_xlabel(xlabel)
         axes.tick_params(axis="y", length=0)
@@ -257,22 +263,13 @@ def intervals(
         y = list(range(len(names)))[::-1]
         shades = [EXACT if low > high else GOOD for low, high in zip(lower, claimed, strict=True)]
         axes.barh(y, list(lower), color=shades, height=0.5, label="shown by the attack (lower bound)")
-        axes.plot(
-            list(claimed), y, ls="none", marker="|", ms=20, mew=2.5, color=INK, label="claimed (upper bound)"
-        )
+        ticks: dict[str, Any] = {"ls": "none", "marker": "|", "ms": 20, "mew": 2.5, "color": INK}
+        axes.plot(list(claimed), y, **ticks, label="claimed (upper bound)")
         axes.set_yticks(y, list(names))
         axes.set_xlabel(xlabel)
         axes.tick_params(axis="y", length=0)
         axes.set_xlim(0, 1.15 * max([*lower, *claimed, 1e-9]))
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            loc="outside upper left",
-            ncols=2,
-            frameon=False,
-            fontsize=9,
-            labelcolor=INK,
-            markerscale=0.5,
-        )
+        style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK, "markerscale": 0.5}
+        figure.legend(handles, labels, loc="outside upper left", ncols=2, **style)
     return inline(figure, title)

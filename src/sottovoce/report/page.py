@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from sottovoce import __version__
 from sottovoce._format import fixed, number
 from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput
 from sottovoce.report.elements import guarantee_row
-from sottovoce.report.figures import placed
+from sottovoce.report.figures import loss_color, placed
 from sottovoce.report.sections import section_of
 
-__all__ = ["build", "value_text"]
+if TYPE_CHECKING:
+    import jinja2
 
 KINDS = {
-    "plan": "Plan, before anything ran", "agreement": "Agreement, before anything ran",
-    "statement": "Statement of a member, after its run", "result": "Result", "attack": "Attack",
+    "plan": "Plan, before anything ran",
+    "agreement": "Agreement, before anything ran",
+    "statement": "Statement of a member, after its run",
+    "result": "Result",
+    "attack": "Attack",
     "audit": "Audit",
-}  # fmt: skip
+}
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return what renders the templates of this package."""
+    import jinja2
+    import markupsafe
+
+    loader = jinja2.PackageLoader("sottovoce.report")
+    templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    templates.filters |= {
+        "number": number,
+        "fixed": fixed,
+        "placed": lambda svg, prefix: markupsafe.Markup(placed(svg, prefix)),
+        "percent": lambda share: "–" if share is None else f"{100 * share:.1f}%",
+    }
+    templates.globals |= {"value_text": value_text, "share": _bar_width, "color": loss_color, "kinds": KINDS}
+    return templates
 
 
 def build(
@@ -34,9 +57,6 @@ def build(
     >>> page.startswith("<!doctype html>"), "A title" in page, "src=" in page
     (True, True, False)
     """
-    import jinja2
-    import markupsafe
-
     results = list(results)
     if not results:
         raise InvalidInput("A report needs at least one result, got none.")
@@ -47,56 +67,33 @@ def build(
         parts.append({"section": section, "guarantees": rows})
     guarantees = [row for part in parts for row in part["guarantees"]]
     used = {row["label"] for row in guarantees}
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("sottovoce.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["number"] = number
-    environment.filters["fixed"] = fixed
-    environment.filters["placed"] = lambda svg, prefix: markupsafe.Markup(placed(svg, prefix))
-    environment.filters["percent"] = lambda share: "–" if share is None else f"{100 * share:.1f}%"
-    return environment.get_template("report.html").render(
-        title=title,
-        lead=lead,
-        summary_pages=[result["summary_page"] for result in results if result.get("summary_page")],
-        kinds=KINDS,
-        value_text=value_text,
-        share=_part,
-        color=_color(),
-        parts=parts,
-        labels=[(name, *wording.verdict(name)) for name in wording.LABELS if name in used],
-        weak=any(row["verdict"].startswith("No protection") for row in guarantees),
-        version=__version__,
-        simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in results),
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            lead=lead,
+            summary_pages=[result["summary_page"] for result in results if result.get("summary_page")],
+            parts=parts,
+            labels=[(name, *wording.verdict(name)) for name in wording.LABELS if name in used],
+            weak=any(row["verdict"].startswith("No protection") for row in guarantees),
+            version=__version__,
+            simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in results),
+        )
     )
 
 
 def value_text(page: Mapping[str, Any], path: str) -> str:
-    """Return the text for a value of a summary page, by its path; numbers have one format.
-
-    >>> value_text({"losses": [{"epsilon": 1.0}]}, "losses.0.epsilon")
-    '1.000'
-    """
+    """Return the text for a value of a summary page, by its path such as ``losses.0.epsilon``."""
     value: Any = page
     for key in path.split("."):
         value = value[int(key)] if isinstance(value, list) else value[key]
-    if path.rpartition(".")[2] == "delta":
-        return number(value)
-    return fixed(value) if isinstance(value, float) else number(value)
+    return fixed(value) if isinstance(value, float) and not path.endswith(".delta") else number(value)
 
 
-def _part(value: Any, limit: Any, before: Any = 0.0) -> float:
+def _bar_width(value: float | str, limit: float, before: float | str = 0.0) -> float:
     """Return the width of a part of a budget's bar in percent; what is beyond the budget fills it."""
     reach, start = (
         100.0 if x == "inf" else min(100.0, 100 * float(x) / float(limit)) for x in (value, before)
     )
     return max(0.0, reach - start)
-
-
-def _color() -> Callable[[float], str]:
-    """Return the color of a share of local privacy."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
-
-    from sottovoce.report.figures import SCALE
-
-    scale = LinearSegmentedColormap.from_list("loss", SCALE)
-    return lambda value: str(to_hex(scale(min(1.0, max(0.0, float(value))))))
