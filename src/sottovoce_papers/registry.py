@@ -20,8 +20,7 @@ MODULES = (
     "bayrooti2023.tables",
     "bayrooti2023.tuning",
     "bellet2023",
-    "bellet2024_decentralized.attack_descent",
-    "bellet2024_decentralized.attack_graphs",
+    "bellet2024_decentralized.attacks",
     "bellet2024_decentralized.walks",
     "bellet2024_optimization.admm",
     "bellet2024_optimization.dp_cd",
@@ -58,17 +57,7 @@ def pick(rows: Iterable[Mapping[str, Any]], *keys: str) -> tuple[tuple[Any, ...]
 
 
 class Option(NamedTuple):
-    """One option of an experiment: its name, its default, and how its words are read.
-
-    Examples
-    --------
-    >>> Option("epsilon", None, "float").read("inf"), Option("users", (1,), "int", many=True).read("2,3")
-    (inf, (2, 3))
-    >>> Option("steps", 5, "int").read("x")
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: --steps expects a whole number, at least 1, got 'x'.
-    """
+    """One option of an experiment: its name, its default, and how its words are read."""
 
     name: str
     default: Any
@@ -159,16 +148,7 @@ def registry() -> dict[str, Experiment]:
 
 
 def find(name: str) -> Experiment:
-    """Return one experiment by name, or say which there are.
-
-    Examples
-    --------
-    >>> find("tabel1")
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: there is no experiment 'tabel1', did you mean table1? `sottovoce \
-reproduce list` shows all.
-    """
+    """Return one experiment by name, or say which there are."""
     import difflib
 
     known = registry()

@@ -33,15 +33,14 @@ from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import NoiseSource, grid_of
+from sottovoce.noise.samplers import grid_of
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
-from sottovoce.runners.run import run
+from sottovoce.runners.run import RandomSource, run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 
-RandomSource = RunRandomness | NoiseSource | np.random.Generator | int
 
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from sottovoce import _validate, graphs, protocols
 from sottovoce.algorithms import DPSGD, MuffliatoSGD
+from sottovoce.algorithms.plan import Plan
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
@@ -131,19 +132,14 @@ def run_risk(quick: bool = False, **options: Any) -> Result:
                 GLM(l2=mu, dim=config.dim), records=n, steps=steps, clip_norm=1.0, learning_rate=2.0,
                 epsilon=config.epsilon, delta=config.delta, output="last" if mu else "mean",
             )  # fmt: skip
-            ends = [
-                plan.run((X, y), np.random.default_rng([config.seed, n, r])).outputs["coef"]
-                for r in range(config.runs)
-            ]
-            excess = np.array([_risk(X, y, mu, end) for end in ends]) - _risk(X, y, mu, best)
+            excess = _risks(plan, (X, y), X, y, mu, n, config) - _risk(X, y, mu, best)
             order = excess_risk_order(
                 n, config.dim, config.epsilon, config.delta, distance=float(np.linalg.norm(best)),
                 strong_convexity=mu or None,
             )  # fmt: skip
             rows.append(_row(problem, n, excess, order))
-    return result(
-        "dpsgd-rates", started, config, history=rows, metrics={"slopes": _slopes(rows)}, seed=config.seed
-    )
+    slopes = {"slopes": _slopes(rows)}
+    return result("dpsgd-rates", started, config, history=rows, metrics=slopes, seed=config.seed)
 
 
 def run_descent(quick: bool = False, **options: Any) -> Result:
@@ -168,16 +164,19 @@ def run_descent(quick: bool = False, **options: Any) -> Result:
             noise_multiplier=config.noise_std, learning_rate=rate, adjacency="user",
         )  # fmt: skip
         shards = Shards(X, y, np.arange(n + 1) * config.records)
-        ends = [
-            plan.run(shards, np.random.default_rng([config.seed, n, r])).outputs["coef"]
-            for r in range(config.runs)
-        ]
-        excess = np.array([_risk(X, y, mu, end) for end in ends]) - least
+        excess = _risks(plan, shards, X, y, mu, n, config) - least
         order = descent_order(n, config.dim, config.noise_std, steps, mu)
         rows.append(_row("hypercube", n, excess, order) | {"steps": steps, "rounds": rounds})
-    return result(
-        "muffliato-rate", started, config, history=rows, metrics={"slopes": _slopes(rows)}, seed=config.seed
-    )
+    slopes = {"slopes": _slopes(rows)}
+    return result("muffliato-rate", started, config, history=rows, metrics=slopes, seed=config.seed)
+
+
+def _risks(
+    plan: Plan, data: object, X: np.ndarray, y: np.ndarray, mu: float, n: int, config: Any
+) -> np.ndarray:
+    """Return the risk at the end of each run."""
+    streams = [np.random.default_rng([config.seed, n, r]) for r in range(config.runs)]
+    return np.array([_risk(X, y, mu, plan.run(data, rng).outputs["coef"]) for rng in streams])
 
 
 def _row(problem: str, n: int, excess: np.ndarray, order: float) -> dict[str, Any]:

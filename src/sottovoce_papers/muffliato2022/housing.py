@@ -245,15 +245,22 @@ def walk(quick: bool = False, **options: Any) -> Result:
     return result("walk-vs-gossip", started, config, metrics=metrics)
 
 
+def _methods(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The metrics of methods among others."""
+    return {name: one for name, one in metrics.items() if isinstance(one, dict) and "accuracies" in one}
+
+
+def _spread(one: Mapping[str, Any]) -> tuple[float, float, float]:
+    return one["median"], min(one["accuracies"]), max(one["accuracies"])
+
+
 def table(record: dict[str, Any]) -> Shown:
     """Return accuracies by method and number of users."""
     rows = tuple(
-        (users, name, one["noise_multiplier"], one["median"], min(one["accuracies"]), max(one["accuracies"]),
-         one["messages_per_node"])
+        (users, name, one["noise_multiplier"], *_spread(one), one["messages_per_node"])
         for users, methods in record["metrics"].items()
-        for name, one in methods.items()
-        if isinstance(one, dict) and "accuracies" in one
-    )  # fmt: skip
+        for name, one in _methods(methods).items()
+    )
     columns = (
         "users", "method", "noise multiplier", "accuracy, tuned (median)", "least", "most", "messages a node",
     )  # fmt: skip
@@ -275,9 +282,7 @@ def plot(record: dict[str, Any]) -> Any:
     metrics = record["metrics"]
     with drawing.figure_of(len(metrics), sharey=True) as (figure, panels):
         for panel, (users, by_method) in zip(panels, metrics.items(), strict=True):
-            methods = [
-                name for name, one in by_method.items() if isinstance(one, dict) and "accuracies" in one
-            ]
+            methods = list(_methods(by_method))
             for k, name in enumerate(methods):
                 middle, down, up = drawing.spread_of([100 * a for a in by_method[name]["accuracies"]])
                 drawing.error_bars(panel, [k], [middle], [[down], [up]], k, "_nolegend_")
@@ -294,11 +299,9 @@ def plot(record: dict[str, Any]) -> Any:
 def walk_table(record: dict[str, Any]) -> Shown:
     """Return the walk beside gossip."""
     rows = tuple(
-        (name, one["noise_multiplier"], one["learning_rate"], one["median"], min(one["accuracies"]),
-         max(one["accuracies"]), one["messages"])
-        for name, one in record["metrics"].items()
-        if "accuracies" in (one if isinstance(one, dict) else ())
-    )  # fmt: skip
+        (name, one["noise_multiplier"], one["learning_rate"], *_spread(one), one["messages"])
+        for name, one in _methods(record["metrics"]).items()
+    )
     columns = (
         "method", "noise multiplier", "learning rate", "accuracy, tuned (median)", "least", "most",
         "messages",
