@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike
 
 from sottovoce._validate import probability
 from sottovoce.errors import DataError
+
+Features: TypeAlias = "np.ndarray | sp.csr_array"  # (records, features)
 
 
 @runtime_checkable
@@ -35,7 +37,7 @@ class AgentRecords(Protocol):
         """Return the records of some agents, in the order of ``agents``."""
 
 
-def is_sparse(X: object) -> bool:
+def is_sparse(X: object) -> TypeGuard[sp.csr_array]:
     """Return whether ``X`` is a scipy sparse array."""
     return bool(sp.issparse(X))
 
@@ -134,7 +136,7 @@ class Dataset:
         scaled = self._mapped(lambda X: (X - mean) / std)
         return replace(scaled, uncharged=(*self.uncharged, "standardize"))
 
-    def _mapped(self, change: Callable[[Any], Any]) -> Dataset:
+    def _mapped(self, change: Callable[[Features], Features]) -> Dataset:
         test = None if self.X_test is None else change(self.X_test)
         return replace(self, X=change(self.X), X_test=test)
 
@@ -160,7 +162,7 @@ class Dataset:
     def with_intercept(self) -> Dataset:
         """Return the data with a last column of ones."""
 
-        def with_ones(X: Any) -> Any:
+        def with_ones(X: Features) -> Features:
             ones = np.ones((X.shape[0], 1))
             return sp.csr_array(sp.hstack([X, sp.csr_array(ones)])) if is_sparse(X) else np.hstack([X, ones])
 
@@ -283,7 +285,7 @@ def offsets_of(sizes: ArrayLike) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def unit_rows(X: Any) -> Any:
+def unit_rows(X: Features) -> Features:
     """Return rows of unit Euclidean length; a row of zeros stays."""
     if is_sparse(X):
         norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())

@@ -78,6 +78,7 @@ class NoisyMaxMechanism(Mechanism):
             columns = self._sparse
             sums = coordinate_sums_sparse(columns.indptr, columns.indices, columns.data, slopes, self._clips)
         else:
+            assert self._dense is not None
             sums = coordinate_sums_dense(self._dense, slopes, self._clips)
         return np.asarray(sums / self.records)
 

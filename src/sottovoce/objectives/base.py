@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from sottovoce.data.base import Features, Shards
+from sottovoce.errors import DataError
 from sottovoce.objectives.prox import Regularizer
 
 Rows = np.ndarray  # (agents, n_params)
@@ -96,3 +98,55 @@ class Objective(Protocol):
 
     def metrics(self, rows: Rows, data: Any) -> Mapping[str, float]:
         """Return the quality of final rows on public test records; empty if there are none."""
+
+
+class LinearObjective:
+    """What the linear models share: they start from zeros and have no public test set."""
+
+    dim: int | None
+    clip_norm: ClassVar[float | None] = None  # the plan sets it
+    bytes_per_number: ClassVar[int] = 8
+
+    @property
+    def regularizer(self) -> Regularizer:
+        """The part that depends on no record."""
+        raise NotImplementedError
+
+    def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
+        """Return the loss of every record."""
+        raise NotImplementedError
+
+    def value(self, w: np.ndarray, X: Features, y: np.ndarray) -> float:
+        """Return the objective F(w)."""
+        return float(self.losses(w, X, y).mean() + self.regularizer.value(np.asarray(w)))
+
+    def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> Rows:
+        """Return the public starting rows: zeros."""
+        return np.zeros((agents, dim))
+
+    def metrics(self, rows: Rows, data: Shards) -> dict[str, float]:
+        """Return nothing: linear models have no public test set here."""
+        return {}
+
+    def check_shards(self, data: object) -> Shards:
+        """Return records of several agents with as many features as the model."""
+        if not isinstance(data, Shards):
+            raise DataError(
+                f"a linear model takes Shards, one part per agent, got {type(data).__name__}; "
+                "dataset.shards(parts) deals records out."
+            )
+        if self.dim is not None and data.dim != self.dim:
+            raise DataError(f"the model has {self.dim} features, the data have {data.dim}.")
+        return data
+
+
+class LinearQuery:
+    """The records of linear models behind a `GradientQuery`; its sums draw no random numbers."""
+
+    dtype = np.float64
+
+    def __init__(self, data: Shards, width: int, decay: float) -> None:
+        self.data, self.width, self.decay, self.sizes = data, width, decay, data.sizes
+
+    def reseed(self, seeds: Callable[[int], int]) -> None:
+        """Do nothing."""

@@ -11,10 +11,14 @@ others.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
@@ -41,15 +45,10 @@ def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
     return np.where(over, scaled * (bound / np.where(lengths > 0, lengths, 1)), inside).astype(rows.dtype)
 
 
-def clip_around(rows: Any, center: np.ndarray | float, radius: float) -> np.ndarray:
+def clip_around(rows: ArrayLike, center: np.ndarray | float, radius: float) -> np.ndarray:
     """Return every row pulled into the ball of ``radius`` around a public ``center``.
 
     A row that holds NaN or infinity becomes the center.
-
-    Examples
-    --------
-    >>> clip_around(np.array([[3.0, 4.0], [np.nan, 0.0]]), 0.0, 1.0).round(9).tolist()
-    [[0.6, 0.8], [0.0, 0.0]]
     """
     array = np.asarray(rows)
     if array.dtype not in (np.float32, np.float64):
@@ -60,7 +59,7 @@ def clip_around(rows: Any, center: np.ndarray | float, radius: float) -> np.ndar
     return public + clip_rows(offset, radius)
 
 
-def clip_weights(squared_norms: Any, clip_norm: float) -> Any:
+def clip_weights(squared_norms: Tensor, clip_norm: float) -> Tensor:
     """Return ``min(1, C / norm)`` for each sample of a tensor, and 0 where the norm is not finite.
 
     ``clip_norm=inf`` switches clipping off (for runs without noise); non-finite records still count zero.
@@ -71,7 +70,7 @@ def clip_weights(squared_norms: Any, clip_norm: float) -> Any:
 
 
 @njit(cache=True)
-def clip_in_place(row, clip_norm):  # type: ignore[no-untyped-def]
+def clip_in_place(row: np.ndarray, clip_norm: float) -> None:
     """Scale ``row`` down to length at most ``clip_norm``; one that is not finite becomes zero."""
     squares = 0.0
     for j in range(len(row)):
@@ -98,7 +97,7 @@ def clip_in_place(row, clip_norm):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="always")
-def clip_scalar(value, bound):  # type: ignore[no-untyped-def]
+def clip_scalar(value: float, bound: float) -> float:
     """Return the value clipped to +-``bound``, 0 if it is NaN."""
     value = bound if value > bound else value
     value = -bound if value < -bound else value

@@ -11,22 +11,25 @@ So the gradient of record i is ``slope_i * x_i`` and per-record gradients are ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from sottovoce._validate import positive
-from sottovoce.data.base import Shards, is_sparse, signed_labels
+from sottovoce.data.base import Features, Shards, is_sparse, signed_labels
 from sottovoce.errors import DataError, InvalidInput
+from sottovoce.objectives.base import LinearObjective, LinearQuery
 from sottovoce.objectives.prox import Regularizer
 
 LOSSES = {"logistic": 0, "squared": 1, "huber": 2}
 
 
 @dataclass(frozen=True)
-class GLM:
+class GLM(LinearObjective):
     """A loss and a regularizer: F(w) = (1/n) sum_i loss(x_i.w, y_i) + r(w).
 
     Parameters
@@ -51,9 +54,6 @@ class GLM:
     width: float = 1.0
     dim: int | None = None
 
-    clip_norm: ClassVar[float | None] = None  # the plan sets it
-    bytes_per_number: ClassVar[int] = 8
-
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
@@ -62,7 +62,7 @@ class GLM:
 
     @property
     def regularizer(self) -> Regularizer:
-        """The data-independent part."""
+        """The part that depends on no record."""
         return Regularizer(self.l1, self.l2, self.box, self.ball)
 
     @property
@@ -80,26 +80,16 @@ class GLM:
         """Largest absolute slope: 1 for logistic, the width for Huber, infinite for squared."""
         return {"logistic": 1.0, "squared": math.inf, "huber": self.width}[self.loss]
 
-    def check(
-        self, X: Any, y: Any, *, invalid: Literal["refuse", "zero"] = "refuse"
-    ) -> tuple[Any, np.ndarray]:
-        """Return features (float64, or CSR) and labels fit for the kernels, or raise one sentence.
-
-        Records with NaN or infinite features are refused, or set to zero so that they contribute nothing.
-        """
-        if is_sparse(X):
-            X = _one_entry_each(X)
-        else:
-            X = np.ascontiguousarray(X, dtype=np.float64)
+    def check(self, X: ArrayLike | sp.csr_array, y: ArrayLike) -> tuple[Any, np.ndarray]:
+        """Return features (float64, or CSR) and labels fit for the kernels, or raise one sentence."""
+        X = _one_entry_each(X) if is_sparse(X) else np.ascontiguousarray(X, dtype=np.float64)
         y = np.asarray(y)
         if X.ndim != 2 or y.ndim != 1 or X.shape[0] != len(y) or len(y) == 0:
             raise DataError(
                 f"Expected features (n, p) and n >= 1 labels, got shapes {X.shape} and {y.shape}."
             )
         if not np.isfinite(X.data if is_sparse(X) else X).all():
-            if invalid == "refuse" or is_sparse(X):
-                raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
-            X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0.0)
+            raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
         if self.loss == "logistic":
             return X, signed_labels(y)
         y = y.astype(np.float64)
@@ -112,19 +102,9 @@ class GLM:
         """Numbers in a row of parameters, if `dim` is set."""
         return self.dim
 
-    def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
-        """Return the public starting rows: zeros."""
-        return np.zeros((agents, dim))
-
     def prepared(self, data: Shards) -> Shards:
         """Return the agents' records, checked and in the form the kernels take."""
-        if not isinstance(data, Shards):
-            raise DataError(
-                f"a generalized linear model takes Shards, one part per agent, got {type(data).__name__}; "
-                "dataset.shards(parts) deals records out."
-            )
-        if self.dim is not None and data.dim != self.dim:
-            raise DataError(f"the model has {self.dim} features, the data have {data.dim}.")
+        data = self.check_shards(data)
         X, y = self.check(data.X, data.y)
         return Shards(X, y, data.offsets)
 
@@ -132,21 +112,13 @@ class GLM:
         """Return the clipped gradient sums of the agents' (prepared) records."""
         return GLMQuery(self, data)
 
-    def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
-        """Return nothing: linear models have no public test set here."""
-        return {}
-
-    def losses(self, w: np.ndarray, X: Any, y: np.ndarray) -> np.ndarray:
+    def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
         """Return the loss of every record."""
         from sottovoce.objectives.kernels import record_losses
 
         return record_losses(self.kind, self.width, X @ w, np.asarray(y, dtype=np.float64))
 
-    def value(self, w: np.ndarray, X: Any, y: np.ndarray) -> float:
-        """Return the objective F(w)."""
-        return float(self.losses(w, X, y).mean() + self.regularizer.value(np.asarray(w)))
-
-    def gradient(self, w: np.ndarray, X: Any, y: np.ndarray) -> np.ndarray:
+    def gradient(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
         """Return the gradient of the data part, unclipped: (1/n) sum_i slope_i x_i."""
         from sottovoce.objectives.kernels import record_slopes
 
@@ -156,17 +128,19 @@ class GLM:
         """Return the smoothness of one record's loss when |x| <= ``row_norm_bound``."""
         return self.curvature * row_norm_bound**2
 
-    def coordinate_smoothness(self, X: Any) -> np.ndarray:
+    def coordinate_smoothness(self, X: Features) -> np.ndarray:
         """Return M_j = curvature * mean of x_ij^2 (not private; `private_smoothness` is)."""
         squares = X.multiply(X).mean(axis=0) if is_sparse(X) else (X**2).mean(axis=0)
         return self.curvature * np.asarray(squares).ravel()
 
-    def predict(self, w: np.ndarray, X: Any) -> np.ndarray:
+    def predict(self, w: np.ndarray, X: Features) -> np.ndarray:
         """Return predictions: signs for logistic, x.w otherwise."""
         scores = np.asarray(X @ w)
         return np.where(scores >= 0, 1.0, -1.0) if self.loss == "logistic" else scores
 
-    def minimize(self, X: Any, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000) -> np.ndarray:
+    def minimize(
+        self, X: Features, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000
+    ) -> np.ndarray:
         """Return the minimizer without privacy, for comparison (L-BFGS if smooth, else FISTA).
 
         Examples
@@ -179,18 +153,15 @@ class GLM:
         if r.l1 == 0 and r.box is None and r.ball is None:
             import scipy.optimize
 
-            minimize: Any = scipy.optimize.minimize
-            solution = minimize(
-                lambda w: (self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w),
-                np.zeros(X.shape[1]),
-                jac=True,
-                method="L-BFGS-B",
-                options={"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations},
-            )
-            return np.asarray(solution.x)
+            def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+                return self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w
+
+            limits = {"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations}
+            start, minimize = np.zeros(X.shape[1]), scipy.optimize.minimize
+            return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", options=limits).x)
         return self._fista(X, y, tol, iterations)
 
-    def _fista(self, X: Any, y: np.ndarray, tol: float, iterations: int) -> np.ndarray:
+    def _fista(self, X: Features, y: np.ndarray, tol: float, iterations: int) -> np.ndarray:
         """Accelerated proximal gradient with restarts; step from the largest singular value."""
         n, p = X.shape
         v = np.ones(p) / math.sqrt(p)
@@ -215,10 +186,8 @@ class GLM:
         return w
 
 
-def _one_entry_each(X: Any) -> Any:
+def _one_entry_each(X: ArrayLike | sp.csr_array) -> sp.csr_array:
     """Return CSR without duplicate entries, since the kernels clip each entry on its own."""
-    import scipy.sparse as sp
-
     rows = sp.csr_array(X)
     if not rows.has_canonical_format:
         rows = rows.copy()
@@ -226,18 +195,13 @@ def _one_entry_each(X: Any) -> Any:
     return rows
 
 
-class GLMQuery:
+class GLMQuery(LinearQuery):
     """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
-    dtype = np.float64
-
     def __init__(self, objective: GLM, data: Shards) -> None:
-        self.objective, self.data = objective, data
-        self.width, self.sizes, self.decay = data.dim, data.sizes, objective.l2
+        super().__init__(data, data.dim, objective.l2)
+        self.objective = objective
         self._joined: tuple[Any, Any, Any] = (None, None, None)
-
-    def reseed(self, seeds: Callable[[int], int]) -> None:
-        """Do nothing: these sums draw no random numbers."""
 
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
@@ -269,23 +233,8 @@ class GLMQuery:
         """Take one proximal step per batch from ``w``, in place (see `CompiledDescent`)."""
         from sottovoce.objectives.kernels import descend_batches
 
-        model, r = self.objective, self.objective.regularizer
-        descend_batches(
-            model.kind,
-            model.width,
-            self.data.X,
-            self.data.y,
-            w,
-            total,
-            np.concatenate(batches),
-            np.cumsum([len(batch) for batch in batches]),
-            noise,
-            grid,
-            clip_norm,
-            divisor,
-            rates,
-            r.l1,
-            r.l2,
-            r.box or math.inf,
-            r.ball or math.inf,
-        )
+        model, data, r = self.objective, self.data, self.objective.regularizer
+        rows, ends = np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
+        steps = (rows, ends, noise, grid, clip_norm, divisor, rates)
+        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf)
+        descend_batches(model.kind, model.width, data.X, data.y, w, total, *steps, *prox)

@@ -13,9 +13,11 @@ from numba import njit
 
 from sottovoce.objectives.clipping import clip_scalar
 
+Array = np.ndarray
+
 
 @njit(cache=True, inline="always")
-def slope(kind, width, m, y):
+def slope(kind: int, width: float, m: float, y: float) -> float:
     """Derivative of one record's loss in the prediction."""
     if kind == 0:
         return -y / (1.0 + math.exp(min(y * m, 700.0)))
@@ -26,7 +28,7 @@ def slope(kind, width, m, y):
 
 
 @njit(cache=True)
-def record_slopes(kind, width, m, y):
+def record_slopes(kind: int, width: float, m: Array, y: Array) -> Array:
     """Slopes of all records."""
     out = np.empty(len(m))
     for i in range(len(m)):
@@ -35,7 +37,7 @@ def record_slopes(kind, width, m, y):
 
 
 @njit(cache=True)
-def record_losses(kind, width, m, y):
+def record_losses(kind: int, width: float, m: Array, y: Array) -> Array:
     """Losses of all records."""
     out = np.empty(len(m))
     for i in range(len(m)):
@@ -49,7 +51,7 @@ def record_losses(kind, width, m, y):
 
 
 @njit(cache=True)
-def add_clipped(kind, width, w, x, y, clip_norm, out):
+def add_clipped(kind: int, width: float, w: Array, x: Array, y: float, clip_norm: float, out: Array) -> None:
     """Add clip_C(slope * x) of one record to ``out``; a record that is not finite adds nothing.
 
     The length is |slope| |x|; where squares could overflow, x is first divided by its largest entry.
@@ -90,7 +92,17 @@ def add_clipped(kind, width, w, x, y, clip_norm, out):
 
 
 @njit(cache=True)
-def batch_sums(kind, width, theta, X, y, starts, rows, ends, clip_norm):
+def batch_sums(
+    kind: int,
+    width: float,
+    theta: Array,
+    X: Array,
+    y: Array,
+    starts: Array,
+    rows: Array,
+    ends: Array,
+    clip_norm: float,
+) -> Array:
     """Per agent: the sum over its batch of clip_C(gradient of the record at the agent's own row of theta).
 
     ``rows[ends[a - 1]:ends[a]]`` is the batch of agent a, within its records, which begin at ``starts[a]``.
@@ -107,7 +119,7 @@ def batch_sums(kind, width, theta, X, y, starts, rows, ends, clip_norm):
 
 
 @njit(cache=True)
-def logistic_margin(start, weight):
+def logistic_margin(start: float, weight: float) -> float:
     """Solve m - start - weight * sigmoid(-m) = 0 for m; the root lies in [start, start + weight]."""
     low, high = start, start + weight
     m = start + 0.5 * weight
@@ -129,7 +141,7 @@ def logistic_margin(start, weight):
 
 
 @njit(cache=True, inline="always")
-def on_grid(value, noise, grid):
+def on_grid(value: float, noise: float, grid: float) -> float:
     """Return value + noise; on a grid, the sum of two whole numbers of grid steps, so no low bits leak."""
     if grid == 0.0:
         return value + noise
@@ -137,14 +149,14 @@ def on_grid(value, noise, grid):
 
 
 @njit(cache=True, inline="always")
-def prox_scalar(v, step, l1, l2, box):
+def prox_scalar(v: float, step: float, l1: float, l2: float, box: float) -> float:
     """The map of `Regularizer.prox` on one coordinate, an infinite box for none."""
     v = math.copysign(max(abs(v) - step * l1, 0.0), v) / (1.0 + step * l2)
     return min(max(v, -box), box)
 
 
 @njit(cache=True)
-def prox_in_place(w, step, l1, l2, box, ball):
+def prox_in_place(w: Array, step: float, l1: float, l2: float, box: float, ball: float) -> None:
     """The map of `Regularizer.prox`, with infinite bounds for none."""
     squares = 0.0
     for j in range(len(w)):
@@ -158,8 +170,24 @@ def prox_in_place(w, step, l1, l2, box, ball):
 
 @njit(cache=True)
 def descend_batches(
-    kind, width, X, y, w, total, rows, ends, noise, grid, clip_norm, divisor, rates, l1, l2, box, ball
-):
+    kind: int,
+    width: float,
+    X: Array,
+    y: Array,
+    w: Array,
+    total: Array,
+    rows: Array,
+    ends: Array,
+    noise: Array,
+    grid: float,
+    clip_norm: float,
+    divisor: float,
+    rates: Array,
+    l1: float,
+    l2: float,
+    box: float,
+    ball: float,
+) -> None:
     """Take steps of DP-SGD from ``w`` in place; ``total``, unless empty, sums the iterates."""
     p = len(w)
     g = np.empty(p)
@@ -182,7 +210,7 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_logistic(u, delta, before, column, C):
+def _pass_logistic(u: Array, delta: float, before: Array, column: Array, C: float) -> float:
     """Move the margins by the last step and sum the clipped coordinate gradients of the next, in one pass.
 
     exp(v) is 2^n exp(r) with |r| <= ln(2)/2 and Taylor's polynomial of degree 11 for exp(r), to 1e-14; the
@@ -213,7 +241,7 @@ def _pass_logistic(u, delta, before, column, C):
 
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_squared(u, delta, before, column, C):
+def _pass_squared(u: Array, delta: float, before: Array, column: Array, C: float) -> float:
     G = 0.0
     for i in range(len(u)):
         v = u[i] + delta * before[i]
@@ -223,7 +251,7 @@ def _pass_squared(u, delta, before, column, C):
 
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_huber(u, delta, before, column, C, width):
+def _pass_huber(u: Array, delta: float, before: Array, column: Array, C: float, width: float) -> float:
     G = 0.0
     for i in range(len(u)):
         v = u[i] + delta * before[i]
@@ -235,7 +263,9 @@ def _pass_huber(u, delta, before, column, C, width):
 
 
 @njit(cache=True)
-def coordinate_sum(kind, width, u, delta, before, column, C):
+def coordinate_sum(
+    kind: int, width: float, u: Array, delta: float, before: Array, column: Array, C: float
+) -> float:
     """Move the margins ``u`` by ``delta * before``, in place, and return the sum of clip(derivative, +-C).
 
     Margins are y x.w and columns y x for the logistic loss, residuals x.w - y and columns x for the others.
@@ -248,7 +278,7 @@ def coordinate_sum(kind, width, u, delta, before, column, C):
 
 
 @njit(cache=True, fastmath=_FAST)
-def moved_margins(u, delta, column):
+def moved_margins(u: Array, delta: float, column: Array) -> None:
     """Move the margins by ``delta * column``, in place, rounded as in `coordinate_sum`."""
     for i in range(len(u)):
         u[i] = u[i] + delta * column[i]
@@ -256,8 +286,24 @@ def moved_margins(u, delta, column):
 
 @njit(cache=True)
 def descend_coordinates(
-    kind, width, Z, u, w, total, chosen, noise, noisy, grid, unit, gamma, C, inverse, l1, l2, box
-):
+    kind: int,
+    width: float,
+    Z: Array,
+    u: Array,
+    w: Array,
+    total: Array,
+    chosen: Array,
+    noise: Array,
+    noisy: bool,
+    grid: float,
+    unit: Array,
+    gamma: Array,
+    C: Array,
+    inverse: float,
+    l1: float,
+    l2: float,
+    box: float,
+) -> None:
     """Steps of DP-CD on given coordinates and noise (in units of a coordinate's clip over n), in place."""
     delta = 0.0
     before = 0
@@ -275,7 +321,7 @@ def descend_coordinates(
 
 
 @njit(cache=True)
-def coordinate_sums_dense(columns, slopes, C):
+def coordinate_sums_dense(columns: Array, slopes: Array, C: Array) -> Array:
     """Per coordinate: the sum over records of clip(slope * x, +-C_j); overflow to NaN counts as zero."""
     p, n = columns.shape
     out = np.zeros(p)
@@ -288,7 +334,7 @@ def coordinate_sums_dense(columns, slopes, C):
 
 
 @njit(cache=True)
-def coordinate_sums_sparse(indptr, indices, values, slopes, C):
+def coordinate_sums_sparse(indptr: Array, indices: Array, values: Array, slopes: Array, C: Array) -> Array:
     """The same on compressed columns."""
     p = len(indptr) - 1
     out = np.zeros(p)

@@ -8,20 +8,21 @@ A record's gradient has rank one, so its norm is a product of two norms and no g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from sottovoce._validate import count
-from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.base import Features, Shards, is_sparse
 from sottovoce.errors import DataError
+from sottovoce.objectives.base import LinearObjective, LinearQuery
 from sottovoce.objectives.prox import Regularizer
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(LinearObjective):
     """A linear model of several classes: F(W) = (1/n) sum_i loss(W x_i, y_i) + (l2/2) |W|^2.
 
     Labels are the numbers 0 to ``classes - 1``. A row of parameters is W laid out class by class.
@@ -49,8 +50,6 @@ class Softmax:
     dim: int | None = None
 
     loss: ClassVar[str] = "softmax"
-    clip_norm: ClassVar[float | None] = None  # the plan sets it
-    bytes_per_number: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         if count(self.classes, "classes") < 2:
@@ -67,21 +66,11 @@ class Softmax:
         """Numbers in a row of parameters, if `dim` is set."""
         return None if self.dim is None else self.classes * self.dim
 
-    def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
-        """Return the public starting rows: zeros; ``dim`` numbers each."""
-        return np.zeros((agents, dim))
-
-    def prepared(self, data: Any) -> Shards:
+    def prepared(self, data: Shards) -> Shards:
         """Return the agents' records checked: finite features, labels that are classes."""
-        if not isinstance(data, Shards):
-            raise DataError(
-                f"a linear model takes Shards, one part per agent, got {type(data).__name__}; "
-                "dataset.shards(parts) deals records out."
-            )
+        data = self.check_shards(data)
         if is_sparse(data.X):
             raise DataError("a linear model of several classes works on dense features, got sparse ones.")
-        if self.dim is not None and data.dim != self.dim:
-            raise DataError(f"the model has {self.dim} features, the data have {data.dim}.")
         X = np.ascontiguousarray(data.X, dtype=np.float64)
         y = np.asarray(data.y, dtype=np.float64)
         if not np.isfinite(X).all():
@@ -94,42 +83,30 @@ class Softmax:
         """Return the clipped gradient sums of the agents' (prepared) records."""
         return SoftmaxQuery(self, data)
 
-    def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
-        """Return nothing: linear models have no public test set here."""
-        return {}
-
-    def scores(self, w: np.ndarray, X: np.ndarray) -> np.ndarray:
+    def scores(self, w: np.ndarray, X: Features) -> np.ndarray:
         """Return one score per record and class."""
         return np.asarray(X @ np.reshape(w, (self.classes, -1)).T)
 
-    def losses(self, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
         """Return the loss of every record."""
         scores = self.scores(w, X)
         top = scores.max(axis=1)
         total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
         return np.asarray(total - scores[np.arange(len(scores)), np.asarray(y, np.intp)])
 
-    def value(self, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:
-        """Return the objective F(W)."""
-        return float(self.losses(w, X, y).mean() + self.regularizer.value(np.asarray(w)))
-
-    def predict(self, w: np.ndarray, X: np.ndarray) -> np.ndarray:
+    def predict(self, w: np.ndarray, X: Features) -> np.ndarray:
         """Return the number of the likeliest class."""
         return self.scores(w, X).argmax(axis=1)
 
 
-class SoftmaxQuery:
+class SoftmaxQuery(LinearQuery):
     """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
-    dtype = np.float64
     compiled_descent = None
 
     def __init__(self, objective: Softmax, data: Shards) -> None:
-        self.objective, self.data = objective, data
-        self.width, self.sizes, self.decay = objective.classes * data.dim, data.sizes, objective.l2
-
-    def reseed(self, seeds: Callable[[int], int]) -> None:
-        """Do nothing: these sums draw no random numbers."""
+        super().__init__(data, objective.classes * data.dim, objective.l2)
+        self.objective = objective
 
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float

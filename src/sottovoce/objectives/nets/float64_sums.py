@@ -10,8 +10,6 @@ that all roundings together stay below :math:`N^2 2^{-53} C`, a millionth of C f
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numba import njit, prange
@@ -73,7 +71,7 @@ def row_squares(rows: Tensor) -> Tensor:
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})
-def _tiles(weights: Any, g: Any, x: Any, sums: Any) -> None:
+def _tiles(weights: np.ndarray, g: np.ndarray, x: np.ndarray, sums: np.ndarray) -> None:
     agents, rows, outputs = g.shape
     inputs = x.shape[2]
     down, across = -(-outputs // _OUT), -(-inputs // _IN)
@@ -103,7 +101,7 @@ def _tiles(weights: Any, g: Any, x: Any, sums: Any) -> None:
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})
-def _weighted(weights: Any, rows: Any, sums: Any, start: int) -> None:
+def _weighted(weights: np.ndarray, rows: np.ndarray, sums: np.ndarray, start: int) -> None:
     agents, count, width = rows.shape
     across = -(-width // _ALONG)
     for job in prange(agents * across):
@@ -124,7 +122,7 @@ def _weighted(weights: Any, rows: Any, sums: Any, start: int) -> None:
 
 
 @njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
-def _squares(rows: Any) -> Any:
+def _squares(rows: np.ndarray) -> np.ndarray:
     squares = np.empty(rows.shape[0])
     for r in prange(rows.shape[0]):
         total = 0.0
