@@ -21,9 +21,7 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
-from sottovoce.leakage.basis import Basis
-from sottovoce.leakage.exact_rank import decided, exact_span_basis
-from sottovoce.leakage.span import Span
+from sottovoce.leakage.span import Span, certain_span, pull_back, without_known
 from sottovoce.leakage.trace import AddNoise, ApplyMatrix, Event, ExecutionTrace, Observe
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
@@ -148,29 +146,19 @@ class LearningView(GaussianView):
         rows = self.basis[np.flatnonzero(self.owners == u)]
         return rows @ rows.T
 
-    def worst_case(self, participation: Sequence[Sequence[int]] | None = None) -> np.ndarray:
+    def worst_case(self) -> np.ndarray:
         """Return (n,) upper bounds on the loss of any change of at most one unit in each step, per user.
 
-        ``participation`` lists the sets of steps in which a record may take part (all steps by default);
-        the worst set is taken. Never above the number of steps, which is the local-privacy value.
+        They bound max sum H[s, t] <d_s, d_t> over unit vectors d, and are exact where H has no negative
+        entry. Never above the number of steps, which is the local-privacy value.
         """
-        sets = [range(self.steps)] if participation is None else participation
-        most = max((len(s) for s in sets), default=0)
-        out = np.zeros(self.n)
+        bounds = np.zeros(self.n)
         for u in range(self.n):
-            if u in self.observers and self.own_noise:
-                continue
-            H = self.block(u)
-            worst = max(_ball_maximum(H[np.ix_(list(s), list(s))]) for s in sets)
-            out[u] = min(worst + self.slack, most)
-        return out
-
-
-def _ball_maximum(H: np.ndarray) -> float:
-    """Bound max sum H[s, t] <d_s, d_t> over unit vectors d; exact when H has no negative entry."""
-    if not H.size:
-        return 0.0
-    return float(min(np.abs(H).sum(), len(H) * max(np.linalg.eigvalsh(H)[-1], 0.0), len(H)))
+            if u not in self.observers or not self.own_noise:
+                H = self.block(u)
+                largest = self.steps * max(np.linalg.eigvalsh(H)[-1], 0.0)
+                bounds[u] = min(np.abs(H).sum() + self.slack, largest + self.slack, self.steps)
+        return bounds
 
 
 def learning_view(
@@ -212,34 +200,17 @@ def learning_view(
             "plain gossip has the same span as Chebyshev."
         )
     chosen = _validate.nodes(observers, n)
-    basis = Basis(n)
-    for p in reversed(each):
-        # The state before the rounds is the model after the last step plus this step's noisy gradient:
-        # its functionals are functionals of both.
-        injected = _rounds_back(p, basis, chosen, own_noise)
-        basis.columns = np.vstack([injected, injected, basis.columns[n:]])
-        basis.orthonormalize()
-    columns = basis.columns.copy()
-    columns[:n] = 0.0  # the first model is public
-    owners = np.concatenate([np.full(n, -1), np.tile(np.arange(n), steps)])
-    if own_noise:
-        columns[np.isin(owners, chosen)] = 0.0
-    basis.columns = columns
-    basis.orthonormalize()
-    span = Span(basis.columns[n:])
-    if not basis.monitor.settled:
-        trace = _learning_trace(each, chosen, own_noise)
-        rank = basis.columns.shape[1]
-        if not decided(basis.monitor, trace, rank):
-            exact = exact_span_basis(trace, rank)
-            # Where exact arithmetic would take too long: all of the local-privacy loss, as slack.
-            rounded = Span(span.basis, slack=float(steps) ** 2, rounded_up=True)
-            span = rounded if exact is None else Span(exact)
+    trace = _learning_trace(each, chosen, own_noise)
+    basis = pull_back(trace)
+    columns = without_known(basis.columns, trace.known, basis.monitor)
+    span = certain_span(trace, columns, basis.monitor)
+    if span is None:  # all of the local-privacy loss, as slack
+        span = Span(columns, slack=float(steps) ** 2, rounded_up=True)
     return LearningView(
         n=n,
         observers=chosen,
         basis=span.basis,
-        owners=owners[n:],
+        owners=np.tile(np.arange(n), steps),
         messages=(),
         own_noise=own_noise,
         steps=steps,
@@ -251,7 +222,10 @@ def learning_view(
 def _learning_trace(
     each: Sequence[LinearProtocol], observers: tuple[int, ...], own_noise: bool
 ) -> ExecutionTrace:
-    """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol."""
+    """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol.
+
+    The first model is public, so the state begins with the noise of the first step.
+    """
     n = each[0].n
     own = set(observers) if own_noise else set()
     events: list[Event] = []
@@ -263,16 +237,3 @@ def _learning_trace(
     known = tuple(step * n + v for step in range(len(each)) for v in sorted(own))
     faint = any(protocol.faint for protocol in each)
     return ExecutionTrace(n, n * len(each), tuple(events), known, faint=faint)
-
-
-def _rounds_back(
-    protocol: LinearProtocol, basis: Basis, observers: tuple[int, ...], own_noise: bool
-) -> np.ndarray:
-    """Pull the basis back through the rounds of one step, adding what is seen; return the state part."""
-    n = protocol.n
-    own = set(observers) if own_noise else set()
-    for t in reversed(range(protocol.rounds)):
-        basis.columns = np.vstack([protocol.matrix(t).T @ basis.columns[:n], basis.columns[n:]])
-        basis.orthonormalize()
-        basis.add_unit(sorted(own | set(protocol.senders(t, observers))))
-    return basis.columns[:n]

@@ -10,20 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import islice
 from math import isqrt
 
 import numpy as np
 
 from sottovoce.leakage.basis import RankMonitor
-from sottovoce.leakage.trace import (
-    AddNoise,
-    ApplyMatrix,
-    AveragePair,
-    ExactMatrix,
-    ExecutionTrace,
-    FillMemory,
-    Observe,
-)
+from sottovoce.leakage.trace import AddNoise, AveragePair, ExactMatrix, ExecutionTrace, FillMemory, Observe
 
 FAINT = 2.0**-12  # with a weight below it nothing is dropped without exact arithmetic
 CHECKED = 4e6  # residue operations (some milliseconds) spent on every drop, and on one with faint weights
@@ -62,79 +55,12 @@ def independent_rows(trace: ExecutionTrace) -> list[int]:
 
     Two primes decide: modulo a prime a rank can only fall, and it falls for few primes.
     """
-    from sottovoce.leakage import modular_linalg
+    from sottovoce.leakage.modular_linalg import PRIMES
 
     if not any(trace.observed):
         return []
-    decide = _krylov_rows if trace.fixed else _new_rows
-    return max((decide(trace, prime) for prime in modular_linalg.PRIMES[:2]), key=len)
-
-
-def _krylov_rows(trace: ExecutionTrace, prime: int) -> list[int]:
-    from sottovoce.leakage import modular_linalg
-
-    space = modular_linalg.RowSpace(trace.coordinates, prime)
-    nodes, rounds = trace.observed[0], len(trace.observed)
-    most = trace.coordinates - len(trace.known)
-    active = np.arange(len(nodes))
-    rows = np.eye(trace.coordinates, dtype=np.uint64)[list(nodes)]
-    transposed = trace.exact(trace.matrix, transposed=True)
-    new: list[int] = []
-    for k in range(rounds):
-        rows[:, list(trace.known)] = 0  # what is known of a row, and all that comes of it, is seen anyway
-        came = space.add(rows)
-        new += [k * len(nodes) + int(active[i]) for i in came]
-        if k + 1 == rounds or not len(came) or space.rank == most:
-            break
-        active = active[came]
-        newest = np.ascontiguousarray(space.newest(len(came)).T)
-        rows = transposed.times(newest, prime).T
-    return new
-
-
-def _new_rows(trace: ExecutionTrace, prime: int) -> list[int]:
-    from sottovoce.leakage import modular_linalg
-
-    space = modular_linalg.RowSpace(trace.coordinates, prime)
-    state = np.zeros((trace.size, trace.coordinates), dtype=np.uint64)
-    known = list(trace.known)
-    most = trace.coordinates - len(known)
-    new: list[int] = []
-    number, p = 0, np.uint64(prime)
-    for event in trace.events:
-        if isinstance(event, Observe):
-            rows = state[list(event.nodes)]
-            rows[:, known] = 0
-            came = space.add(rows) if len(rows) else ()
-            new += [number + int(k) for k in came]
-            number += len(event.nodes)
-            if space.rank == most:
-                break
-        elif isinstance(event, ApplyMatrix):
-            matrix = event.matrix
-            present = state[: matrix.shape[0]]
-            mixed = trace.exact(matrix).times(present, prime)
-            if event.memory is not None:
-                a, b, c, d, e = modular_linalg.residues(
-                    [Fraction(x) for part in event.memory for x in part], prime
-                )
-                before = state[matrix.shape[0] :]
-                memory = (mixed * c % p + present * d % p + before * e % p) % p
-                mixed = np.concatenate([(mixed * a % p + before * b % p) % p, memory])
-            state = mixed
-        elif isinstance(event, AveragePair):
-            both = (state[event.one] + state[event.other]) % p
-            # half of an odd residue is half of it plus the prime
-            state[event.one] = state[event.other] = (both + (both & np.uint64(1)) * p) >> np.uint64(1)
-        elif isinstance(event, FillMemory):
-            (scale,) = modular_linalg.residues([Fraction(event.factor)], prime)
-            state[trace.nodes :] = state[: trace.nodes] * scale % p
-        else:
-            (scale,) = modular_linalg.residues([Fraction(event.std)], prime)
-            place = np.arange(event.count)
-            state[place, event.offset + place] += scale
-            state[place, event.offset + place] %= p
-    return new
+    decide = _independent_powers if trace.fixed else _independent_observations
+    return max((decide(trace, prime) for prime in PRIMES[:2]), key=len)
 
 
 def exact_basis(trace: ExecutionTrace, rows: Sequence[int] | None = None) -> np.ndarray | None:
@@ -148,11 +74,152 @@ def exact_basis(trace: ExecutionTrace, rows: Sequence[int] | None = None) -> np.
         basis, lost = _orthogonal(trace, chosen, bits)
         if basis is not None and lost + SPARE <= bits:
             shift = bits - 60
-            return np.array(
-                [[float(int(x) >> shift) for x in q] for q in basis], dtype=np.float64
-            ).reshape(len(basis), trace.coordinates).T / 2.0**60  # fmt: skip
+            columns = [[float(int(x) >> shift) for x in q] for q in basis]
+            return np.array(columns, dtype=np.float64).reshape(len(basis), trace.coordinates).T / 2.0**60
         bits = max(2 * bits, lost + 2 * SPARE)
     return None
+
+
+# ---- the run forwards, in residues or in whole numbers ----------------------------------------------------
+
+
+class _PrimeField:
+    """Residues modulo one prime, in uint64."""
+
+    def __init__(self, prime: int) -> None:
+        self._prime, self._modulus = prime, np.uint64(prime)
+
+    def zeros(self, rows: int, columns: int) -> np.ndarray:
+        return np.zeros((rows, columns), dtype=np.uint64)
+
+    def scaled(self, rows: np.ndarray, factor: Fraction) -> np.ndarray:
+        return np.asarray(rows * np.uint64(self.one(factor)) % self._modulus)
+
+    def total(self, *terms: np.ndarray | int) -> np.ndarray:
+        return np.asarray(sum(terms)) % self._modulus
+
+    def one(self, factor: Fraction) -> int:
+        from sottovoce.leakage.modular_linalg import residue
+
+        return residue(factor, self._prime)
+
+    def product(self, matrix: ExactMatrix, rows: np.ndarray) -> np.ndarray:
+        from sottovoce.leakage.modular_linalg import sparse_times
+
+        return sparse_times(matrix.indptr, matrix.indices, matrix.residues(self._prime), rows, self._prime)
+
+
+class _Whole:
+    """Whole numbers in units of ``2**-bits``; every product is rounded down to a unit."""
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+
+    def zeros(self, rows: int, columns: int) -> np.ndarray:
+        return np.zeros((rows, columns), dtype=object)
+
+    def scaled(self, rows: np.ndarray, factor: Fraction) -> np.ndarray:
+        return np.asarray(rows * factor.numerator // factor.denominator)
+
+    def total(self, *terms: np.ndarray | int) -> np.ndarray:
+        return np.asarray(sum(terms))
+
+    def one(self, factor: Fraction) -> int:
+        return (factor.numerator << self._bits) // factor.denominator
+
+    def product(self, matrix: ExactMatrix, rows: np.ndarray) -> np.ndarray:
+        after = self.zeros(*rows.shape)
+        for v in range(len(rows)):
+            for e in range(int(matrix.indptr[v]), int(matrix.indptr[v + 1])):
+                weight, row = matrix.entries[e], rows[matrix.indices[e]]
+                if weight:
+                    after[v] = after[v] + (row if weight == 1 else self.scaled(row, weight))
+        return after
+
+
+def _observations(trace: ExecutionTrace, arithmetic: _Whole | _PrimeField) -> Iterator[np.ndarray]:
+    """Yield the rows that are seen in each round, as combinations of the coordinates."""
+    n = trace.nodes
+    state = arithmetic.zeros(trace.size, trace.coordinates)
+    for event in trace.events:
+        if isinstance(event, Observe):
+            yield state[list(event.nodes)]
+        elif isinstance(event, AddNoise):
+            place = np.arange(event.count), event.offset + np.arange(event.count)
+            state[place] = arithmetic.total(state[place], arithmetic.one(Fraction(event.std)))
+        elif isinstance(event, AveragePair):
+            both = arithmetic.total(state[event.one], state[event.other])
+            state[event.one] = state[event.other] = arithmetic.scaled(both, Fraction(1, 2))
+        elif isinstance(event, FillMemory):
+            state[n:] = arithmetic.scaled(state[:n], Fraction(event.factor))
+        else:
+            present, before = state[:n], state[n:]
+            state = arithmetic.product(trace.exact(event.matrix), present)
+            if event.memory is not None:
+                mixed, scaled = state, arithmetic.scaled
+                a, b, c, d, e = (Fraction(x) for part in event.memory for x in part)
+                rows = arithmetic.total(scaled(mixed, a), scaled(before, b))
+                memory = arithmetic.total(scaled(mixed, c), scaled(present, d), scaled(before, e))
+                state = np.concatenate([rows, memory])
+
+
+def _independent_observations(trace: ExecutionTrace, prime: int) -> list[int]:
+    from sottovoce.leakage.modular_linalg import RowSpace
+
+    space = RowSpace(trace.coordinates, prime)
+    independent: list[int] = []
+    number = 0
+    for rows in _observations(trace, _PrimeField(prime)):
+        rows[:, list(trace.known)] = 0
+        if len(rows):
+            independent += [number + int(k) for k in space.add(rows)]
+        number += len(rows)
+        if space.rank == trace.coordinates - len(trace.known):
+            break
+    return independent
+
+
+def _independent_powers(trace: ExecutionTrace, prime: int) -> list[int]:
+    """Return the independent rows of a fixed trace: only new rows of a round bring new ones in the next."""
+    from sottovoce.leakage.modular_linalg import RowSpace
+
+    space, field = RowSpace(trace.coordinates, prime), _PrimeField(prime)
+    nodes, rounds = trace.observed[0], len(trace.observed)
+    active = np.arange(len(nodes))
+    rows = np.eye(trace.coordinates, dtype=np.uint64)[list(nodes)]
+    transposed = trace.exact(trace.matrix).transposed
+    independent: list[int] = []
+    for k in range(rounds):
+        rows[:, list(trace.known)] = 0  # what is known of a row, and all that comes of it, is seen anyway
+        new = space.add(rows)
+        independent += [k * len(nodes) + int(active[i]) for i in new]
+        if k + 1 == rounds or not len(new) or space.rank == trace.coordinates - len(trace.known):
+            break
+        active = active[new]
+        rows = field.product(transposed, np.ascontiguousarray(space.newest(len(new)).T)).T
+    return independent
+
+
+def _chosen_rows(trace: ExecutionTrace, chosen: Sequence[int], bits: int) -> Iterator[np.ndarray]:
+    """Yield the chosen rows, forwards in time, in units of ``2**-bits``."""
+    whole, wanted = _Whole(bits), set(chosen)
+    if not trace.fixed:
+        every = (row for rows in _observations(trace, whole) for row in rows)
+        yield from islice((row for k, row in enumerate(every) if k in wanted), len(wanted))
+        return
+    if not wanted:
+        return
+    # row w of the k-th power of the matrix is column w of the k-th power of its transpose
+    nodes, transposed = trace.observed[0], trace.exact(trace.matrix).transposed
+    last = {number % len(nodes): number // len(nodes) for number in chosen}
+    active = sorted(last)
+    columns = whole.zeros(trace.coordinates, len(active))
+    columns[[nodes[i] for i in active], np.arange(len(active))] = whole.one(Fraction(1))
+    for k in range(max(last.values()) + 1):
+        yield from (columns[:, j] for j, i in enumerate(active) if k * len(nodes) + i in wanted)
+        remain = [j for j, i in enumerate(active) if last[i] > k]
+        active = [active[j] for j in remain]
+        columns = whole.product(transposed, columns[:, remain])
 
 
 def _orthogonal(
@@ -165,14 +232,13 @@ def _orthogonal(
     """
     lost = int(np.log2(trace.coordinates + len(trace.events) + 1)) + 4
     basis = np.zeros((len(chosen), trace.coordinates), dtype=object)
-    known = list(trace.known)
-    for done, row in enumerate(_whole_rows(trace, chosen, bits)):
+    for done, row in enumerate(_chosen_rows(trace, chosen, bits)):
         left = row.copy()
-        left[known] = 0
+        left[list(trace.known)] = 0
         for turn in range(3):  # normalize, then take away what is known already, twice
             if turn and done:
-                share = _rounded(basis[:done].dot(left), bits)
-                left = left - _rounded(share.dot(basis[:done]), bits)
+                share = basis[:done].dot(left) >> bits
+                left = left - (share.dot(basis[:done]) >> bits)
             length = isqrt(int((left * left).sum()))
             if length.bit_length() < SPARE:
                 return None, lost + bits
@@ -180,88 +246,3 @@ def _orthogonal(
             left = (left << bits) // length
         basis[done] = left
     return list(basis), lost
-
-
-def _rounded(values: np.ndarray, bits: int) -> np.ndarray:
-    return np.asarray(values >> bits)
-
-
-def _whole_rows(trace: ExecutionTrace, chosen: Sequence[int], bits: int) -> Iterator[np.ndarray]:
-    """Yield the chosen rows, forwards in time, in units of ``2**-bits``."""
-    one = 1 << bits
-    if trace.fixed:
-        yield from _whole_krylov(trace, chosen, one)
-        return
-    state = np.zeros((trace.size, trace.coordinates), dtype=object)
-    wanted = iter(chosen)
-    following = next(wanted, None)
-    number = 0
-    for event in trace.events:
-        if isinstance(event, Observe):
-            for node in event.nodes:
-                if number == following:
-                    yield state[node]
-                    following = next(wanted, None)
-                number += 1
-            if following is None:
-                return
-        elif isinstance(event, AddNoise):
-            scale = Fraction(event.std)
-            for k in range(event.count):
-                state[k, event.offset + k] += one * scale.numerator // scale.denominator
-        elif isinstance(event, AveragePair):
-            state[event.one] = state[event.other] = (state[event.one] + state[event.other]) >> 1
-        elif isinstance(event, FillMemory):
-            state[trace.nodes :] = _share(state[: trace.nodes], Fraction(event.factor))
-        else:
-            matrix, entries = event.matrix, trace.exact(event.matrix).entries
-            after = state[: matrix.shape[0]].copy()
-            for v in range(matrix.shape[0]):
-                low, high = int(matrix.indptr[v]), int(matrix.indptr[v + 1])
-                terms = [(int(matrix.indices[e]), entries[e]) for e in range(low, high) if entries[e]]
-                if len(terms) == 1 and terms[0][0] == v and terms[0][1] == 1:
-                    continue
-                total = np.zeros(trace.coordinates, dtype=object)
-                for w, weight in terms:
-                    total = total + state[w] * weight.numerator // weight.denominator
-                after[v] = total
-            if event.memory is not None:
-                a, b, c, d, e = (Fraction(x) for part in event.memory for x in part)
-                present, before = state[: matrix.shape[0]], state[matrix.shape[0] :]
-                memory = _share(after, c) + _share(present, d) + _share(before, e)
-                after = np.concatenate([_share(after, a) + _share(before, b), memory])
-            state = after
-
-
-def _share(rows: np.ndarray, factor: Fraction) -> np.ndarray:
-    return np.asarray(rows * factor.numerator // factor.denominator)
-
-
-def _whole_krylov(trace: ExecutionTrace, chosen: Sequence[int], one: int) -> Iterator[np.ndarray]:
-    """Yield row ``w`` of the k-th power of the matrix for each chosen number ``(k, w)``."""
-    if not len(chosen):
-        return
-    nodes = trace.observed[0]
-    rounds = 1 + max(chosen) // len(nodes)
-    transposed = trace.exact(trace.matrix, transposed=True)
-    last = {number % len(nodes): number // len(nodes) for number in chosen}
-    rows = {}
-    for i in last:
-        rows[i] = np.zeros(trace.coordinates, dtype=object)
-        rows[i][nodes[i]] = one
-    wanted = set(chosen)
-    for k in range(rounds):
-        for i in sorted(rows):
-            if k * len(nodes) + i in wanted:
-                yield rows[i]
-        rows = {i: _product(transposed, row) for i, row in rows.items() if last[i] > k}
-
-
-def _product(matrix: ExactMatrix, row: np.ndarray) -> np.ndarray:
-    after = np.zeros(len(row), dtype=object)
-    for v in range(len(row)):
-        for e in range(int(matrix.indptr[v]), int(matrix.indptr[v + 1])):
-            value, weight = row[matrix.indices[e]], matrix.entries[e]
-            if value and weight:
-                after[v] += value * weight.numerator // weight.denominator
-    return after

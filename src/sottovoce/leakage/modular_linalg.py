@@ -1,14 +1,10 @@
-"""Exact row spaces: the knowledge matrix of an observer over prime fields.
+"""Exact row spaces over prime fields: whether an observer can compute a value.
 
-Rows of a knowledge matrix become parallel as a protocol converges, so floating point cannot always say
-whether a node is determined. Gossip weights are rational numbers, and the rank of a rational matrix
-modulo a prime is its true rank except for the few primes that divide certain minors. Everything here
-works modulo primes ``2**31 - c`` with small ``c``: a product fits in 64 bits and is reduced by two
-shifts, with no division. Two primes decide a question; many primes and the Chinese remainder give the
-rational coefficients themselves.
-
-If one matrix is used in every round, the new rows of a round, times the matrix, are all that the next round
-can add.
+Rows of what an observer sees become parallel as a protocol converges, so floating point cannot always say
+whether a node is determined. Gossip weights are rational numbers, and the rank of a rational matrix modulo a
+prime is its true rank except for the few primes that divide certain minors: two primes decide, and many
+primes with the Chinese remainder give the rational coefficients themselves. All primes are ``2**31 - c`` with
+small ``c``: a product fits in 64 bits and is reduced by two shifts, without division.
 """
 
 from __future__ import annotations
@@ -33,13 +29,6 @@ Residues = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, indices and resi
 class RowSpace:
     """A growing row space over one prime field, kept in echelon form.
 
-    Parameters
-    ----------
-    width : number of columns.
-    prime : one of the primes ``2**31 - c``, ``c < 2048``.
-
-    Examples
-    --------
     >>> import numpy as np
     >>> space = RowSpace(3, PRIMES[0])
     >>> space.add(np.array([[1, 1, 0], [0, 1, 1], [1, 2, 1]]))  # the third row is the sum of the others
@@ -105,8 +94,6 @@ def rational_entries(matrix: sparse.csr_array) -> list[Fraction]:
     that fraction. If any entry is no such float, every entry is taken at its exact binary value instead.
     The diagonal of a row that sums to one is one minus the rest of the row.
 
-    Examples
-    --------
     >>> from scipy import sparse
     >>> W = sparse.csr_array([[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
     >>> [str(entry) for entry in rational_entries(W)]
@@ -133,10 +120,13 @@ def rational_entries(matrix: sparse.csr_array) -> list[Fraction]:
 
 def residues(entries: Sequence[Fraction], prime: int) -> np.ndarray:
     """Return fractions modulo a prime."""
-    known: dict[Fraction, int] = {}
-    for entry in set(entries):
-        known[entry] = entry.numerator * pow(entry.denominator, -1, prime) % prime
+    known = {entry: residue(entry, prime) for entry in set(entries)}
     return np.fromiter((known[entry] for entry in entries), dtype=np.uint64, count=len(entries))
+
+
+def residue(value: Fraction, prime: int) -> int:
+    """Return a fraction modulo a prime."""
+    return value.numerator * pow(value.denominator, -1, prime) % prime
 
 
 def rational_from_residues(values: Sequence[int], primes: Sequence[int]) -> Fraction | None:

@@ -79,12 +79,12 @@ def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
     """
     n = trace.nodes
     basis = pull_back(trace, messages)
-    columns = _without(basis.columns, trace.known, basis.monitor)
+    columns = without_known(basis.columns, trace.known, basis.monitor)
     sure = decided(basis.monitor, trace, columns.shape[1])
     slack = 0.0
     if sure and len(trace.observed) >= 3:
         again = pull_back(trace, messages, disturb=np.random.default_rng(0))
-        disturbed = _without(again.columns, trace.known)
+        disturbed = without_known(again.columns, trace.known)
         shares = [np.einsum("ij,ij->i", c[:n], c[:n]) for c in (columns, disturbed)]
         slack = 10 * float(np.abs(shares[0] - shares[1]).max())
     if sure and slack <= RESOLVED:
@@ -100,7 +100,7 @@ def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
     wider = _wider_basis(trace, monitor)
     if monitor.doubtful or (monitor.dropped and not sure and trace.faint):
         return reachable_span(trace)
-    wider = _without(wider, [k for k in trace.known if k < n], monitor)
+    wider = without_known(wider, [k for k in trace.known if k < n], monitor)
     if sure and slack <= COARSE and wider.shape[1] > columns.shape[1]:
         return Span(columns, slack, rounded_up=True)
     # the wider span holds all that is seen; where it is no larger, it is the span itself
@@ -114,7 +114,7 @@ def repeated_matrix_span(trace: ExecutionTrace) -> Span:
     monitor = RankMonitor()
     # The message of w in round k is row w of W^k, which is column w of (W^T)^k.
     basis = krylov_basis(trace.matrix.T.tocsr(), trace.observed[0], len(trace.observed), trace.known, monitor)
-    return _checked(trace, basis, monitor)
+    return certain_span(trace, basis, monitor) or reachable_span(trace)
 
 
 def output_span(trace: ExecutionTrace) -> Span:
@@ -122,15 +122,15 @@ def output_span(trace: ExecutionTrace) -> Span:
     basis = pull_back(trace)
     if len(trace.observed[-1]) == 1:  # one row alone keeps its direction
         return Span(basis.columns)
-    return _checked(trace, basis.columns, basis.monitor)
+    return certain_span(trace, basis.columns, basis.monitor) or reachable_span(trace)
 
 
-def _checked(trace: ExecutionTrace, columns: np.ndarray, monitor: RankMonitor) -> Span:
-    """Return the span of these columns if it is certain, else the exact or the widest one."""
-    if monitor.settled or decided(monitor, trace, columns.shape[1]):
+def certain_span(trace: ExecutionTrace, columns: np.ndarray, monitor: RankMonitor) -> Span | None:
+    """Return the span of these columns if it is certain, else the exact one; None if that takes too long."""
+    if decided(monitor, trace, columns.shape[1]):
         return Span(columns)
     exact = exact_span_basis(trace, columns.shape[1])
-    return reachable_span(trace) if exact is None else Span(exact)
+    return None if exact is None else Span(exact)
 
 
 def reachable_span(trace: ExecutionTrace) -> Span:
@@ -184,7 +184,9 @@ def _wider_basis(trace: ExecutionTrace, monitor: RankMonitor) -> np.ndarray:
     return span
 
 
-def _without(columns: np.ndarray, known: Sequence[int], monitor: RankMonitor | None = None) -> np.ndarray:
+def without_known(
+    columns: np.ndarray, known: Sequence[int], monitor: RankMonitor | None = None
+) -> np.ndarray:
     """Return an orthonormal basis of the span with the known coordinates removed."""
     if not len(known):
         return columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse
@@ -69,7 +70,7 @@ Event = Observe | ApplyMatrix | AveragePair | AddNoise | FillMemory
 
 @dataclass(frozen=True, eq=False)
 class ExactMatrix:
-    """A sparse matrix in exact numbers: its csr pattern, its fractions, and their residues once computed."""
+    """A sparse matrix in exact numbers: its csr pattern and its fractions."""
 
     source: sparse.csr_array
     indptr: np.ndarray
@@ -77,13 +78,21 @@ class ExactMatrix:
     entries: list[Fraction]
     _residues: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def times(self, dense: np.ndarray, prime: int) -> np.ndarray:
-        """Return the product with a dense matrix of residues."""
-        from sottovoce.leakage import modular_linalg
+    @cached_property
+    def transposed(self) -> ExactMatrix:
+        """The transpose, with the same fractions."""
+        numbers = np.arange(1.0, len(self.entries) + 1)
+        moved = sparse.csr_array((numbers, self.indices, self.indptr), shape=self.source.shape).T.tocsr()
+        entries = [self.entries[int(number) - 1] for number in moved.data]
+        return ExactMatrix(self.source, moved.indptr, moved.indices, entries)
+
+    def residues(self, prime: int) -> np.ndarray:
+        """Return the entries modulo a prime."""
+        from sottovoce.leakage.modular_linalg import residues
 
         if prime not in self._residues:
-            self._residues[prime] = modular_linalg.residues(self.entries, prime)
-        return modular_linalg.sparse_times(self.indptr, self.indices, self._residues[prime], dense, prime)
+            self._residues[prime] = residues(self.entries, prime)
+        return self._residues[prime]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +131,7 @@ class ExecutionTrace:
     known: tuple[int, ...] = ()
     fixed: bool = False
     faint: bool = False
-    exact_matrices: dict[tuple[int, bool], ExactMatrix] = field(default_factory=dict, repr=False)
+    exact_matrices: dict[int, ExactMatrix] = field(default_factory=dict, repr=False)
 
     @property
     def nodes(self) -> int:
@@ -147,23 +156,12 @@ class ExecutionTrace:
         mixing = sum(event.matrix.nnz if isinstance(event, ApplyMatrix) else 2 for event in self.events)
         return float(self.coordinates) * (mixing + rank * sum(map(len, self.observed)))
 
-    def exact(self, matrix: sparse.csr_array, transposed: bool = False) -> ExactMatrix:
-        """Return a matrix, or its transpose, with its weights as the rational numbers that were meant."""
-        key = id(matrix), transposed
-        if key not in self.exact_matrices or self.exact_matrices[key].source is not matrix:
-            self.exact_matrices[key] = self._transposed(matrix) if transposed else _exact_matrix(matrix)
-        return self.exact_matrices[key]
+    def exact(self, matrix: sparse.csr_array) -> ExactMatrix:
+        """Return a matrix with its weights as the rational numbers that were meant."""
+        from sottovoce.leakage.modular_linalg import rational_entries  # compiled code: loaded when needed
 
-    def _transposed(self, matrix: sparse.csr_array) -> ExactMatrix:
-        positions = sparse.csr_array(
-            (np.arange(1.0, matrix.nnz + 1), matrix.indices, matrix.indptr), shape=matrix.shape
-        ).T.tocsr()
-        entries = self.exact(matrix).entries
-        moved = [entries[int(position) - 1] for position in positions.data]
-        return ExactMatrix(matrix, positions.indptr, positions.indices, moved)
-
-
-def _exact_matrix(matrix: sparse.csr_array) -> ExactMatrix:
-    from sottovoce.leakage.modular_linalg import rational_entries  # compiled code: loaded when needed
-
-    return ExactMatrix(matrix, matrix.indptr, matrix.indices, rational_entries(matrix))
+        exact = self.exact_matrices.get(id(matrix))
+        if exact is None or exact.source is not matrix:
+            exact = ExactMatrix(matrix, matrix.indptr, matrix.indices, rational_entries(matrix))
+            self.exact_matrices[id(matrix)] = exact
+        return exact

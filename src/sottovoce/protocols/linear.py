@@ -274,7 +274,7 @@ class LinearProtocol(Protocol):
         return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
 
     @cached_property
-    def _exact_matrices(self) -> dict[tuple[int, bool], ExactMatrix]:
+    def _exact_matrices(self) -> dict[int, ExactMatrix]:
         return {}
 
     @cached_property
