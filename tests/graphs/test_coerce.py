@@ -1,4 +1,4 @@
-"""Wherever a network is wanted, its name or a networkx graph will do."""
+"""A name or a networkx graph in place of a network."""
 
 import networkx as nx
 import numpy as np
@@ -37,15 +37,15 @@ CALLS = {
 def test_a_name_and_a_networkx_graph_stand_for_a_network(name):
     call = CALLS[name]
     wanted = call(sv.graphs.ring(5))
-    for spoken in ("ring:5", nx.cycle_graph(5)):
-        found = call(spoken)
+    for spelled in ("ring:5", nx.cycle_graph(5)):
+        result = call(spelled)
         if isinstance(wanted, (np.ndarray, float, int, list)):
-            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+            np.testing.assert_array_equal(np.asarray(result), np.asarray(wanted))
         else:
-            assert repr(found) == repr(wanted)
+            assert repr(result) == repr(wanted)
 
 
-def test_what_is_no_network_is_refused_with_what_is():
+def test_other_values_are_refused():
     with pytest.raises(InvalidInput, match="a Network, a name or a networkx graph, got int"):
         sv.graphs.as_network(5)
     with pytest.raises(InvalidInput, match="rng:5"):

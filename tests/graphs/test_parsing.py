@@ -1,4 +1,4 @@
-"""Graphs by name, and what to say when the name is not one."""
+"""Graphs by name."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ def test_every_example_builds_the_graph_it_names(text):
 
 def test_every_family_has_a_name():
     families = set(graphs.__all__) - {
-        "Network", "Translations", "as_network", "from_edges", "from_matrix", "from_networkx", "gnp_edges",
-        "lazy", "max_degree", "metropolis", "network_of", "parse", "takes_network", "uniform",
+        "Network", "Translations", "as_network", "from_edges", "from_matrix", "from_networkx", "metropolis",
+        "network_of", "parse", "takes_network",
     }  # fmt: skip
     assert len(families) == len(EXAMPLES) - 2  # edges and file hold a graph, they are no family
     for family in families - {"erdos_renyi", "random_connected"}:
@@ -94,7 +94,7 @@ def test_files(tmp_path):
         ("er:10:nan:seed=1", "positive finite number"),
     ],
 )
-def test_what_is_said_to_bad_names(text, sentence):
+def test_invalid_names_are_refused_in_one_sentence(text, sentence):
     with pytest.raises(InvalidInput) as caught:
         graphs.parse(text)
     assert sentence in str(caught.value)

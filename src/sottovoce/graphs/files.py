@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,10 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 def from_edges(
-    source: str | os.PathLike[str] | Iterable[tuple[Any, Any]],
+    source: str | os.PathLike[str] | Iterable[tuple[Hashable, Hashable]],
     *,
     largest_component: bool = False,
-    name: str | None = None,
+    name: str = "",
     weights: str = "metropolis",
 ) -> Network:
     """A network from an edge file, or from pairs of node names.
@@ -57,27 +56,27 @@ def from_edges(
         where = "the list of edges"
     if not pairs:
         raise GraphError(f"Expected at least one edge in {where}, found none.")
-    left, right = zip(*pairs, strict=True)
-    labels: list[Any] = list(dict.fromkeys(end for pair in pairs for end in pair))
-    if all(isinstance(label, int) for label in labels):
-        labels.sort()
+    labels = list(dict.fromkeys(end for pair in pairs for end in pair))
+    numbers = [label for label in labels if isinstance(label, int)]
+    if len(numbers) == len(labels):
+        labels = [*sorted(numbers)]
     number = {label: k for k, label in enumerate(labels)}
-    ends = np.array([[number[u] for u in left], [number[v] for v in right]]).T
+    ends = np.array([(number[u], number[v]) for u, v in pairs])
     return relabeled(ends[ends[:, 0] != ends[:, 1]], labels, name, weights, largest_component)
 
 
-def _read(path: Path) -> list[tuple[Any, Any]]:
+def _read(path: Path) -> list[tuple[Hashable, Hashable]]:
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
         text = content.decode()
     except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise GraphError(f"Cannot read the edge file {path}: {reason}.") from None
     except UnicodeDecodeError:
         raise GraphError(f"The edge file {path} is not text; expected two node names a line.") from None
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         fields = line.replace(",", " ").split()
         if not fields or fields[0][0] in "#%":
@@ -88,12 +87,12 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
         pairs.append((fields[0], fields[1]))
     if all(_WHOLE.fullmatch(end) for pair in pairs for end in pair):
         return [(int(u), int(v)) for u, v in pairs]
-    return pairs
+    return [*pairs]
 
 
-def _pair(pair: Any) -> tuple[Any, Any]:
+def _pair(pair: Iterable[Hashable]) -> tuple[Hashable, Hashable]:
     try:
-        u, v = pair
+        u, v = (int(end) if isinstance(end, np.integer) else end for end in pair)
     except (TypeError, ValueError):
         raise GraphError(f"Expected edges as pairs of nodes, got {pair!r}.") from None
-    return tuple(int(end) if isinstance(end, np.integer) else end for end in (u, v))  # type: ignore[return-value]
+    return u, v

@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sottovoce import _validate as check
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import GraphError
 from sottovoce.graphs import spectra
-from sottovoce.graphs.weights import rule
+from sottovoce.graphs.weights import metropolis_weights, weighted
 
 TOLERANCE = 1e-12  # symmetry and row sums
 FAINTEST = 1e-8  # below it, what a message reveals of its sender cannot be told from rounding
 _TRY = "metropolis(graph) builds valid weights"
+Matrix: TypeAlias = "sp.sparray | ArrayLike"
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ metropolis(graph) builds valid weights.
     def __repr__(self) -> str:
         return f"Network({self.name!r}, n={self.n}, edges={len(self.edges)})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Network], tuple[object, ...]]:
         # through the constructor: a copy is checked and frozen like its original
         return Network, (self.edges, self.W, self.name, self.labels, self.symmetry, self.averaging)
 
@@ -156,12 +158,7 @@ metropolis(graph) builds valid weights.
 
     @cached_property
     def spectral_gap(self) -> float:
-        """``1 - max |lambda|`` over every eigenvalue of W but one 1; both ends of the spectrum count.
-
-        >>> from sottovoce import graphs
-        >>> round(graphs.hypercube(10).spectral_gap, 4)
-        0.1818
-        """
+        """``1 - max |lambda|`` over every eigenvalue of W but one 1; both ends of the spectrum count."""
         self._require_averaging("spectral gap")
         return 1.0 - spectra.largest_modulus(self.W, self._group)
 
@@ -173,48 +170,13 @@ metropolis(graph) builds valid weights.
 
     @cached_property
     def fiedler_normalized(self) -> float:
-        """``lambda_2(L) / n`` of the unweighted graph Laplacian: 1 on the complete graph, towards 0 on paths.
-
-        >>> from sottovoce import graphs
-        >>> round(graphs.complete(10).fiedler_normalized, 9), round(graphs.star(10).fiedler_normalized, 9)
-        (1.0, 0.1)
-        """
+        """``lambda_2(L) / n`` of the unweighted graph Laplacian: 1 on the complete graph, near 0 on paths."""
         if self.n == 1:
             return 1.0
         return spectra.fiedler_value(self.adjacency, self._group) / self.n
 
-    @cached_property
-    def diameter(self) -> int:
-        """The longest shortest path, in edges.
-
-        Eccentricities are bounded from both sides after each breadth-first search (Takes and Kosters
-        2011), which mostly needs a handful of searches; a vertex-transitive family needs one.
-        """
-        if self._group is not None:
-            return int(self.distances_from(0).max())
-        lower = np.zeros(self.n, dtype=np.int64)
-        upper = np.full(self.n, self.n, dtype=np.int64)
-        open_ = np.ones(self.n, dtype=bool)
-        turn = 0
-        while open_.any():
-            among = np.flatnonzero(open_)
-            # alternate between the likely rim and the likely center
-            bound = upper[among] if turn % 2 == 0 else -lower[among]
-            best = among[bound == bound.max()]
-            v = int(best[np.argmax(self.degrees[best])])
-            distance = self.distances_from(v)
-            far = int(distance.max())
-            np.maximum(lower, np.maximum(distance, far - distance), out=lower)
-            np.minimum(upper, far + distance, out=upper)
-            lower[v] = upper[v] = far
-            open_ &= (upper > lower.max()) & (lower < upper)
-            turn += 1
-        return int(lower.max())
-
     def distances_from(self, v: int) -> np.ndarray:
         """(n,) numbers of edges on a shortest path from ``v``."""
-        from scipy.sparse.csgraph import breadth_first_order
-
         v = check.node(v, self.n)
         order, parent = breadth_first_order(self.adjacency, v)
         place = np.empty(self.n, dtype=np.int64)
@@ -235,22 +197,13 @@ metropolis(graph) builds valid weights.
             return False
         moved = self.W[p][:, p]
         moved.sort_indices()
-        return (
-            np.array_equal(moved.indptr, self.W.indptr)
-            and np.array_equal(moved.indices, self.W.indices)
-            and np.array_equal(moved.data, self.W.data)
-        )
+        return _same_pattern(moved, self.W) and np.array_equal(moved.data, self.W.data)
 
     def reweighted(self, weights: str | sp.csr_array | np.ndarray) -> Network:
-        """The same graph under other weights: a rule by name, or a matrix.
-
-        >>> from sottovoce import graphs
-        >>> graphs.path(3).reweighted("lazy").W.toarray()[0].round(3)
-        array([0.833, 0.167, 0.   ])
-        """
+        """The same graph under other weights: a rule by name, or a matrix."""
         if isinstance(weights, str):
             averaging = weights != "row_stochastic"
-            return replace(self, W=rule(weights)(self), averaging=averaging)
+            return replace(self, W=weighted(self.adjacency, weights), averaging=averaging)
         # a matrix from the caller need not share the family's symmetry
         return replace(self, W=_as_csr(weights), symmetry=None, averaging=True)
 
@@ -276,7 +229,7 @@ metropolis(graph) builds valid weights.
             )
 
 
-def from_matrix(W: Any, name: str = "matrix", labels: Sequence[Hashable] | None = None) -> Network:
+def from_matrix(W: Matrix, name: str = "matrix", labels: Sequence[Hashable] | None = None) -> Network:
     """A network from a gossip matrix; its edges are where the matrix has weight.
 
     Examples
@@ -292,6 +245,40 @@ def from_matrix(W: Any, name: str = "matrix", labels: Sequence[Hashable] | None 
     return Network(pairs, W, name=name, labels=None if labels is None else tuple(labels))
 
 
+def metropolis(graph: Network | Matrix) -> sp.csr_array:
+    """Weights ``1 / (1 + max(d_u, d_v))`` on the edges, the rest on the diagonal.
+
+    ``graph`` is a network or a symmetric (n, n) adjacency matrix, sparse or dense; it may be disconnected,
+    as one round of a changing network often is.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> graphs.metropolis(graphs.path(3)).toarray().round(3)
+    array([[0.667, 0.333, 0.   ],
+           [0.333, 0.333, 0.333],
+           [0.   , 0.333, 0.667]])
+    """
+    if isinstance(graph, Network):
+        return metropolis_weights(graph.adjacency)
+    matrix = sp.coo_array(graph)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise GraphError(f"An adjacency matrix must be square, got shape {matrix.shape}.")
+    there = (matrix.row != matrix.col) & (matrix.data != 0)
+    ends = matrix.row[there], matrix.col[there]
+    pattern = sp.csr_array((np.ones(len(ends[0])), ends), shape=matrix.shape)
+    pattern.sum_duplicates()
+    pattern.data[:] = 1.0
+    apart = (pattern - pattern.T).tocoo()
+    apart.eliminate_zeros()
+    if apart.nnz:
+        u, v = int(apart.row[0]), int(apart.col[0])
+        raise GraphError(
+            f"An adjacency matrix must be symmetric, but entries ({u}, {v}) and ({v}, {u}) differ."
+        )
+    return metropolis_weights(pattern)
+
+
 def network_of(
     edges: np.ndarray,
     n: int,
@@ -302,13 +289,12 @@ def network_of(
 ) -> Network:
     """The network of ``n`` nodes with these edges and weights by rule; what every family calls last."""
     edges = canonical_edges(edges, n)
-    # in a holder, because a bare matrix would be checked and copied first
-    W = rule(weights)(SimpleNamespace(adjacency=adjacency_matrix(edges, n)))
+    W = weighted(adjacency_matrix(edges, n), weights)
     names = None if labels is None else tuple(labels)
     return Network(edges, W, name, names, symmetry, averaging=weights != "row_stochastic")
 
 
-def canonical_edges(edges: Any, n: int) -> np.ndarray:
+def canonical_edges(edges: ArrayLike, n: int) -> np.ndarray:
     """(m, 2) int64 pairs, smaller node first, sorted, each once; loops and unknown nodes are errors."""
     pairs = np.asarray(edges)
     if pairs.size == 0:
@@ -342,17 +328,7 @@ def adjacency_matrix(edges: np.ndarray, n: int) -> sp.csr_array:
 
 
 def component_labels(edges: np.ndarray, n: int) -> np.ndarray:
-    """(n,) number of the connected component each node lies in.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.graphs.network import component_labels
-    >>> component_labels(np.array([[0, 2]]), 3)
-    array([0, 1, 0])
-    """
-    from scipy.sparse.csgraph import connected_components
-
+    """(n,) number of the connected component each node lies in."""
     u, v = edges[:, 0], edges[:, 1]
     half = sp.csr_array((np.ones(len(edges)), (u, v)), shape=(n, n))
     return connected_components(half, directed=False)[1].astype(np.int64)
@@ -367,7 +343,7 @@ def suggestions(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _as_csr(matrix: Any) -> sp.csr_array:
+def _as_csr(matrix: Matrix) -> sp.csr_array:
     """An own, canonical float64 copy."""
     try:
         W = sp.csr_array(matrix, dtype=np.float64, copy=True)
@@ -405,15 +381,18 @@ def _check_values(W: sp.csr_array) -> None:
         raise GraphError(f"Row {u} of the gossip matrix sums to {sums[u]:.12g}, expected 1; {_TRY}.")
 
 
+def _same_pattern(one: sp.csr_array, other: sp.csr_array) -> bool:
+    return np.array_equal(one.indptr, other.indptr) and np.array_equal(one.indices, other.indices)
+
+
 def _check_symmetric(W: sp.csr_array) -> None:
     T = W.T.tocsr()
-    same_pattern = np.array_equal(W.indptr, T.indptr) and np.array_equal(W.indices, T.indices)
-    if same_pattern and (np.abs(W.data - T.data) <= TOLERANCE).all():
+    if _same_pattern(W, T) and (np.abs(W.data - T.data) <= TOLERANCE).all():
         return
     apart = abs(W - T).tocoo()
-    k = int(np.argmax(apart.data)) if apart.nnz else 0
-    if apart.nnz == 0 or apart.data[k] <= TOLERANCE:
+    if apart.data.max(initial=0.0) <= TOLERANCE:
         return
+    k = int(np.argmax(apart.data))
     u, v = int(apart.row[k]), int(apart.col[k])
     raise GraphError(
         f"The gossip matrix is not symmetric: W[{u}, {v}] is {W[u, v]:.12g} and W[{v}, {u}] is "
@@ -427,22 +406,18 @@ def _check_support(W: sp.csr_array, edges: np.ndarray) -> None:
     upper = W.indices > rows
     keys = rows[upper] * n + W.indices[upper]
     allowed = edges[:, 0] * n + edges[:, 1]
-    if 2 * len(keys) + int((W.indices == rows).sum()) != W.nnz or not np.array_equal(keys, allowed):
-        off = W.indices != rows
-        low, high = np.minimum(rows[off], W.indices[off]), np.maximum(rows[off], W.indices[off])
-        strange = ~np.isin(low * n + high, allowed)
-        if strange.any():
-            k = int(np.flatnonzero(strange)[0])
-            u, v = int(rows[off][k]), int(W.indices[off][k])
-            raise GraphError(
-                f"W[{u}, {v}] is {W[u, v]:.12g}, but {u} and {v} are not joined by an edge; "
-                "add the edge or move the weight to the diagonal."
-            )
+    if 2 * len(keys) + int((W.indices == rows).sum()) == W.nnz and np.array_equal(keys, allowed):
+        return
+    low, high = np.minimum(rows, W.indices), np.maximum(rows, W.indices)
+    for k in np.flatnonzero((low != high) & ~np.isin(low * n + high, allowed))[:1]:
+        u, v = int(rows[k]), int(W.indices[k])
+        raise GraphError(
+            f"W[{u}, {v}] is {W[u, v]:.12g}, but {u} and {v} are not joined by an edge; "
+            "add the edge or move the weight to the diagonal."
+        )
 
 
 def _check_connected(W: sp.csr_array) -> None:
-    from scipy.sparse.csgraph import breadth_first_order, connected_components
-
     if len(breadth_first_order(W, 0, return_predecessors=False)) < W.shape[0]:
         count, part = connected_components(W, directed=False)
         away = int(np.flatnonzero(part != part[0])[0])
@@ -451,16 +426,11 @@ def _check_connected(W: sp.csr_array) -> None:
             f"{away}); add edges, or keep the largest part with largest_component=True."
         )
     # With weight on the diagonal anywhere, or an odd cycle, -1 is not an eigenvalue (Perron-Frobenius).
-    if W.shape[0] > 1 and not W.diagonal().any() and _is_bipartite(W):
+    if W.shape[0] == 1 or W.diagonal().any():
+        return
+    cover = sp.block_array([[None, W], [W, None]], format="csr")
+    if connected_components(cover, directed=False)[0] == 2:  # the two-fold cover of a bipartite graph
         raise GraphError(
             "The gossip matrix never converges: the graph is bipartite and the diagonal is zero "
             "(eigenvalue -1); take lazy weights."
         )
-
-
-def _is_bipartite(W: sp.csr_array) -> bool:
-    """Whether the two-fold cover of a connected graph falls into two parts."""
-    from scipy.sparse.csgraph import connected_components
-
-    cover = sp.block_array([[None, W], [W, None]], format="csr")
-    return connected_components(cover, directed=False)[0] == 2

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from sottovoce.errors import GraphError
 from sottovoce.graphs import families, files, random
-from sottovoce.graphs.network import Network, suggestions
+from sottovoce.graphs.network import Network, network_of, suggestions
 from sottovoce.graphs.weights import WEIGHTS
 
 
@@ -40,10 +39,8 @@ _FAMILIES = {
 }
 _ALIASES = {"erdos_renyi": "er", "random_connected": "random", "cycle": "ring", "line": "path"}
 
-EXAMPLES: tuple[str, ...] = (
-    *(family.example for family in _FAMILIES.values()), "edges:0-1,1-2", "file:edges.txt",
-)  # fmt: skip
-"""One spelling of every graph that `parse` knows."""
+# one spelling of every graph that `parse` knows
+EXAMPLES = (*(family.example for family in _FAMILIES.values()), "edges:0-1,1-2", "file:edges.txt")
 
 
 def parse(text: str, rng: np.random.Generator | None = None) -> Network:
@@ -59,45 +56,38 @@ def parse(text: str, rng: np.random.Generator | None = None) -> Network:
     Network('hypercube:10', n=1024, edges=5120)
     >>> graphs.parse("er:200:1.5:seed=3").n
     200
-    >>> graphs.parse("rng:64")
-    Traceback (most recent call last):
-    sottovoce.errors.GraphError: Unknown graph 'rng:64'; did you mean ring? Known: path, ring, grid, torus, \
-complete, star, hypercube, exponential, florentine, karate, regular, er, geometric, small_world, random, \
-edges, file.
     """
     text = str(text).strip()
     words = text.split(":")
-    kind = words[0].strip().lower().replace("-", "_")
-    kind = _ALIASES.get(kind, kind)
+    kind = _family_name(words[0])
     if kind not in ("file", "edges") and kind not in _FAMILIES:
         near = suggestions(kind, [*_FAMILIES, *_ALIASES, "edges", "file"])
         raise GraphError(f"Unknown graph {text!r}{near or '.'} Known: {', '.join(_FAMILIES)}, edges, file.")
     options: dict[str, str] = {}
-    while len(words) > 1 and "=" in words[-1] and (kind != "file" or _is_option(words[-1])):
-        key, _, value = words.pop().partition("=")
-        options[key.strip()] = value.strip()
-    settings: dict[str, Any] = {}
-    if "weights" in options:
-        settings["weights"] = options.pop("weights")
+    while len(words) > 1 and "=" in words[-1]:
+        key, _, value = (part.strip() for part in words[-1].partition("="))
+        if kind == "file" and key not in ("weights", "largest_component"):
+            break  # an equals sign in the file's name
+        options[key] = value
+        words.pop()
+    weights = options.pop("weights", "metropolis")
     if kind == "file":
-        return _file(text, ":".join(words[1:]), options, settings)
+        return _file(text, ":".join(words[1:]), options.pop("largest_component", "no"), weights)
     if kind == "edges":
-        return _edges(text, ":".join(words[1:]), options, settings)
+        return _edges(text, ":".join(words[1:]), options, weights)
     family = _FAMILIES[kind]
-    if family.drawn:
-        settings["rng"] = _generator(text, options.pop("seed", None), rng, family)
+    drawn = (_generator(text, options.pop("seed", None), rng, family),) if family.drawn else ()
     if options:
         allowed = ("seed, weights" if family.drawn else "weights") + f" (of {', '.join(WEIGHTS)})"
         raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; {kind} takes {allowed}.")
     numbers = _numbers(text, words[1:], family)
-    return family.build(*numbers, **settings).renamed(text)
+    return family.build(*numbers, *drawn, weights=weights).renamed(text)
 
 
 def family_of(name: str) -> tuple[str, tuple[float, ...]]:
     """Return the family in a network's name and its numbers, ``("", ())`` if it names no family."""
-    kind, *words = name.split(":")
-    kind = kind.strip().lower().replace("-", "_")
-    kind = _ALIASES.get(kind, kind)
+    word, *words = name.split(":")
+    kind = _family_name(word)
     family = _FAMILIES.get(kind)
     if family is None:
         return "", ()
@@ -140,30 +130,29 @@ def _generator(
     return np.random.default_rng(int(seed))
 
 
-def _edges(text: str, pairs: str, options: dict[str, str], settings: dict[str, Any]) -> Network:
+def _edges(text: str, pairs: str, options: dict[str, str], weights: str) -> Network:
     """A graph whose edges stand in its name, as an agreement has it: no further file is needed."""
     if options:
         raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; edges takes weights.")
     try:
-        edges = [tuple(int(end) for end in pair.split("-", 1)) for pair in pairs.split(",")]
-        if any(len(edge) != 2 for edge in edges):
-            raise ValueError
+        edges = np.array([[int(end) for end in pair.split("-", 1)] for pair in pairs.split(",")])
     except ValueError:
-        raise GraphError(f"Expected pairs of nodes such as edges:0-1,1-2, got {text[:80]!r}.") from None
-    graph = nx.Graph()
-    graph.add_nodes_from(range(1 + max(max(edge) for edge in edges)))
-    graph.add_edges_from(edges)
-    return families.from_networkx(graph, **settings).renamed(text)
+        edges = np.empty(0)
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise GraphError(f"Expected pairs of nodes such as edges:0-1,1-2, got {text[:80]!r}.")
+    n = int(edges.max()) + 1
+    return network_of(edges[edges[:, 0] != edges[:, 1]], n, text, weights)
 
 
-def _is_option(word: str) -> bool:
-    return word.partition("=")[0].strip() in ("weights", "largest_component")
-
-
-def _file(text: str, path: str, options: dict[str, str], settings: dict[str, Any]) -> Network:
+def _file(text: str, path: str, largest_component: str, weights: str) -> Network:
     if not path:
         raise GraphError(f"Expected a path in {text!r}; for example file:edges.txt.")
-    answer = options.pop("largest_component", "no").lower()
+    answer = largest_component.lower()
     if answer not in ("yes", "no", "true", "false"):
         raise GraphError(f"Expected largest_component=yes or no in {text!r}, got {answer!r}.")
-    return files.from_edges(path, largest_component=answer in ("yes", "true"), **settings)
+    return files.from_edges(path, largest_component=answer in ("yes", "true"), weights=weights)
+
+
+def _family_name(word: str) -> str:
+    kind = word.strip().lower().replace("-", "_")
+    return _ALIASES.get(kind, kind)

@@ -19,15 +19,7 @@ ATTEMPTS = 200
 
 
 def erdos_renyi(n: int, c: float, rng: np.random.Generator, *, weights: str = "metropolis") -> Network:
-    """G(n, q) with ``q = c ln(n) / n``, drawn until connected; c above 1 is connected for large n.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce import graphs
-    >>> graphs.erdos_renyi(200, 1.5, np.random.default_rng(3)).n
-    200
-    """
+    """G(n, q) with ``q = c ln(n) / n``, drawn until connected; c above 1 is connected for large n."""
     n = check.count(n, "the number of nodes of an Erdős-Rényi graph")
     c = check.positive(c, "c of an Erdős-Rényi graph")
     q = min(1.0, c * np.log(n) / n)
@@ -61,13 +53,6 @@ def regular(n: int, d: int, rng: np.random.Generator, *, weights: str = "metropo
     their ends are matched anew with the ends of as many edges drawn at random, keeping the change if it
     does not make matters worse. That touches a vanishing share of a large graph; a small dense one is
     near to uniform, not uniform.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce import graphs
-    >>> graphs.regular(1000, 8, np.random.default_rng(1)).degrees.tolist() == [8] * 1000
-    True
     """
     n = check.count(n, "the number of nodes of a regular graph")
     d = check.count(d, "the degree of a regular graph", minimum=0)
@@ -80,35 +65,24 @@ def regular(n: int, d: int, rng: np.random.Generator, *, weights: str = "metropo
     if d == 2:  # the connected ones are the cycles
         node = rng.permutation(n)
         return network_of(np.column_stack([node, np.roll(node, 1)]), n, name, weights)
-    edges = _until_connected(
-        lambda: _regular_edges(n, d, rng),
-        n,
-        f"a random {d}-regular graph on {n} nodes",
-        "take a larger degree",
-    )
+    what = f"a random {d}-regular graph on {n} nodes"
+    edges = _until_connected(lambda: _regular_edges(n, d, rng), n, what, "take a larger degree")
     return network_of(edges, n, name, weights)
 
 
 def geometric(n: int, radius: float, rng: np.random.Generator, *, weights: str = "metropolis") -> Network:
-    """n points drawn uniformly in the unit square, joined where they lie within ``radius``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce import graphs
-    >>> graphs.geometric(50, 0.3, np.random.default_rng(1)).n
-    50
-    """
+    """n points drawn uniformly in the unit square, joined where they lie within ``radius``."""
     from scipy.spatial import cKDTree
 
     n = check.count(n, "the number of nodes of a geometric graph")
     radius = check.positive(radius, "the radius of a geometric graph")
-    edges = _until_connected(
-        lambda: cKDTree(rng.random((n, 2))).query_pairs(radius, output_type="ndarray"),
-        n,
-        f"a geometric graph with {n} nodes and radius {radius:g}",
-        f"take a radius above {np.sqrt(2 * np.log(max(n, 2)) / (np.pi * n)):.2g}",
-    )
+
+    def draw() -> np.ndarray:
+        return np.asarray(cKDTree(rng.random((n, 2))).query_pairs(radius, output_type="ndarray"))
+
+    what = f"a geometric graph with {n} nodes and radius {radius:g}"
+    advice = f"take a radius above {np.sqrt(2 * np.log(max(n, 2)) / (np.pi * n)):.2g}"
+    edges = _until_connected(draw, n, what, advice)
     return network_of(edges, n, f"geometric:{n}:{radius:g}", weights)
 
 
@@ -119,13 +93,6 @@ def small_world(
 
     Watts and Strogatz (1998), with all edges rewired at once instead of in turn; a rewired end that
     would make a loop or a double edge is drawn again.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce import graphs
-    >>> len(graphs.small_world(100, 6, 0.1, np.random.default_rng(2)).edges)
-    300
     """
     n = check.count(n, "the number of nodes of a small world", minimum=3)
     k = check.count(k, "the neighbors k of a small world", minimum=2)
@@ -157,14 +124,6 @@ def random_connected(
     grow on the way, so the best stopping point is found by bisection. Trees are drawn anew until one
     passes within the tolerance. The default is the spread that Bayrooti et al. 2023 state for their graphs.
     Not every value exists: ten nodes have nothing between 0.8 and 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce import graphs
-    >>> network = graphs.random_connected(10, 0.39, np.random.default_rng(0))
-    >>> abs(network.fiedler_normalized - 0.39) <= 0.05
-    True
     """
     n = check.count(n, "the number of nodes of a random connected graph", minimum=2)
     fiedler = check.probability(fiedler, "fiedler", zero=False)

@@ -9,7 +9,7 @@ and about 1e-9 for the last.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -79,10 +79,10 @@ def _lanczos(W: sp.csr_array, which: Literal["LA", "SA"]) -> float:
     if np.linalg.norm(apply(start)) <= 1e-13 * np.linalg.norm(start):
         return 0.0  # one round averages exactly, and Lanczos has nothing to start from
     projected = LinearOperator((n, n), matvec=apply, dtype=np.float64)
-    options: dict[str, Any] = {"which": which, "v0": start, "return_eigenvectors": False}
 
     def settle(tol: float, restarts: int) -> float:
-        return float(eigsh(projected, k=1, tol=tol, maxiter=restarts, **options)[0])
+        limits = {"tol": tol, "maxiter": restarts}
+        return float(eigsh(projected, 1, which=which, v0=start, return_eigenvectors=False, **limits)[0])
 
     try:
         return settle(1e-7, 100)
@@ -92,6 +92,5 @@ def _lanczos(W: sp.csr_array, which: Literal["LA", "SA"]) -> float:
         return settle(1e-5, 10_000)
     # Eigenvalues crowd at 1 on long, thin graphs, whose factors stay sparse. The nearest to a shift just
     # above 1 is the 1 that is dropped; just below -1 it is the one wanted.
-    options["which"] = "LM"
     beyond = 1.0 + 1e-9 if which == "LA" else -1.0 - 1e-9
-    return float(eigsh(W.tocsc(), k=2, sigma=beyond, **options).min())
+    return float(eigsh(W.tocsc(), k=2, sigma=beyond, which="LM", v0=start, return_eigenvectors=False).min())

@@ -1,0 +1,102 @@
+"""Spectra of gossip matrices and Laplacians against closed forms."""
+
+import numpy as np
+import pytest
+
+from sottovoce import graphs
+from sottovoce.graphs import spectra
+
+TRANSITIVE = [
+    graphs.ring(7), graphs.torus(3, 4), graphs.hypercube(4), graphs.complete(5), graphs.exponential(12),
+    graphs.exponential(13, weights="lazy"),
+]  # fmt: skip
+
+
+def test_gaps_computed_by_the_authors_of_muffliato():
+    assert graphs.ring(64).spectral_gap == pytest.approx(0.00321018222, abs=1e-11)
+    assert graphs.complete(32).spectral_gap == pytest.approx(1, abs=1e-12)
+    assert graphs.florentine().spectral_gap == pytest.approx(0.0574413008, abs=1e-10)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 12, 64])
+def test_ring_spectrum(n):
+    values = (1 + 2 * np.cos(2 * np.pi * np.arange(n) / n)) / 3
+    ring = graphs.ring(n)
+    np.testing.assert_allclose(np.linalg.eigvalsh(ring.W.toarray()), np.sort(values), atol=1e-14)
+    assert ring.spectral_gap == pytest.approx(1 - np.sort(np.abs(values))[-2], abs=1e-13)
+
+
+def test_ring_of_four_by_hand():
+    ring = graphs.ring(4)
+    np.testing.assert_allclose(np.linalg.eigvalsh(ring.W.toarray()), [-1 / 3, 1 / 3, 1 / 3, 1], atol=1e-15)
+    assert ring.spectral_gap == pytest.approx(2 / 3, abs=1e-14)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 10])
+def test_hypercube_spectrum(d):
+    values = (1 + d - 2 * np.arange(d + 1)) / (d + 1)
+    cube = graphs.hypercube(d)
+    if d < 10:
+        assert {round(x, 10) for x in np.linalg.eigvalsh(cube.W.toarray())} == {
+            round(x, 10) + 0 for x in values
+        }
+    assert cube.spectral_gap == pytest.approx(1 - np.sort(np.abs(values))[-2], abs=1e-12)
+
+
+def test_the_gap_looks_at_both_ends():
+    # a star with most weight on its edges: the lower end is the one that matters
+    n = 4
+    W = np.zeros((n, n))
+    W[0, 1:] = W[1:, 0] = 1 / 3
+    np.fill_diagonal(W, [0.0] + [2 / 3] * 3)
+    pair = graphs.from_matrix([[0.1, 0.9], [0.9, 0.1]])
+    assert pair.second_eigenvalue == pytest.approx(-0.8)
+    assert pair.spectral_gap == pytest.approx(0.2)
+    star = graphs.from_matrix(W)
+    values = np.linalg.eigvalsh(W)
+    assert star.second_eigenvalue == pytest.approx(values[-2])
+    assert star.spectral_gap == pytest.approx(1 - max(abs(values[0]), abs(values[-2])))
+
+
+@pytest.mark.parametrize("network", [*TRANSITIVE, graphs.karate(), graphs.grid(5, 9)], ids=repr)
+def test_fourier_and_lanczos_agree_with_the_dense_spectrum(network, monkeypatch):
+    dense = network.spectral_gap, network.second_eigenvalue, network.fiedler_normalized
+    monkeypatch.setattr(spectra, "DENSE", 0)
+    fresh = network.reweighted(network.W)  # no symmetry: Lanczos
+    assert fresh.spectral_gap == pytest.approx(dense[0], abs=1e-9)
+    assert fresh.second_eigenvalue == pytest.approx(dense[1], abs=1e-9)
+    assert fresh.fiedler_normalized == pytest.approx(dense[2], abs=1e-9)
+    if network.symmetry is not None:
+        again = graphs.Network(network.edges, network.W, symmetry=network.symmetry)
+        assert again.spectral_gap == pytest.approx(dense[0], abs=1e-13)
+        assert again.second_eigenvalue == pytest.approx(dense[1], abs=1e-13)
+        assert again.fiedler_normalized == pytest.approx(dense[2], abs=1e-12)
+
+
+def test_lanczos_looks_at_the_lower_end_where_it_matters(monkeypatch):
+    monkeypatch.setattr(spectra, "DENSE", 0)
+    ring = graphs.ring(8)
+    restless = ring.reweighted(0.08 * np.eye(8) + 0.46 * ring.adjacency.toarray())
+    assert restless.second_eigenvalue == pytest.approx(0.08 + 0.92 * np.sqrt(0.5), abs=1e-9)
+    assert restless.spectral_gap == pytest.approx(0.16, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("network", "gap"),
+    [
+        (graphs.path(5000), 2 / 3 * (1 - np.cos(np.pi / 5000))),
+        (graphs.ring(5000), 2 / 3 * (1 - np.cos(2 * np.pi / 5000))),
+        (graphs.hypercube(12), 2 / 13),
+    ],
+    ids=["shift-invert", "fourier", "fourier-cube"],
+)
+def test_large_graphs_against_closed_forms(network, gap):
+    assert network.spectral_gap == pytest.approx(gap, rel=1e-6)
+
+
+def test_normalized_fiedler_values():
+    assert graphs.complete(10).fiedler_normalized == pytest.approx(1)
+    assert graphs.star(10).fiedler_normalized == pytest.approx(0.1)
+    assert graphs.path(10).fiedler_normalized == pytest.approx((2 - 2 * np.cos(np.pi / 10)) / 10)
+    # weights do not enter
+    assert graphs.path(10, weights="lazy").fiedler_normalized == graphs.path(10).fiedler_normalized
