@@ -281,7 +281,7 @@ def test_checks_of_a_stranger_reach_nothing(group):
         running = asyncio.create_task(peer.run())
         await asyncio.sleep(0.2)
         members, own = group.agreement.members, group.identities[2]
-        probe = module._Probe(members, 2, own, [0], print, largest=1, config=transport.TransportConfig())
+        probe = module._Probe(group.agreement, own, transport.TransportConfig())
         with pytest.raises(PeerError, match=r"refuses this member's certificate|before a word"):
             await probe._call(0, transport.client_context(own, members[0].certificate))
         peer.stop()

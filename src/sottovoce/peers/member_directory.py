@@ -1,11 +1,11 @@
-"""A member's member directory: one folder per organization, with everything that outlives a run.
+"""A member directory: one folder per organization, with everything that outlives a run.
 
 ::
 
-    member.json       format, name, where the second copy lies
+    member.json     format, name, where the second copy lies
     identity/       the key and the certificate
     addresses/      pinned certificates of the others
-    lifetime.jsonl      every release ever started, per population
+    lifetime.jsonl  every release ever started, per population
     key             for the digest of records, never leaves
     runs/HASH/      ledger, model and statement of one run
 
@@ -21,10 +21,10 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sottovoce._io import atomic_write
 from sottovoce.accounting.release import Release
@@ -60,9 +60,9 @@ class MemberDirectory:
 
     Guarantees
     ----------
-    A run is started through `start` once in its life, whatever folder is asked for: it is charged to the
-    lifetime ledger before its ledger exists, and a run that is known goes on in its own folder or is refused.
-    A ledger that is missing, or older than its head in the copy, is refused.
+    A run is started once in its life, whatever folder is named: it is charged to the lifetime ledger before
+    its ledger exists, and a run that is known goes on in its own folder or is refused. A ledger that is
+    missing, or older than its head in the copy, is refused.
 
     Examples
     --------
@@ -100,11 +100,10 @@ class MemberDirectory:
         ----------
         folder : new; for the owner only.
         name : the member's name in agreements.
-        population : whose records are used here; every file is charged to it unless another is opened.
-        budgets : its lifetime budgets.
+        population, budgets : whose records are used here, and their lifetime budgets.
         copy : a folder outside the member directory, best on another disk; by default in this user's state
             folder.
-        why : the officer's words for the lifetime ledger.
+        why : the officer's reason, for the lifetime ledger.
         days : how long the certificate is valid.
         """
         folder, budgets = Path(folder).expanduser().absolute(), tuple(budgets)
@@ -118,9 +117,7 @@ class MemberDirectory:
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
                 os.chmod(each, 0o700)
         except OSError as error:
-            raise ConfigError(
-                f"The member directory cannot be made ({error.strerror}: {error.filename})."
-            ) from None
+            raise ConfigError(f"{error.filename} cannot be made ({error.strerror}).") from None
         make_identity(folder / "identity", name, days=days)
         atomic_write(folder / KEY, secrets.token_bytes(32), mode=0o600)
         member = MemberFile(name, place)
@@ -150,13 +147,9 @@ class MemberDirectory:
         try:
             mode, key = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
         except OSError as error:
-            raise IdentityError(
-                f"The member directory's key {path} cannot be read ({error.strerror}); restore it."
-            ) from None
+            raise IdentityError(f"The key {path} cannot be read ({error.strerror}); restore it.") from None
         if mode & 0o077 or len(key) != 32:
-            raise IdentityError(
-                f"The member directory's key {path} must have 32 bytes that only its owner can read."
-            )
+            raise IdentityError(f"The key {path} must have 32 bytes that only its owner can read.")
         total = hmac.new(key, b"sottovoce records 1\n", hashlib.sha256)
         for part in records:
             total.update(f"{part.dtype.str} {part.shape}\n".encode())
@@ -171,36 +164,47 @@ class MemberDirectory:
         population: str | None = None,
         continues: Iterable[str] = (),
     ) -> RunCharge:
-        """Return what an agreed run would cost this member directory; a membership version names the runs
-        it ``continues``.
-        """
+        """Return what an agreed run would cost; after a membership change it ``continues`` earlier runs."""
         # what is promised of a masked plan is against as many members as it tolerates
         guarantees = [agreed_run.network(node), agreed_run.charged_guarantee(node)]
-        views = {view_name(guarantee): guarantee for guarantee in guarantees if guarantee.label == "exact"}
-        previous = agreed_run.agreement.continues
-        earlier = tuple(dict.fromkeys([*([previous] if previous else []), *continues]))
+        agreement = agreed_run.agreement
+        earlier = [run for run in (agreement.continues, *continues) if run]
         return RunCharge(
             population or "",
-            agreed_run.agreement.title,
+            agreement.title,
             tuple(agreed_run.plan.releases(node)),
-            views,
-            run=agreed_run.agreement.run.hex(),
-            continues=earlier,
+            {view_name(guarantee): guarantee for guarantee in guarantees if guarantee.label == "exact"},
+            run=agreement.run.hex(),
+            continues=tuple(dict.fromkeys(earlier)),
         )
 
-    def start(
+    def open_run(
         self,
         new: RunCharge,
         records: Records,
         *,
+        node: int,
+        session: bytes | None = None,
+        about: Mapping[str, object] | None = None,
         state: str | Path | None = None,
         new_records: str = "",
         closing: Iterable[RunClosure] = (),
-    ) -> tuple[Path, RunCharge]:
-        """Charge a run, or find it; return its folder and its place in the lifetime ledger.
+    ) -> RunLedger:
+        """Charge a run, or find it, and return its ledger; only then may it send.
 
-        ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known one stays there. The
-        runs that a membership version continues are closed (``closing``) in the same writing.
+        Parameters
+        ----------
+        new, records, node : what the run costs, and this member's records and number.
+        session : names the ledger where the run's hash alone does not (masked sums name their keys too).
+        about : public facts for the ledger.
+        state : where a new run keeps its ledger, by default ``runs/HASH``; a known one stays where it is.
+        new_records : why the records differ from those the run began with.
+        closing : the runs that a membership change continues are closed in the same write.
+
+        Guarantees
+        ----------
+        Whatever stops in between, the lifetime ledger holds the run before its ledger can hold a row, and
+        holds that the ledger exists before that row can leave.
         """
         strays = self.strays()
         if strays:
@@ -211,37 +215,14 @@ class MemberDirectory:
         place = Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run
         inside = self.folder in place.parents
         named = str(place.relative_to(self.folder)) if inside else str(place)
-        filled = replace(new, records=self.digest(records), state=named)
-        known = self.lifetime_ledger.start(filled, new_records=new_records, closing=closing)
-        place = self.folder / known.state
+        charge = replace(new, records=self.digest(records), state=named)
+        known = self.lifetime_ledger.start(charge, new_records=new_records, closing=closing)
+        place, run = self.folder / known.state, bytes.fromhex(known.run)
         if known.status != "started" and not (place / LEDGER).exists():
             raise LedgerError(
                 f"The run {new.run[:16]} began on {known.since[:10]} and its ledger in {place} is missing; a "
                 "run is never repeated: find the folder, or give the run up with `peer budget --close`."
             )
-        return place, known
-
-    def open_run(
-        self,
-        new: RunCharge,
-        records: Records,
-        *,
-        node: int,
-        session: bytes | None = None,
-        about: dict[str, Any] | None = None,
-        state: str | Path | None = None,
-        new_records: str = "",
-        closing: Iterable[RunClosure] = (),
-    ) -> RunLedger:
-        """Charge the lifetime ledger, then make or find the ledger, then say in the lifetime ledger that it
-        exists; then send.
-
-        ``session`` names the ledger where the run's hash alone does not (masked sums name their keys too).
-        Whatever stops in between, the lifetime ledger holds the run before its ledger can hold a row, and
-        holds that the ledger exists before that row can leave.
-        """
-        place, known = self.start(new, records, state=state, new_records=new_records, closing=closing)
-        run = bytes.fromhex(known.run)
         ledger = RunLedger(
             place,
             run=session or run,
@@ -259,45 +240,30 @@ class MemberDirectory:
 
     def close(self, run: str, why: str) -> RunCharge:
         """Give a run up for good; it costs what its ledger lists, or everything planned if that is lost."""
-        known = self.lifetime_ledger.runs.get(run)
-        if known is None:
-            raise ConfigError(
-                f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists those it knows."
-            )
-        with at_rest(self.folder / known.state):  # a running peer would release more than is counted here
-            self.lifetime_ledger.close(run, self._left(known), why)
-        return self.lifetime_ledger.runs[run]
+        known = self.lifetime_ledger.run(run)
+        place = self.folder / known.state
+        with at_rest(place):  # a running peer would release more than is counted here
+            left: list[Release] | None = None
+            if known.status == "started":
+                left = []  # nothing may be sent before the lifetime ledger says that the ledger exists
+            else:
+                with suppress(LedgerError):
+                    left = read_ledger(place, witness=self.witness(bytes.fromhex(run)))["saved"].releases
+            self.lifetime_ledger.close(run, left, why)
+        return self.lifetime_ledger.run(run)
 
     def restore(self, why: str) -> str:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""
-        missing = []
-        for folder in self._run_folders():
-            stored = read_charge(folder)
-            if stored is not None:
-                missing.append(stored)
-        return self.lifetime_ledger.restore(why, missing)
+        charges = map(read_charge, self._run_folders())
+        return self.lifetime_ledger.restore(why, [charge for charge in charges if charge is not None])
 
     def strays(self) -> list[Path]:
-        """Return the folders of runs that were started from this member directory and that the lifetime
-        ledger does not know.
-        """
+        """Return the folders of runs started from here that the lifetime ledger does not know."""
         known = set(self.lifetime_ledger.runs)
         return [folder for folder in self._run_folders() if folder.name not in known]
 
     def _run_folders(self) -> list[Path]:
-        runs = self.folder / "runs"
-        return sorted(each for each in runs.iterdir() if (each / LEDGER).exists()) if runs.is_dir() else []
-
-    def _left(self, known: RunCharge) -> Iterable[Release] | None:
-        """Return what a ledger lists, if it is whole and no older than its head in the copy."""
-        if known.status == "started":
-            return []  # nothing may be sent before the lifetime ledger says that the ledger exists
-        try:
-            stored = read_ledger(self.folder / known.state, witness=self.witness(bytes.fromhex(known.run)))
-        except LedgerError:
-            return None
-        left: list[Release] = stored["saved"].releases
-        return left
+        return sorted(ledger.parent for ledger in self.folder.glob(f"runs/*/{LEDGER}"))
 
 
 def find_member_directory(
@@ -321,9 +287,8 @@ def find_member_directory(
             raise ConfigError(
                 f"The identity {identity} belongs to the member directory {around}, not to {folder}."
             )
-        return MemberDirectory(around)
-    if folder is None:
-        folder = usual_member_folder()
+        folder = around
+    folder = usual_member_folder() if folder is None else folder
     return None if folder is None else MemberDirectory(folder)
 
 

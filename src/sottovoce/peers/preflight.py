@@ -11,10 +11,9 @@ import datetime as dt
 import os
 import shutil
 import ssl
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sottovoce import __version__
 from sottovoce.errors import SottovoceError, TryLater
@@ -41,7 +40,7 @@ _SOON = 30  # days before its end that a certificate is worth a word
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check: what was looked at, whether it is well, and what was found.
+    """One line of a check: what was checked, whether it is well, and what came out.
 
     ``fatal`` tells a wrong file or key from something that may pass, as a neighbor who is not there yet.
     """
@@ -51,18 +50,25 @@ class Finding:
     says: str
     fatal: bool = True
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values."""
-        return {"what": self.what, "well": self.well, "says": self.says, "fatal": self.fatal}
+        return asdict(self)
 
 
 @dataclass
 class Checked:
-    """What the files gave, as far as they are well."""
+    """The findings about files, and the agreement and the identity as far as they are well."""
 
-    findings: list[Finding]
+    findings: list[Finding] = field(default_factory=list)
     agreement: Agreement | None = None
     identity: Identity | None = None
+
+    def add(self, what: str, check: Callable[..., str], *arguments: object) -> None:
+        """Add what ``check`` returns, or the reason why it raises."""
+        try:
+            self.findings.append(Finding(what, True, check(*arguments)))
+        except (SottovoceError, OSError) as error:
+            self.findings.append(Finding(what, False, str(error)))
 
 
 def check_files(
@@ -74,56 +80,49 @@ def check_files(
     member_directory: MemberDirectory | None = None,
     population: str | None = None,
 ) -> Checked:
-    """Look at everything on this machine: agreement, signatures, key, records, price, lifetime ledger,
-    ledger, disk.
-    """
-    result = Checked([])
-
-    def look(what: str, test: Callable[[], str], *, fatal: bool = True) -> bool:
-        try:
-            result.findings.append(Finding(what, True, test()))
-        except (SottovoceError, OSError) as error:
-            result.findings.append(Finding(what, False, str(error), fatal))
-        return result.findings[-1].well
-
-    def text() -> str:
-        result.agreement = read_agreement(agreement)
-        names = ", ".join(member.name for member in result.agreement.members)
-        return f"{result.agreement.title!r}, run {result.agreement.run.hex()[:16]}, members {names}"
-
-    if not look("agreement", text) or result.agreement is None:
-        return result
-    agreed = result.agreement
-
-    def signed() -> str:
-        agreed.require_signatures(where=str(agreement))
-        return f"all {len(agreed.members)} members have signed this text"
-
-    def own() -> str:
-        key = read_identity(identity)
-        member = agreed.members[agreed.index(key.name)]
-        if member.fingerprint != key.fingerprint:
-            raise SottovoceError(
-                f"the agreement lists another certificate for {key.name} ({member.fingerprint[:16]}) than "
-                f"{identity} holds ({key.fingerprint[:16]}); use the identity that signed it"
-            )
-        result.identity = key
-        until = dt.datetime.fromtimestamp(expiry(key.certificate), dt.UTC)
-        days = (until - dt.datetime.now(dt.UTC)).days
-        soon = ": renew it before a long run" if days < _SOON else ""
-        return f"{key.name}, certificate valid until {until:%Y-%m-%d %H:%M} UTC, {days} days{soon}"
-
-    look("signatures", signed)
-    look("identity", own)
+    """Check everything on this machine: agreement, signatures, key, records, cost, ledgers, disk."""
+    checked = Checked()
+    checked.add("agreement", _agreement, checked, agreement)
+    if checked.agreement is None:
+        return checked
+    agreed = checked.agreement
+    checked.add("signatures", _signatures, agreed, str(agreement))
+    checked.add("identity", _identity, checked, agreed, identity)
     if data is not None:
-        look("data", lambda: _records(data, agreed))
-    look("privacy cost", lambda: _privacy_cost(agreed, result.identity))
+        checked.add("data", _records, data, agreed)
+    checked.add("privacy cost", _privacy_cost, agreed, checked.identity)
     if member_directory is not None:
-        look("lifetime budget", lambda: _lifetime_budget(member_directory, agreed, population))
-    if state is not None or member_directory is not None:
-        place = Path(state) if state is not None else member_directory.folder / "runs" / agreed.run.hex()  # type: ignore[union-attr]
-        look("ledger", lambda: _ledger(place, agreed))
-    return result
+        checked.add("lifetime budget", _lifetime_budget, member_directory, agreed, population)
+        state = state or member_directory.folder / "runs" / agreed.run.hex()
+    if state is not None:
+        checked.add("ledger", _ledger, Path(state), agreed)
+    return checked
+
+
+def _agreement(checked: Checked, file: str | Path) -> str:
+    checked.agreement = agreed = read_agreement(file)
+    names = ", ".join(member.name for member in agreed.members)
+    return f"{agreed.title!r}, run {agreed.run.hex()[:16]}, members {names}"
+
+
+def _signatures(agreed: Agreement, where: str) -> str:
+    agreed.require_signatures(where=where)
+    return f"all {len(agreed.members)} members have signed this text"
+
+
+def _identity(checked: Checked, agreed: Agreement, folder: str | Path) -> str:
+    own = read_identity(folder)
+    member = agreed.members[agreed.index(own.name)]
+    if member.fingerprint != own.fingerprint:
+        raise SottovoceError(
+            f"the agreement lists another certificate for {own.name} ({member.fingerprint[:16]}) than "
+            f"{folder} holds ({own.fingerprint[:16]}); use the identity that signed it"
+        )
+    checked.identity = own
+    until = dt.datetime.fromtimestamp(expiry(own.certificate), dt.UTC)
+    days = (until - dt.datetime.now(dt.UTC)).days
+    soon = ": renew it before a long run" if days < _SOON else ""
+    return f"{own.name}, certificate valid until {until:%Y-%m-%d %H:%M} UTC, {days} days{soon}"
 
 
 def _records(data: str | Path, agreed: Agreement) -> str:
@@ -145,12 +144,11 @@ def _privacy_cost(agreed: Agreement, identity: Identity | None) -> str:
 
 def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, population: str | None) -> str:
     member_directory.pinned_certificates.require(agreed, member_directory.identity.fingerprint)
-    agreed_run = AgreedRun(agreed)
     if agreed.run.hex() in member_directory.lifetime_ledger.runs:
         return f"all certificates are pinned; the run is known and goes on in {member_directory.folder}"
-    rows = member_directory.lifetime_ledger.forecast(
-        member_directory.charge_of(agreed_run, agreed.index(member_directory.name), population=population)
-    )
+    node = agreed.index(member_directory.name)
+    charge = member_directory.charge_of(AgreedRun(agreed), node, population=population)
+    rows = member_directory.lifetime_ledger.forecast(charge)
     for row in rows:
         if not row["total"] <= row["epsilon"]:
             raise SottovoceError(
@@ -162,9 +160,7 @@ def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, popul
 
 
 def _ledger(place: Path, agreed: Agreement) -> str:
-    around = place
-    while not around.exists():
-        around = around.parent
+    around = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
     free = shutil.disk_usage(around).free
     if not os.access(around, os.W_OK):
         raise SottovoceError(f"{around} cannot be written by this user; give it another folder or owner")
@@ -180,7 +176,7 @@ def _ledger(place: Path, agreed: Agreement) -> str:
     return f"{place} {mode} at round {status['round']} of {status['rounds']}, chain intact; {room}"
 
 
-# ---- the others -----------------------------------------------------------------------------------------
+# ---- neighbors ------------------------------------------------------------------------------------------
 
 
 async def check_neighbors(
@@ -196,91 +192,54 @@ async def check_neighbors(
 
     Parameters
     ----------
-    agreement, identity : as `check_files` found them.
+    agreement, identity : from `check_files`.
     listen, relay, proxy : as for the run.
     wait : seconds to stay at the listener; 0 only tries whether the address is free.
     """
-    node = agreement.index(identity.name)
-    around = agreement.neighbors(node)
     config = TransportConfig(agreement.run, agreement.session, relay or agreement.relay, proxy)
-    probe = _Probe(agreement.members, node, identity, around, lambda s, raw: None, largest=1, config=config)
-    findings = [await _port(probe, listen, wait)]
-    called = asyncio.gather(*[probe.ask(s, wait) for s in around])
-    if probe.listener is not None and wait:
+    probe = _Probe(agreement, identity, config)
+    port = await probe.open_port(listen, wait)
+    calls = asyncio.gather(*[probe.ask(s, wait) for s in probe.contacts])
+    if probe.listener is not None:
         await asyncio.sleep(wait)
         probe.listener.close()
-    answers = dict(zip(around, await called, strict=True))
-    for s in around:
-        findings.append(_verdict(probe, agreement, s, answers[s], bool(wait)))
-    ahead = [hello.clock_apart(probe.clock()) for hello in probe.hellos.values()]
-    if ahead:
-        worst = max(ahead, key=abs)
-        well = abs(worst) <= CLOCK
-        says = f"within {abs(worst):.0f} s of the neighbors'" if well else _clocks(probe, agreement)
-        findings.append(Finding("clock", well, says))
-    return findings
-
-
-def _clocks(probe: _Probe, agreement: Agreement) -> str:
-    now = dt.datetime.now(dt.UTC)
-    apart = [
-        f"{agreement.members[s].name}'s is {apart_in_words(hello.clock_apart(probe.clock()))}"
-        for s, hello in probe.hellos.items()
-        if abs(hello.clock_apart(probe.clock())) > CLOCK
-    ]
-    return f"this machine says {now:%Y-%m-%d %H:%M} UTC, {', '.join(apart)}; set the wrong one by NTP"
-
-
-async def _port(probe: _Probe, listen: str | None, wait: float) -> Finding:
-    own = probe.members[probe.node]
-    if listen is None and not own.reachable:
-        return Finding("port", True, "outbound: this machine calls the others and listens nowhere")
-    address = listen or own.address
-    roots = [probe.members[s].certificate for s in probe.contacts]
-    listener = Listener(address, probe.answer, context=server_context(probe.identity, roots))
-    try:
-        await listener.open()
-    except TryLater:
-        return Finding("port", True, f"{address} is in use: by this member's peer, or by another process")
-    except SottovoceError as error:
-        return Finding("port", False, str(error))
-    if wait:
-        probe.listener = listener
-    else:
-        listener.close()
-    return Finding("port", True, f"{address} is free" + (f", listening for {wait:g} s" if wait else ""))
-
-
-def _verdict(probe: _Probe, agreement: Agreement, s: int, error: str | None, waited: bool) -> Finding:
-    """Return the line of one neighbor, from what it said, whoever called."""
-    name = agreement.members[s].name
-    hello = probe.hellos.get(s)
-    reached = "; it reached this machine" if s in probe.came else ""
-    if hello is not None:
-        own = Hello(agreement.run, agreement.session, probe.clock(), __version__)
-        against = hello.against(own)
-        if against:
-            return Finding(name, False, f"{name} {against}")
-        apart = hello.clock_apart(own.time)
-        clock = f"clock within {CLOCK:g} s" if abs(apart) <= CLOCK else f"clock {apart_in_words(apart)}"
-        says = f"certificate as agreed, the same run, package {hello.package}, {clock}{reached}"
-        return Finding(name, True, says)
-    if error is None:
-        hint = "it has not called" if waited else "try --wait 60 while its peer runs"
-        return Finding(name, not waited, f"{name} is outbound and has to call: {hint}", fatal=False)
-    return Finding(name, False, f"{name} {error}", fatal=False)
+    answers = zip(probe.contacts, await calls, strict=True)
+    neighbors = [probe.neighbor(s, error, waited=bool(wait)) for s, error in answers]
+    return [port, *neighbors, *probe.clocks()]
 
 
 class _Probe(TlsTransport):
     """The greeting of a connection and nothing after it."""
 
-    def __init__(self, members: Iterable[Any], *arguments: Any, **options: Any) -> None:
-        super().__init__(members, *arguments, **options)
+    def __init__(self, agreement: Agreement, identity: Identity, config: TransportConfig) -> None:
+        node = agreement.index(identity.name)
+        around, nothing = agreement.neighbors(node), lambda sender, raw: None
+        super().__init__(agreement.members, node, identity, around, nothing, largest=1, config=config)
         self.hellos: dict[int, Hello] = {}
-        self.came: set[int] = set()
+        self.callers: set[int] = set()
 
-    def _hello(self) -> Hello:
-        return Hello(self.config.run, self.config.session, self.clock(), __version__, only_check=True)
+    def _hello(self, *, only_check: bool = True) -> Hello:
+        return Hello(self.config.run, self.config.session, self.clock(), __version__, only_check=only_check)
+
+    async def open_port(self, address: str | None, wait: float) -> Finding:
+        """Open the listener for neighbors that call, or only try whether its address is free."""
+        own = self.members[self.node]
+        if address is None and not own.reachable:
+            return Finding("port", True, "outbound: this machine calls the others and listens nowhere")
+        address = address or own.address
+        roots = [self.members[s].certificate for s in self.contacts]
+        listener = Listener(address, self._answer, context=server_context(self.identity, roots))
+        try:
+            await listener.open()
+        except TryLater:
+            return Finding("port", True, f"{address} is in use: by this member's peer, or by another process")
+        except SottovoceError as error:
+            return Finding("port", False, str(error))
+        if not wait:
+            listener.close()
+            return Finding("port", True, f"{address} is free")
+        self.listener = listener
+        return Finding("port", True, f"{address} is free, listening for {wait:g} s")
 
     async def ask(self, s: int, wait: float) -> str | None:
         """Call a neighbor; return why it did not answer, or None."""
@@ -294,13 +253,13 @@ class _Probe(TlsTransport):
             return str(error)
         return None
 
-    async def answer(self, tls: ssl.SSLSocket, host: str) -> None:
+    async def _answer(self, tls: ssl.SSLSocket, host: str) -> None:
         """Answer somebody who calls while the listener is open."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
             tls.close()
             return
-        self.came.add(sender)
+        self.callers.add(sender)
         await self._greet(tls, sender, calling=False)
 
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
@@ -309,3 +268,34 @@ class _Probe(TlsTransport):
             self.hellos[to] = Hello.read(await read_message(tls, HELLO.size))
         finally:
             tls.close()
+
+    def neighbor(self, s: int, error: str | None, *, waited: bool) -> Finding:
+        """Return the finding about one neighbor, whoever called; ``error`` says why it did not answer."""
+        name, hello = self.members[s].name, self.hellos.get(s)
+        if hello is None and error is None:
+            hint = "it has not called" if waited else "try --wait 60 while its peer runs"
+            return Finding(name, not waited, f"{name} is outbound and has to call: {hint}", fatal=False)
+        if hello is None:
+            return Finding(name, False, f"{name} {error}", fatal=False)
+        against = hello.against(self._hello(only_check=False))
+        if against:
+            return Finding(name, False, f"{name} {against}")
+        apart = hello.clock_apart(self.clock())
+        clock = f"within {CLOCK:g} s" if abs(apart) <= CLOCK else apart_in_words(apart)
+        reached = "; it reached this machine" if s in self.callers else ""
+        says = f"certificate as agreed, the same run, package {hello.package}, clock {clock}{reached}"
+        return Finding(name, True, says)
+
+    def clocks(self) -> list[Finding]:
+        """Return the finding about the clocks of this machine and its neighbors, if one answered."""
+        apart = {self.members[s].name: each.clock_apart(self.clock()) for s, each in self.hellos.items()}
+        worst = max(map(abs, apart.values()), default=None)
+        if worst is None:
+            return []
+        if worst <= CLOCK:
+            return [Finding("clock", True, f"within {worst:.0f} s of the neighbors'")]
+        now = dt.datetime.now(dt.UTC)
+        wrong = {name: seconds for name, seconds in apart.items() if abs(seconds) > CLOCK}
+        others = ", ".join(f"{name}'s is {apart_in_words(seconds)}" for name, seconds in wrong.items())
+        says = f"this machine says {now:%Y-%m-%d %H:%M} UTC, {others}; set the wrong one by NTP"
+        return [Finding("clock", False, says)]
