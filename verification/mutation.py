@@ -95,7 +95,8 @@ SETTINGS = [
     "addopts=--strict-markers --import-mode=importlib", "-m", "not slow and not paper",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 ]  # fmt: skip
-COMPILED = "tests/mechanisms/test_gradient.py"  # meets mutants inside compiled functions, interpreted
+# meet mutants inside compiled functions, interpreted
+COMPILED = ("tests/mechanisms/test_gradient.py", "tests/objectives/test_clipping.py")
 QUICK = 30.0  # seconds of tests, measured unchanged, that one mutant meets at most
 LONG = 90.0  # seconds after which a whole test file is given up while lines are noted
 

@@ -52,7 +52,7 @@ def tensors(data=None):
     return AgentData(data.X.astype(np.float32), (data.y > 0).astype(int), parts, classes=2)
 
 
-def text_of(plan, data, random, agents=None, start=None):
+def algorithm_of(plan, data, random, agents=None, start=None):
     hosted = list(range(plan.n)) if agents is None else list(agents)
     part = data.subset(hosted)
     source = plan.source(plan.objective.prepared(part), hosted, random)
@@ -79,8 +79,8 @@ class Spy:
 def spied(plan, data, steps=None, theta=None):
     """What each release would be without noise, over the first steps."""
     spy = Spy()
-    text, _ = text_of(plan, data, RunRandomness(spy, batches=3, start=0), start=theta)
-    run_stacked(text, plan.schedule, plan.steps if steps is None else steps)
+    algorithm, _ = algorithm_of(plan, data, RunRandomness(spy, batches=3, start=0), start=theta)
+    run_stacked(algorithm, plan.schedule, plan.steps if steps is None else steps)
     return spy.seen
 
 
@@ -137,9 +137,9 @@ def test_a_hosted_slice_computes_what_the_stack_computes(case, kind):
     )
     data = tensors() if kind == "net" else shards()
     random = RunRandomness.from_rng(np.random.default_rng(5))
-    whole, _ = text_of(plan, data, random)
+    whole, _ = algorithm_of(plan, data, random)
     hosted = [1, 3]
-    part, _ = text_of(plan, data, random, hosted)
+    part, _ = algorithm_of(plan, data, random, hosted)
     state, mine = whole.init(), part.init()
     for k in range(plan.steps):
         sent, own = whole.message(state, k), part.message(mine, k)
@@ -204,7 +204,7 @@ def test_the_worst_change_moves_a_release_by_exactly_what_is_declared(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_an_empty_lot_is_released_as_noise(case):
+def test_an_empty_batch_is_released_as_noise(case):
     plan = case.plan(noise_multiplier=1.0, batch_size=1.0, sample_rate=1e-9)
     for values, _ in spied(plan, shards(), 2):
         assert (values == 0).all()
@@ -222,13 +222,13 @@ def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, k
     )
     data = tensors() if kind == "net" else shards()
     random = RunRandomness(SimulatedNoise(7), batches=3, start=0)
-    _, loud = text_of(plan, data, random)
+    _, loud = algorithm_of(plan, data, random)
     quiet_plan = plan.with_noise(0.0)
-    _, quiet = text_of(quiet_plan, data, random)
+    _, quiet = algorithm_of(quiet_plan, data, random)
     theta = np.zeros((N, loud.width), loud.query.dtype)
     drawn = np.concatenate([(loud(theta, k) - quiet(theta, k)).ravel() for k in range(plan.steps)])
     std = plan.releases(0)[0].noise_std
-    batch_size = 1.0 if adjacency == "user" else 6.0  # a row is a clipped sum, or a mean, over the lot
+    batch_size = 1.0 if adjacency == "user" else 6.0  # a row is a clipped sum, or a mean, over the batch
     assert std == pytest.approx(3.0 * 0.5 / batch_size)
     assert abs(np.std(drawn) / std - 1) < 4 / math.sqrt(2 * len(drawn))
     assert kstest(drawn / std, "norm").pvalue > 1e-4
@@ -239,12 +239,12 @@ def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, k
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("lie", [{"noise_multiplier": 2.0}, {"clip_norm": 2.0}, {"steps": 3}])
 def test_a_run_that_draws_other_than_planned_stops(case, lie):
-    """The gate's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
+    """The mechanism's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
-    text, source = text_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
+    algorithm, source = algorithm_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
     source.announced = type(source.announced)([other.releases(a) for a in range(N)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        run_stacked(text, plan.schedule, plan.steps)
+        run_stacked(algorithm, plan.schedule, plan.steps)
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
@@ -252,17 +252,17 @@ def test_a_run_that_draws_other_than_planned_stops(case, lie):
 def test_a_sampler_or_adjacency_other_than_planned_is_refused(case, lie):
     plan = case.plan(noise_multiplier=1.0, batch_size=3)
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
-    gate = plan.source(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism = plan.source(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         GradientMechanism(
-            query=gate.query,
+            query=mechanism.query,
             agents=range(N),
-            random=gate.random,
-            clip_norm=gate.clip_norm,
-            noise_multipliers=gate.noise_multipliers,
-            adjacency=gate.adjacency,
-            rates=gate.rates,
-            divisors=gate.divisors,
+            random=mechanism.random,
+            clip_norm=mechanism.clip_norm,
+            noise_multipliers=mechanism.noise_multipliers,
+            adjacency=mechanism.adjacency,
+            rates=mechanism.rates,
+            divisors=mechanism.divisors,
             releases=other,
         )
 
@@ -282,7 +282,7 @@ def gaussian_epsilon(mu, delta):
 
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
-def test_the_local_price_is_that_of_the_release_list(case, adjacency):
+def test_the_local_privacy_cost_is_that_of_the_release_list(case, adjacency):
     plan = case.plan(noise_multiplier=4.0, adjacency=adjacency)
     mu2 = mpmath.mpf(0)
     for release in plan.releases(1):
@@ -295,7 +295,7 @@ def test_the_local_price_is_that_of_the_release_list(case, adjacency):
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=repr)
-def test_the_sampled_local_price_is_that_of_dp_accounting(case):
+def test_the_sampled_local_privacy_cost_is_that_of_dp_accounting(case):
     plan = case.plan(noise_multiplier=1.5, batch_size=3)
     accountant = pld_privacy_accountant.PLDAccountant()
     for release in plan.releases(0):
@@ -312,7 +312,7 @@ def others(*without):
 
 
 def hosted(plan, data, seed=7):
-    """The text and its gate over all agents."""
+    """The algorithm and its mechanism over all agents."""
     ready, agents = plan.prepared(data), range(plan.n)
     random = RunRandomness(SimulatedNoise(seed), batches=seed, start=seed)
     source = plan.source(ready, agents, random)
@@ -368,16 +368,16 @@ def test_the_list_is_the_registry():
 
 
 @everyone
-def test_a_text_leaves_the_state_it_was_given_alone(case):
+def test_an_algorithm_leaves_the_state_it_was_given_alone(case):
     """A restart, a rank and a peer hand out states again: none may have changed since."""
     plan, data = with_noise(case, noisy=False)
-    text, _ = hosted(plan, data)
-    state, seen = text.init(), []
+    algorithm, _ = hosted(plan, data)
+    state, seen = algorithm.init(), []
     for k in range(min(plan.steps, 3)):
         before = copy.deepcopy(state)
-        sent = text.message(state, k)
-        following = text.update(state, plan.schedule(k).apply(sent), k)
-        text.output(state)
+        sent = algorithm.message(state, k)
+        following = algorithm.update(state, plan.schedule(k).apply(sent), k)
+        algorithm.output(state)
         seen.append(isinstance(state, State) and same(state, before))
         state = following
     assert seen == [True] * min(plan.steps, 3)
@@ -396,12 +396,12 @@ def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_th
     plan, data = with_noise(case)
     ready, random = plan.prepared(data), RunRandomness.from_rng(np.random.default_rng(5))
 
-    def text(agents):
+    def algorithm(agents):
         part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents)
         return plan.algorithm(plan.source(part, agents, random), plan.starting(part, random, agents))
 
     slices = ([0, 1], [2, 3])
-    whole, parts = text([0, 1, 2, 3]), [text(agents) for agents in slices]
+    whole, parts = algorithm([0, 1, 2, 3]), [algorithm(agents) for agents in slices]
     state, mine = whole.init(), [part.init() for part in parts]
     for k in range(plan.steps):
         sent = whole.message(state, k)
@@ -430,7 +430,7 @@ def test_the_others_descend_on_a_quadratic(case):
         assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
-def test_an_empty_lot_of_one_holder_is_released_as_noise():
+def test_an_empty_batch_of_one_holder_is_released_as_noise():
     (case,) = (case for case in OTHERS if case.name == "dp-sgd")
     plan = case.plan(case.noise, batch_size=1.0, sample_rate=1e-9)
     for values, _ in spied_holder(plan, case.data()):
@@ -440,15 +440,15 @@ def test_an_empty_lot_of_one_holder_is_released_as_noise():
 def spied_holder(plan, data):
     spy, ready = Spy(), plan.prepared(data)
     random = RunRandomness(spy, batches=3, start=0)
-    text = plan.algorithm(plan.source(ready, [0], random), plan.starting(ready, random, [0]))
-    run_stacked(text, plan.schedule, 2)
+    algorithm = plan.algorithm(plan.source(ready, [0], random), plan.starting(ready, random, [0]))
+    run_stacked(algorithm, plan.schedule, 2)
     return spy.seen
 
 
 BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
 
 
-def test_which_texts_have_a_block():
+def test_which_algorithms_have_a_block():
     """Those are held to their steps below; a new one does not pass unseen."""
     made = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
     assert {name for name, block in made.items() if block is not None} == set(BLOCKS)
@@ -457,16 +457,16 @@ def test_which_texts_have_a_block():
 @pytest.mark.parametrize("case", [case for case in OTHERS if case.name in BLOCKS], ids=repr)
 def test_a_block_is_its_steps(case):
     plan = case.plan(case.noise)
-    (text, _), (other, _) = (hosted(plan, case.data()) for _ in range(2))
+    (algorithm, _), (other, _) = (hosted(plan, case.data()) for _ in range(2))
     state = other.init()
     for k in range(STEPS):
         state = other.update(state, plan.schedule(k).apply(other.message(state, k), step=k), k)
     for parts in ([STEPS], [1, 2, 3]):
-        ran, k = text.init(), 0
+        ran, k = algorithm.init(), 0
         for count in parts:
-            ran, k = text.block(ran, k, count), k + count
+            ran, k = algorithm.block(ran, k, count), k + count
         close = 1e-12 if case.name == "secret walk" else 0.0  # its steps are numpy's, its block is compiled
-        np.testing.assert_allclose(text.output(ran), other.output(state), rtol=0, atol=close)
+        np.testing.assert_allclose(algorithm.output(ran), other.output(state), rtol=0, atol=close)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_a_block_is_its_steps(case):
     [
         pytest.param(case, bad, id=f"{case}-{bad}")
         for case in OTHERS
-        if case.name != "dp-gcd"  # its choice of a coordinate moves: tests/algorithms/test_central.py
+        if case.name != "dp-gcd"  # its choice of a coordinate moves: tests/algorithms/test_dp_gcd.py
         for bad in (0.0, 1e3, -1e3, 1e200, -1e300, *((np.nan, np.inf, -np.inf) if case.takes_nan else ()))
     ],
 )
@@ -485,8 +485,8 @@ def test_one_change_moves_a_release_of_the_others_by_at_most_the_declared_sensit
     for against in (0.0,) if plan.adjacency == "add-remove" else (None, 1e3):
         rows = []
         for given in (against, bad):
-            text, source = hosted(plan, case.data(given))
-            rows.append(text.message(text.init(), 0) * case.scale(plan, source))
+            algorithm, source = hosted(plan, case.data(given))
+            rows.append(algorithm.message(algorithm.init(), 0) * case.scale(plan, source))
         worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
     (release, *_) = case.plan(case.noise).releases(case.place)
     assert np.isfinite(worst)
@@ -502,7 +502,7 @@ def test_records_that_are_no_numbers_are_refused_before_the_others_begin(case, b
         case.plan(case.noise).run(case.data(bad), np.random.default_rng(0))
 
 
-@others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/algorithms/test_central.py
+@others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/algorithms/test_dp_gcd.py
 def test_what_leaves_the_others_carries_the_noise_of_the_planned_release(case):
     plan, silent = case.plan(case.noise), quiet(case)
     drawn = []
@@ -519,7 +519,7 @@ def test_what_leaves_the_others_carries_the_noise_of_the_planned_release(case):
 
 
 @others()
-def test_the_local_price_of_the_others_is_that_of_their_release_lists(case):
+def test_the_local_privacy_cost_of_the_others_is_that_of_their_release_lists(case):
     plan = case.plan(case.noise)
     accountant = pld_privacy_accountant.PLDAccountant()
     mu2 = mpmath.mpf(0)

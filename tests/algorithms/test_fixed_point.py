@@ -1,20 +1,14 @@
 """Gradient descent, coordinate descent and ADMM as noisy fixed-point iterations: the same iterates."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sottovoce.algorithms.dp_cd import DPCD
-from sottovoce.algorithms.dp_sgd import DPSGD
-from sottovoce.algorithms.fixed_point import FixedPoint
-from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.mechanisms.base import AnnouncedReleases
+from sottovoce.algorithms import DPCD, DPSGD, FixedPoint
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import perturb_steps
 from sottovoce.objectives import GLM
-from sottovoce.runners import run_stacked
 
 from .proximal import prox_squared
 
@@ -136,49 +130,14 @@ def test_inexactness_is_added_to_the_operator():
     assert plan.run(5.0, np.random.default_rng(0)).outputs["blocks"].tolist() == [[7.0], [7.0]]
 
 
-def test_more_blocks_than_accounted_are_refused():
-    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, active_blocks=1, start=np.zeros((2, 1)))
-    with pytest.raises(InvalidInput, match="accounted"):
-        plan.run(None, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="start="):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2)
-    with pytest.raises(InvalidInput, match="relaxation"):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, relaxation=0.0, start=np.zeros((1, 1)))
-    with pytest.raises(InvalidInput, match=r"\(blocks, dim\)"):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros(3))
+def test_a_fixed_point_travels_as_one_row_of_all_blocks():
+    class Half:
+        blocks = 2
 
+        def released(self, u, k):
+            return np.array([1]), u[1:] / 2
 
-def test_draws_are_compared_with_the_plan():
-    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
-    source = plan.source(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
-    for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
-        other = replace(plan, **lie)
-        source.announced = AnnouncedReleases([other.releases(0)])
-        text = plan.algorithm(source, plan.starting(None, source.random, [0]))
-        with pytest.raises(ReleaseMismatch, match="nothing was released"):
-            run_stacked(text, plan.schedule, plan.steps)
-
-
-def test_rounding_of_protective_noise_is_paid_for_in_noise():
-    """An operator cannot clip lower, so the noise grows until rounding is covered."""
-
-    asked = []
-
-    class Source:
-        protective = True
-
-        def slack(self, dim, std=1.0):
-            return 0.01 * math.sqrt(dim) * std
-
-        def perturb(self, values, *, agents, step, std, stream=0):
-            asked.append(std)
-            return np.array(values)
-
-    start = np.zeros((1, 4))
-    plan = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=2.0, steps=1, start=start)
-    plan.run(None, Source())
-    (std,) = asked
-    assert (1.0 + 2 * Source().slack(4, std)) / std == pytest.approx(plan.privacy().mu)
-    loud = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=100.0, steps=1, start=start)
-    with pytest.raises(InvalidInput, match="rounding"):
-        loud.run(None, Source())
+    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, steps=1, start=np.ones((2, 3)))
+    algorithm = plan.algorithm(Half(), np.ones((1, 6)))
+    sent = algorithm.message(algorithm.init(), 0)
+    assert sent.tolist() == [[1.0, 1.0, 1.0, 0.5, 0.5, 0.5]]

@@ -1,10 +1,11 @@
-"""Optimizers step by step against torch's, and what their options refuse."""
+"""Learning rates and optimizers, compared with torch."""
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.algorithms import Optimizer, Rate
 from sottovoce.errors import InvalidInput
 
 MADE = {
@@ -126,3 +127,67 @@ def test_what_a_rate_cannot_be(given):
     with pytest.raises(InvalidInput):
         Rate(*given)
     assert Rate.from_value((0.1, 0.01)) == Rate.from_value({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_optimizers_equal_torch(kind):
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(2, 3))
+    parameter = nn.Parameter(torch.tensor(theta.copy()))
+    theirs = {
+        "sgd": lambda: torch.optim.SGD([parameter], lr=0.1),
+        "momentum": lambda: torch.optim.SGD([parameter], lr=0.1, momentum=0.9),
+        "adam": lambda: torch.optim.Adam([parameter], lr=0.1),
+    }[kind]()
+    ours = Optimizer(kind)
+    state = ours.init(theta)
+    for _ in range(5):
+        g = rng.normal(size=(2, 3))
+        parameter.grad = torch.tensor(g)
+        theirs.step()
+        step, state = ours.step(state, g, 0.1)
+        theta = theta - step
+    np.testing.assert_allclose(theta, parameter.detach().numpy(), rtol=1e-6)
+
+
+def test_rates():
+    assert Rate(1.0, 0.5, "linear")(1, 3) == pytest.approx(0.75)
+    assert Rate(1.0, 0.5, "cosine")(2, 3) == pytest.approx(0.5)
+    assert Rate.from_value((0.1, 0.01)) == Rate(0.1, 0.01)
+    with pytest.raises(InvalidInput):
+        Rate(0.1, 0.01, "zigzag")
+
+
+@pytest.mark.parametrize(
+    ("shape", "middle"), [("geometric", 0.2), ("linear", 0.25), ("cosine", 0.25), ("constant", 0.4)]
+)
+def test_a_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
+    rate = Rate(0.4, 0.1, shape)
+    assert rate(0, 5) == 0.4
+    assert rate(2, 5) == pytest.approx(middle)
+    assert rate(4, 5) == pytest.approx(0.4 if shape == "constant" else 0.1)
+    quarter = {"geometric": 0.4 * 0.25**0.25, "linear": 0.325, "cosine": 0.1 + 0.15 * (1 + 0.5**0.5)}
+    assert rate(1, 5) == pytest.approx(quarter.get(shape, 0.4))
+    assert Rate(0.4, 0.1, shape)(0, 1) == 0.4
+
+
+def test_the_defaults_of_an_optimizer_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    for kind, made in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+        told = made([torch.zeros(1, requires_grad=True)]).defaults
+        ours = Optimizer(kind)
+        assert (ours.beta, ours.beta2, ours.epsilon) == (*told["betas"], told["eps"])
+        assert Optimizer.from_value({"name": kind}) == ours
+
+
+def test_a_rate_rises_for_its_share_of_the_steps_and_then_goes_its_way_over_the_rest():
+    rate = Rate(0.4, 0.1, "linear", warmup=0.5)
+    rising, falling = [0.08, 0.16, 0.24, 0.32, 0.4], [0.4, 0.325, 0.25, 0.175, 0.1]
+    assert [rate(k, 10) for k in range(10)] == pytest.approx([*rising, *falling])
+
+
+def test_adam_divides_by_the_root_and_a_hundred_millionth():
+    """The first step of Adam is rate g / (|g| + epsilon): half the rate where g is epsilon."""
+    adam, gradient = Optimizer("adam"), np.array([[1e-8, -1e-8, 3e-8]])
+    step, _ = adam.step(adam.init(gradient), gradient, 0.2, np.zeros((1, 3)))
+    np.testing.assert_allclose(step, [[0.1, -0.1, 0.15]], rtol=1e-9)

@@ -1,29 +1,23 @@
-"""Random-walk SGD: the block against a numpy twin and the steps, the walk's law, prices, public paths."""
+"""Random-walk SGD on secret and public paths."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.algorithms.toys import SECRET, walk_shards
 
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.accounting.published.formulas import published_walk_loss
+from sottovoce.algorithms import RandomWalkSGD
 from sottovoce.algorithms.gradient_plan import noise_multipliers
-from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD, holders, published_losses
+from sottovoce.algorithms.random_walk_sgd import holders, published_losses
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
-from sottovoce.mechanisms.random_walk import holder_step
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
 from sottovoce.runners.in_process import run_stacked
-
-SECRET = {"adjacency": "user", "path": "secret"}
-
-
-def shards(n=6, records=1, seed=0, p=3):
-    rng = np.random.default_rng(seed)
-    X, y = rng.normal(size=(n * records, p)), np.sign(rng.normal(size=n * records))
-    return Shards.from_parts(X, y, np.arange(n * records).reshape(n, records))
 
 
 def numpy_twin(plan, data, rng):
@@ -55,7 +49,7 @@ GRAPHS = [sv.graphs.complete(6), sv.graphs.path(6), sv.graphs.star(6)]
 @pytest.mark.parametrize(("records", "tokens"), [(1, 1), (3, 1), (1, 3)])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "huber"])
 def test_the_block_equals_its_numpy_twin(graph, records, tokens, loss):
-    data = shards(records=records)
+    data = walk_shards(records=records)
     plan = RandomWalkSGD(
         GLM(loss, l2=0.05), graph, 130, (0.3, 0.1), 0.5, 0.7, cap=15, tokens=tokens, **SECRET
     )
@@ -73,19 +67,19 @@ def test_the_block_equals_the_steps(graph, noise, monkeypatch):
     from sottovoce.mechanisms import random_walk
 
     monkeypatch.setattr(random_walk, "_NUMBERS", 3 * 2 * 16)
-    data = shards(records=2)
+    data = walk_shards(records=2)
     plan = RandomWalkSGD(GLM(l2=0.1), graph, 50, 0.3, 0.5, 0.7, cap=9, tokens=2, **SECRET)
     random = RunRandomness.from_rng(np.random.default_rng(1))
     if noise == "protective":
-        # the paths and the noise of a protective source are fresh in every call: one gate, its draws kept
+        # paths and noise of a protective source are fresh in every call: one mechanism, its draws kept
         random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
         monkeypatch.setattr(random_walk, "_NUMBERS", 1 << 10)
     source = plan.source(data, range(6), random)
-    text = plan.algorithm(source, np.zeros((6, 3)))
-    begin = text.init()
-    steps = run_stacked(text._replace(block=None), plan.schedule, 50, state=begin)
+    algorithm = plan.algorithm(source, np.zeros((6, 3)))
+    begin = algorithm.init()
+    steps = run_stacked(algorithm._replace(block=None), plan.schedule, 50, state=begin)
     for every in (7, 50) if noise == "simulated" else (7,):
-        whole = run_stacked(text, plan.schedule, 50, state=begin, every=every)
+        whole = run_stacked(algorithm, plan.schedule, 50, state=begin, every=every)
         assert np.allclose(whole.own.theta, steps.own.theta, rtol=0, atol=1e-12)
         assert (whole.own.counts == steps.own.counts).all()
         assert (whole.own.holders == steps.own.holders).all()
@@ -93,46 +87,15 @@ def test_the_block_equals_the_steps(graph, noise, monkeypatch):
     assert (begin.own.theta == 0).all()
 
 
-def test_a_hop_is_the_block_s_step():
-    data = shards()
-    plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
-    found = plan.run(data, np.random.default_rng(1)).outputs
-    holder = int(np.flatnonzero(found["contributions"])[0])
-    noise = (
-        RunRandomness.from_rng(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
-    )
-    X, y = data.user(holder)
-    after = holder_step(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip_norm=0.5, noise=noise)
-    assert (after == found["coef"]).all()
-
-
 def test_the_walk_follows_the_transition_law():
     """Visits of a long walk against the stationary law (uniform, for symmetric W), on an irregular graph."""
-    data = shards(n=6)
+    data = walk_shards(n=6)
     plan = RandomWalkSGD(GLM(), sv.graphs.star(6), 200_000, 0.1, 1.0, 0.0, **SECRET)
     counts = plan.run(data, np.random.default_rng(0)).outputs["contributions"]
     assert np.abs(counts / counts.sum() - 1 / 6).max() < 0.01
 
 
-@pytest.mark.parametrize("bad", [1e300, np.nan, np.inf, 1e160])
-def test_influence_of_a_holder(bad):
-    rng = np.random.default_rng(5)
-    for records in (1, 3):
-        X, theta = rng.normal(size=(records, 2)), rng.normal(size=2)
-        y = np.ones(records)
-        broken = X.copy()
-        broken[0] = bad
-        for model in (GLM(), GLM("squared", l2=0.1), GLM("huber")):
-            a, b = (
-                holder_step(model, D, y, theta, learning_rate=0.5, clip_norm=0.8, noise=np.zeros(2))
-                for D in (X, broken)
-            )
-            assert np.linalg.norm(a - b) / 0.5 <= 2 * 0.8 * (1 + 1e-9)
-        silent = holder_step(GLM(), X, y, theta, learning_rate=0.5, clip_norm=0.0, noise=np.zeros(2))
-        assert (silent == theta).all()
-
-
-def test_prices():
+def test_privacy_costs():
     graph = sv.graphs.complete(6)
     base = {
         "objective": GLM(),
@@ -162,7 +125,7 @@ def test_prices():
     assert np.allclose(published_losses(plan), 2 / 8**2 * loss)
 
 
-def test_the_pairwise_price_is_the_path_accountant_s():
+def test_the_pairwise_privacy_cost_is_the_path_accountant_s():
     plan = RandomWalkSGD(GLM(), sv.graphs.path(4), 7, 0.5, 1.0, 3.0, cap=5, tokens=2, **SECRET)
     for public in (True, False):
         one = RandomWalkSGD(
@@ -179,7 +142,7 @@ def test_the_pairwise_price_is_the_path_accountant_s():
 def test_the_result_does_not_hand_out_what_the_statement_hides():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, final_public=False, **SECRET)
     with pytest.raises(InvalidInput, match="accounted but not run"):
-        plan.run(shards(), np.random.default_rng(0))
+        plan.run(walk_shards(), np.random.default_rng(0))
     assert RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, **SECRET).observation.final_public
 
 
@@ -192,7 +155,7 @@ def test_a_step_too_long_for_amplification_is_refused():
         RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 1.0, 0.5, 8.0, feature_norm=1.0, **SECRET)
     fine = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 1.0, 1.0, 8.0, feature_norm=1.0, **SECRET)
     with pytest.raises(DataError, match="longer than feature_norm"):
-        fine.run(shards(), np.random.default_rng(0))
+        fine.run(walk_shards(), np.random.default_rng(0))
 
 
 def test_the_path_accountant_amplifies():
@@ -211,7 +174,7 @@ def test_the_path_accountant_amplifies():
 
 
 def test_resume_and_tokens(tmp_path):
-    data = shards(n=6)
+    data = walk_shards(n=6)
     plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 100, 0.3, 0.5, 0.7, tokens=3, **SECRET)
     whole = plan.run(data, np.random.default_rng(3)).outputs
     assert whole["rows"].shape == (3, 3)
@@ -232,41 +195,8 @@ def test_resume_and_tokens(tmp_path):
     assert (resumed["rows"] == whole["rows"]).all()
 
 
-def test_a_rounding_slack_above_the_clip_is_refused():
-    """Below zero the clip would have grown again with the slack."""
-    plan = RandomWalkSGD(GLM("logistic"), sv.graphs.complete(2), 2, 0.1, 1.0, 1e6, **SECRET)
-    two = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
-    with pytest.raises(InvalidInput, match=r"rounding slack .* exceeds the clip norm"):
-        plan.run(two, sv.privacy.ProtectiveNoise())
-
-
-def test_a_gate_that_draws_otherwise_than_announced_stops():
-    from dataclasses import replace
-
-    from sottovoce.mechanisms.random_walk import RandomWalkMechanism
-
-    plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 20, 0.3, 0.5, 0.7, cap=4, **SECRET)
-    listed = [plan.releases(v) for v in range(6)]
-    options = {"clip_norm": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
-
-    def gate(releases=listed, **other):
-        random = RunRandomness.from_rng(np.random.default_rng(0))
-        common = {"objective": GLM(), "data": shards(), "network": plan.network, "agents": range(6)}
-        return RandomWalkMechanism(random=random, releases=releases, **{**common, **options, **other})
-
-    gate()
-    for other in ({"clip_norm": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):
-        with pytest.raises(ReleaseMismatch):
-            gate(**other)
-    with pytest.raises(ReleaseMismatch):
-        gate([*listed[:5], [replace(listed[5][0], steps=3)]])
-
-
-# ---- a public path ------------------------------------------------------------------------------------
-
-
 def public_twin(plan, data, path, draws):
-    """User level, all records, written without the library's texts, protocols and gate."""
+    """User level, all records, written without the library's algorithms, protocols and mechanism."""
     held = np.zeros((plan.n, data.dim))
     for k, v in enumerate(path):
         X, y = data.user(v)
@@ -279,7 +209,7 @@ def public_twin(plan, data, path, draws):
 
 @pytest.mark.parametrize("final_public", [True, False])
 def test_a_public_walk_equals_its_twin(final_public):
-    data = shards(records=2)
+    data = walk_shards(records=2)
     path = (0, 1, 1, 2, 3, 2, 1)
     plan = RandomWalkSGD(
         GLM(l2=0.1), "ring:6", 7, (0.5, 0.2), 0.5, 0.7, adjacency="user", path=path, final_public=final_public
@@ -308,7 +238,7 @@ def test_a_public_walk_equals_its_twin(final_public):
 
 def test_the_l2_term_moves_a_record_level_walk_too():
     """It holds no data, so it is added after the mechanism."""
-    data, path = shards(records=2), (0, 1, 2)
+    data, path = walk_shards(records=2), (0, 1, 2)
     plan = RandomWalkSGD(GLM(l2=0.3), "ring:6", 3, 0.5, 9.0, 0.0, sizes=[2] * 6, path=path)
     found = plan.run(data, np.random.default_rng(0), start=np.ones(3)).outputs["coef"]
     theta = np.ones(3)
@@ -341,19 +271,19 @@ def test_a_path_drawn_from_the_public_seed():
 
 
 def test_hosted_slices_equal_the_stacked_run():
-    data = shards(records=4)
+    data = walk_shards(records=4)
     plan = RandomWalkSGD(
         GLM(), "ring:6", 30, 0.3, 0.5, 0.7, sizes=[4] * 6, batch_size=2.0, seed=3
-    )  # record level, Poisson lots
+    )  # record level, Poisson batches
     random = RunRandomness.from_rng(np.random.default_rng(2))
     start = np.zeros((6, 3))
-    texts = [plan.algorithm(plan.source(data.subset([v]), [v], random), start[[v]]) for v in range(6)]
-    states = [text.init() for text in texts]
+    algorithms = [plan.algorithm(plan.source(data.subset([v]), [v], random), start[[v]]) for v in range(6)]
+    states = [algorithm.init() for algorithm in algorithms]
     for k in range(30):
-        sent = np.concatenate([t.message(s, k) for t, s in zip(texts, states, strict=True)])
+        sent = np.concatenate([t.message(s, k) for t, s in zip(algorithms, states, strict=True)])
         got = plan.schedule(k).apply(sent)
-        states = [t.update(s, got[[v]], k) for v, (t, s) in enumerate(zip(texts, states, strict=True))]
-    rows = np.concatenate([t.output(s) for t, s in zip(texts, states, strict=True)])
+        states = [t.update(s, got[[v]], k) for v, (t, s) in enumerate(zip(algorithms, states, strict=True))]
+    rows = np.concatenate([t.output(s) for t, s in zip(algorithms, states, strict=True)])
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
     assert (rows == whole).all()
     assert np.ptp(rows, axis=0).max() == 0
@@ -378,14 +308,71 @@ def test_bad_walks_are_refused_in_one_sentence():
         RandomWalkSGD(GLM(), "gossip:1", 3, network=ring, **user)
     plan = RandomWalkSGD(GLM(), ring, 3, path="secret", **user)
     with pytest.raises(InvalidInput, match="one process"):
-        plan.source(shards().subset([1]), [1], RunRandomness.from_rng(np.random.default_rng(0)))
+        plan.source(walk_shards().subset([1]), [1], RunRandomness.from_rng(np.random.default_rng(0)))
     assert RandomWalkSGD.sequential
 
 
-def test_the_gate_of_a_public_path_stops_a_visit_that_is_not_on_it():
-    data = shards()
+def test_the_mechanism_of_a_public_path_stops_a_visit_that_is_not_on_it():
+    data = walk_shards()
     plan = RandomWalkSGD(GLM(), "ring:6", 3, 0.3, 0.5, 0.7, adjacency="user", path=(0, 1, 2))
     source = plan.source(data, range(6), RunRandomness.from_rng(np.random.default_rng(0)))
     source.rows(np.zeros((1, 3)), 1, 0, [1])
     with pytest.raises(ReleaseMismatch, match="does not list"):
         source.rows(np.zeros((1, 3)), 1, 0, [2])
+
+
+def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reach_the_bound():
+    walk = RandomWalkSGD(
+        GLM(), network=sv.graphs.ring(4), path="secret", steps=4, clip_norm=2.0, noise_multiplier=1.0,
+        adjacency="user", feature_norm=2.0,
+    )  # fmt: skip
+    (release,) = walk.releases(1)
+    assert (release.step, release.steps) == (0, 4)
+
+    def ready(length):
+        return walk.prepared(Shards(np.full((4, 1), length), np.ones(4), np.arange(5)))
+
+    assert ready(2.0).n == ready(2.0 * (1 + 1e-10)).n == 4
+    with pytest.raises(DataError, match="longer than feature_norm"):
+        ready(2.0 * (1 + 1e-8))
+
+
+def test_a_drawn_path_is_nobodys_to_change():
+    walk = RandomWalkSGD(
+        GLM(), network=sv.graphs.ring(4), steps=6, clip_norm=1.0, noise_multiplier=1.0, adjacency="user"
+    )
+    with pytest.raises(ValueError, match="read-only"):
+        holders(walk)[0] = 3
+
+
+@pytest.mark.parametrize(
+    ("rate", "contracts"), [((8.0, 1.0), True), ((8.1, 1.0), False), ((1.0, 8.1), False)]
+)
+def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate, contracts):
+    """The logistic loss of records of length 1 is 1/4-smooth: steps up to 8."""
+    options = {
+        "network": "ring:4", "steps": 5, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
+        "path": "secret", "feature_norm": 1.0, "learning_rate": rate,
+    }  # fmt: skip
+    if contracts:
+        assert RandomWalkSGD(GLM(dim=2), **options).observation.contractive
+    else:
+        with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
+            RandomWalkSGD(GLM(dim=2), **options)
+
+
+def test_the_first_holder_of_a_token_is_the_first_of_its_path():
+    options = {"steps": 3, "clip_norm": 1.0, "adjacency": "user", "path": (2, 0, 1)}
+    plan = RandomWalkSGD(GLM(dim=1), "ring:3", **options)
+    algorithm = plan.algorithm(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)))
+    assert int(algorithm.init().common) == 2
+
+
+def test_tokens_add_up_in_the_printed_formula():
+    options = {
+        "network": "complete:5", "steps": 6, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
+        "path": "secret", "learning_rate": 0.1,
+    }  # fmt: skip
+    one, three = (published_losses(RandomWalkSGD(GLM(dim=2), tokens=tokens, **options)) for tokens in (1, 3))
+    np.testing.assert_allclose(three, 3 * one)
+    assert one.max() > 0

@@ -1,0 +1,272 @@
+"""Plans of one holder: sensitivity, noise, budgets, resumed runs, refused data."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.algorithms.toys import MODELS, cd, gcd, hosted, named, problem, sgd
+
+from sottovoce.algorithms import DPCD, DPGCD, DPSGD, Optimizer
+from sottovoce.data import Shards
+from sottovoce.errors import ConfigError, DataError, InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.base import AnnouncedReleases
+from sottovoce.mechanisms.coordinate import coordinate_clips
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import RecordedNoise
+from sottovoce.objectives import GLM
+from sottovoce.privacy import ProtectiveNoise, gaussian_epsilon
+from sottovoce.runners import run_stacked
+from sottovoce.runners.state import leaves
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+@pytest.mark.parametrize("make", [
+    lambda model: sgd(model, steps=23, learning_rate=(0.5, 0.1), output="mean"),
+    lambda model: sgd(model, steps=23, batch_size=None),
+    lambda model: cd(model),
+    lambda model: cd(model, period=5),
+    lambda model: cd(model, bounds=(2.0,) * 4, adjacency="add-remove"),
+    lambda model: cd(model, noise_multiplier=0.0, clip_norm=math.inf),
+], ids=["sgd-mean", "sgd-full", "cd", "cd-period", "cd-private", "cd-plain"])  # fmt: skip
+@pytest.mark.parametrize("recorded", [False, True], ids=["simulated", "on-the-grid"])
+@pytest.mark.parametrize("every", [7, 23])
+def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
+    """The compiled loop against message and update, one step at a time; protective draws are replayed."""
+    if model.ball and make(MODELS[0]).name == "dp-cd":
+        pytest.skip("coordinate descent refuses the ball")
+    plan, data = make(model), problem(8)
+    tape = RecordedNoise(ProtectiveNoise())
+    found = []
+    for compiled in (True, False):
+        random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.from_rng(np.random.default_rng(3))
+        algorithm, source = hosted(plan, data, random)
+        source.recording()
+        assert algorithm.block is not None
+        algorithm = algorithm if compiled else algorithm._replace(block=None)
+        state = run_stacked(algorithm, plan.schedule, plan.steps, every=every)
+        charged = sum(release.draws for release in source.drain())
+        found.append((algorithm.output(state), state.common, charged))
+    assert (found[0][0] == found[1][0]).all()
+    assert found[0][2] == found[1][2]
+    for one, other in zip(leaves(found[0][1]), leaves(found[1][1]), strict=True):
+        assert np.array_equal(one, other)
+
+
+def hostile(rng, p):
+    return rng.choice([0.0, 1.0, -1.0, 1e3, 1e38, -1e200, 1e300], size=p)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_record_moves_a_release_by_more_than_what_is_announced(seed):
+    """Noise off, one record changed to something hostile, from a random model."""
+    rng = np.random.default_rng(seed)
+    n, p = 20, 3
+    X, y = problem(seed, n, p)
+    model = GLM(["logistic", "squared", "huber"][seed % 3])
+    other, empty = X.copy(), X.copy()
+    other[4], empty[4] = hostile(rng, p), 0.0
+    start = rng.normal(size=p) * 10 ** rng.uniform(-1, 2)
+    seeded = lambda: np.random.default_rng(1)  # noqa: E731
+    slack = 1 + 1e-9
+
+    plan = sgd(
+        model, records=n, batch_size=None, steps=1, learning_rate=0.7, clip_norm=1.3, noise_multiplier=0.0
+    )
+    full, without, changed = (
+        plan.run((D, y), seeded(), start=start).outputs["coef"] for D in (X, empty, other)
+    )
+    assert np.linalg.norm(changed - without) * n / 0.7 <= 1.3 * slack
+    assert np.linalg.norm(full - changed) * n / 0.7 <= 2 * 1.3 * slack
+
+    M = np.array([0.1, 1.0, 3.0])
+    C = coordinate_clips(M, 1.3)
+    plan = cd(
+        model, records=n, steps=1, clip_norm=1.3, noise_multiplier=0.0, smoothness=tuple(M), output="last"
+    )
+    full, without, changed = (
+        plan.run((D, y), seeded(), start=start).outputs["coef"] for D in (X, empty, other)
+    )
+    assert (np.abs(changed - without) * M <= C / n * slack + 1e-13).all()
+    assert (np.abs(full - changed) * M <= 2 * C / n * slack + 1e-13).all()
+
+    plan = gcd(model, records=n, steps=1, clip_norm=1.3, noise_ratio=0.0, smoothness=tuple(M))
+    G = []
+    for D in (X, empty, other):
+        _, source = hosted(plan, (D, y), RunRandomness.from_rng(seeded()))
+        G.append(source.gradient(start[None]))
+    assert np.isfinite(G).all()
+    assert (np.abs(G[2] - G[1]) <= C / n * slack).all()
+    assert (np.abs(G[2] - G[0]) <= 2 * C / n * slack).all()
+
+
+def test_budgets_are_met_and_not_wasted():
+    options = {
+        "objective": GLM(),
+        "records": 1000,
+        "clip_norm": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "steps": 30,
+    }
+    for plan in (
+        DPSGD.for_budget(batch_size=50, learning_rate=1.0, **options),
+        DPCD.for_budget(bounds=(1.0, 2.0), **options),
+        DPCD.for_budget(bounds=(1.0, 2.0), smoothness_mu=0.05, **options),
+        DPCD.for_budget(smoothness=(1.0, 2.0), adjacency="add-remove", **options),
+        DPGCD.for_budget(**options),
+    ):
+        assert 0.999 <= plan.privacy().epsilon(1e-6) <= 1.0
+        assert plan.privacy().adversary.kind == "central"
+        plan.privacy("central").require(1.0, 1e-6)
+        assert plan.cost()["messages"] == 0
+    exact = DPCD.for_budget(smoothness=(1.0, 2.0), **options)
+    assert exact.privacy().epsilon(1e-6) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_noise_has_the_scale_that_is_announced():
+    """The spread of one released step, on data that contribute nothing: right scale in, 2/3 and 3/2 out."""
+    X, y = np.zeros((10, 2)), np.ones(10)
+    draws = {"sgd": [], "cd": [], "gcd": []}
+    rng = np.random.default_rng(0)
+    one = {"records": 10, "steps": 1, "clip_norm": 2.0}
+    descent = sgd(batch_size=5, learning_rate=1.0, noise_multiplier=3.0, **one)
+    coordinate = cd(noise_multiplier=3.0, smoothness=(1.0, 1.0), **one)
+    greedy = gcd(noise_ratio=3.0, smoothness=1.0, **one)
+    for _ in range(500):
+        draws["sgd"].extend(descent.run((X, y), rng).outputs["coef"] * 5 / 6)
+        w = coordinate.run((X, y), rng).outputs["coef"]
+        draws["cd"].append(w[w != 0][0] / (3 * math.sqrt(2) / 10))
+        w = greedy.run((X, y), rng).outputs["coef"]
+        draws["gcd"].append(w[w != 0][0] / (3 * 2 * math.sqrt(2) / 10) / math.sqrt(2))
+    for name, values in draws.items():
+        assert 0.85 < np.std(values) < 1.15, name
+
+
+def test_protective_noise_runs_and_differs():
+    X, y = problem(5)
+    for plan in (sgd(), cd(), cd(bounds=(3.0,) * 4), gcd()):
+        once, again = (plan.run((X, y), ProtectiveNoise()) for _ in range(2))
+        assert (once.outputs["coef"] != again.outputs["coef"]).any()
+        assert once.provenance["noise"] == "protective"
+        same = [plan.run((X, y), np.random.default_rng(8)) for _ in range(2)]
+        assert (same[0].outputs["coef"] == same[1].outputs["coef"]).all()
+        assert "simulation" in same[0].provenance["noise"]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("make", "lie"), [
+    (sgd, {"noise_multiplier": 0.5}), (sgd, {"clip_norm": 2.0}), (sgd, {"steps": 3}),
+    (cd, {"noise_multiplier": 1.0}), (cd, {"adjacency": "add-remove"}), (cd, {"steps": 3}),
+    (gcd, {"noise_ratio": 1.0}), (gcd, {"adjacency": "add-remove"}), (gcd, {"steps": 3}),
+])  # fmt: skip
+def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
+    plan, other, data = make(), make(**lie), problem()
+    algorithm, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    source.announced = AnnouncedReleases([other.releases(0)])
+    algorithm = algorithm if compiled else algorithm._replace(block=None)
+    with pytest.raises(ReleaseMismatch, match="nothing was released"):
+        run_stacked(algorithm, plan.schedule, plan.steps, every=plan.steps)
+
+
+def test_user_level_is_refused_where_it_is_not_accounted():
+    for make in (sgd, cd, gcd):
+        with pytest.raises(InvalidInput, match=r"adjacency of dp-.* must be add-remove or replace-one"):
+            make(adjacency="user")
+
+
+def test_a_removed_record_leaves_an_empty_place():
+    assert any("public, not protected" in line for line in sgd().privacy().assumptions)
+    for adjacency, said in (("add-remove", True), ("replace-one", False)):
+        found = cd(adjacency=adjacency).privacy()
+        assert any("public, not protected" in line for line in found.assumptions) is said
+
+
+@pytest.mark.parametrize("make", [
+    lambda: sgd(steps=40, output="mean"),
+    lambda: sgd(steps=40, optimizer=Optimizer("adam")),
+    lambda: cd(steps=140, period=9),
+    lambda: cd(steps=140, bounds=(3.0,) * 4),
+    lambda: gcd(steps=12),
+])  # fmt: skip
+def test_an_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
+    X, y = problem(6)
+    plan = make()
+    whole = plan.run((X, y), np.random.default_rng(5)).outputs["coef"]
+
+    class Stop(Exception):
+        pass
+
+    seen = []
+
+    def stop_later(rows):
+        seen.append(rows)
+        if len(seen) == 3:
+            raise Stop
+        return {}
+
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        plan.run((X, y), np.random.default_rng(5), checkpoint=folder, evaluate=stop_later)
+    assert folder.exists()
+    resumed = plan.run((X, y), np.random.default_rng(5), checkpoint=folder).outputs["coef"]
+    assert (resumed == whole).all()
+    with pytest.raises(ConfigError, match="another plan"):
+        make().with_noise(9.0).run((X, y), np.random.default_rng(5), checkpoint=folder)
+
+
+def test_bad_plans_and_data_are_refused():
+    X, y = problem(7)
+    rng = np.random.default_rng(0)
+    with pytest.raises(InvalidInput, match="separable"):
+        cd(GLM(ball=1.0))
+    with pytest.raises(InvalidInput, match="either public smoothness"):
+        DPCD(GLM(), 60, 3, 1.0, 1.0)
+    with pytest.raises(InvalidInput, match="leave it out or give bounds"):
+        cd(smoothness_mu=1.0)
+    with pytest.raises(InvalidInput, match="2 coordinates"):
+        cd(smoothness=(1.0, 1.0)).run((X, y), rng)
+    with pytest.raises(InvalidInput, match="2 coordinates"):
+        gcd(smoothness=(1.0, 1.0)).run((X, y), rng)
+    with pytest.raises(InvalidInput, match="public number"):
+        cd().run((X[1:], y[1:]), rng)
+    cd(adjacency="add-remove").run((X[1:], y[1:]), rng)
+    with pytest.raises(DataError, match="the plan was made for"):
+        sgd().run((X[1:], y[1:]), rng)
+    sgd(records=None, batch_size=12, sample_rate=0.2).run((X[1:], y[1:]), rng)
+    with pytest.raises(DataError, match="Labels"):
+        sgd().run((X, y + 5), rng)
+    with pytest.raises(DataError, match="Dataset, a pair"):
+        sgd().run(None, rng)
+    with pytest.raises(DataError, match=r"Expected features \(n, p\)"):
+        cd().run((X, y[1:]), rng)
+    with pytest.raises(DataError, match="take at most 60"):
+        sgd(batch_size=61)
+    with pytest.raises(InvalidInput, match="one holder"):
+        sgd(network="ring:4")
+    with pytest.raises(InvalidInput, match="got 2 agents"):
+        DPSGD(GLM(), steps=1, clip_norm=1.0, sizes=(3, 4))
+    with pytest.raises(InvalidInput, match="give one"):
+        sgd(sizes=(3,))
+    with pytest.raises(InvalidInput, match="one part, got 2 users"):
+        cd().run(Shards(X, y, np.array([0, 30, 60])), rng)
+    for make in (sgd, cd, gcd):
+        with pytest.raises(InvalidInput, match="central"):
+            make().privacy("local")
+    for make in (sgd, cd):
+        with pytest.raises(InvalidInput, match="dense features"):
+            make().run((sp.csr_array(X), y), rng)
+        with pytest.raises(InvalidInput, match="finite"):
+            make(clip_norm=math.inf)
+        assert math.isinf(make(noise_multiplier=0.0).privacy().epsilon(1e-5))
+    assert cd(steps=3, noise_multiplier=2.0).privacy().epsilon(1e-5) == gaussian_epsilon(math.sqrt(3), 1e-5)
+
+
+def test_one_record_is_enough_for_a_curator_and_none_is_not():
+    central = DPSGD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0)
+    found = central.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0))
+    assert np.isfinite(found.outputs["coef"]).all()
+    cd = DPCD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25, 0.25))
+    assert np.isfinite(cd.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0)).outputs["coef"]).all()
+    with pytest.raises(DataError, match="n >= 1 labels"):
+        cd.run((np.ones((0, 2)), np.ones(0)), np.random.default_rng(0))

@@ -1,0 +1,554 @@
+"""SGD over exact consensus: averaging of iterates, weights of sites, optimal noise, privacy costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, SIZES, N, blobs, net, shards
+from torch import nn
+
+import sottovoce as sv
+from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise
+from sottovoce.algorithms import DPDSGD, DPSGD, ConsensusSGD, MuffliatoSGD
+from sottovoce.algorithms.consensus_sgd import estimand
+from sottovoce.algorithms.gradient_plan import noise_multipliers
+from sottovoce.data import Shards
+from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM
+from sottovoce.objectives.nets.objective import NetObjective
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement import example_agreement, member_entry, write_agreement
+from sottovoce.protocols import Tree
+
+
+def plan(**options):
+    given = {
+        "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip_norm": 1.0,
+        "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options,
+    }  # fmt: skip
+    return ConsensusSGD(GLM(dim=2), **given)
+
+
+class Constant:
+    """A source that always answers the same."""
+
+    def __init__(self, decay=0.0):
+        self.decay = decay
+
+    def __call__(self, theta, k, stream=0):
+        return np.ones_like(theta)
+
+
+def descended(steps, average_from, decay=0.0, received=2.0):
+    options = {"clip_norm": 1.0, "adjacency": "user", "learning_rate": 0.5, "average_from": average_from}
+    plan = ConsensusSGD(GLM(dim=1), "tree", network="path:2", steps=5, **options)
+    algorithm = plan.algorithm(Constant(decay), np.zeros((2, 1)))
+    state = algorithm.init()
+    for k in range(steps):
+        assert algorithm.message(state, k).tolist() == [[1.0], [1.0]]
+        state = algorithm.update(state, np.full((2, 1), received), k)
+    return algorithm.output(state)[0, 0]
+
+
+def test_iterates_are_averaged_from_a_rounded_share_of_the_steps():
+    """Iterates after steps 0, ..., 4 are -1, -2, -3, -4, -5."""
+    assert descended(5, average_from=1.0) == -5.0
+    assert descended(5, average_from=0.48) == -4.0
+    assert descended(5, average_from=0.0) == -3.0
+    assert descended(0, average_from=0.0) == 0.0
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(InvalidInput):
+            plan(average_from=wrong)
+
+
+def test_the_l2_term_is_added_after_the_mean():
+    """theta <- theta - 0.5 (2 + 0.5 theta): -1, -1.75, -2.3125."""
+    assert descended(3, average_from=1.0, decay=0.5) == -2.3125
+
+
+@pytest.mark.parametrize(
+    ("options", "divisors"),
+    [
+        ({}, [30.0] * 4),
+        ({"sample_rate": 0.5}, [15.0] * 4),
+        ({"batch_size": 5}, [5.0] * 4),
+        ({"weighting": "sites"}, [10.0, 20.0, 30.0, 60.0]),
+        ({"weighting": "sites", "sample_rate": 0.5}, [5.0, 10.0, 15.0, 30.0]),
+        ({"weighting": "sites", "batch_size": 5}, [5.0] * 4),
+    ],
+)
+def test_one_divisor_for_all_or_each_its_own(options, divisors):
+    made = plan(**options)
+    assert made._divisors(made.sizes) == divisors
+    for agent, divisor in enumerate(divisors):
+        (release,) = made.releases(agent)
+        assert (release.sensitivity, release.noise_std) == (1 / divisor, 2 / divisor)
+
+
+def test_what_is_stated_by_default():
+    kinds = [g.adversary.kind for g in plan().guarantees()]
+    assert kinds == ["local", "central", "network"]
+    long = plan(steps=513)  # 16 pairs, 513 steps: too long to ask for every member unasked
+    assert [g.adversary.kind for g in long.guarantees()] == ["local", "central"]
+    assert len(plan(steps=512).guarantees()) == 3
+    alone = ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(1), steps=2, clip_norm=1.0, sizes=[5])
+    assert [g.adversary.kind for g in alone.guarantees()] == ["local"]
+    with pytest.raises(InvalidInput, match="weighting"):
+        plan(weighting="nobody")
+
+
+def test_a_masked_row_has_room_for_the_largest_site():
+    """Sums of up to 60 clipped records over a common divisor of 30: twice the clip in one number."""
+    made = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
+    assert 1.0 <= made.grid.bound * made.grid.step <= 1.0 + 2 * made.grid.step
+    assert made.grid.steps == 5
+    average = sv.PrivateAveraging("masked", noise_std=1.0, radius=0.5, network="complete:4")
+    assert average.grid.steps == 1
+
+
+def test_what_is_learned_of_unequal_sites_is_stated_in_words():
+    def words(**options):
+        plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip_norm=1.0, **options)
+        return estimand(plan).partition(":")[0]
+
+    assert words(sizes=[5, 5, 5]) == "the mean over all records, which is that of the sites' means"
+    assert words(sizes=[5, 5, 20]) == "the mean over all records"
+    assert words(sizes=[5, 5, 20], weighting="sites") == "the mean of the sites' means"
+    assert words(batch_size=4, sample_rate=0.5) == "the mean over all records"
+    assert words(adjacency="user") == "the mean of the members' clipped contributions"
+
+
+def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
+    plan = ConsensusSGD(
+        GLM(dim=2),
+        "exchange",
+        network="hypercube:2",
+        steps=9,
+        clip_norm=1.0,
+        adjacency="user",
+        noise_multiplier=1.0,
+    )
+    for view in ("local", "network"):
+        spent = plan.calibrated_to(2.0, 1e-5, view).privacy(view).epsilon(1e-5)
+        assert 2.0 * (1 - 8e-4) < spent <= 2.0
+
+
+def test_exact_consensus_is_demanded_of_every_step():
+    gossip, exchange = sv.protocols.Gossip(RING, 2), sv.protocols.HypercubeExchange(N)
+    plan = ConsensusSGD(GLM(), lambda k: exchange if k == 0 else gossip, **COMMON)
+    for use in (
+        lambda: plan.privacy("network"),
+        lambda: plan.privacy("central"),
+        lambda: plan.run(shards(), np.random.default_rng(0)),
+        plan.cost,
+    ):
+        with pytest.raises(InvalidInput, match="Tree or an Exchange"):
+            use()
+    with pytest.raises(InvalidInput, match="Tree or an Exchange"):
+        ConsensusSGD(GLM(), [exchange] * 5 + [gossip], **COMMON).privacy("network")
+
+
+def test_exact_consensus_privacy_cost_is_that_of_the_schedule():
+    plan = ConsensusSGD(GLM(), "exchange", network=RING, **COMMON)
+    for user, share in ((1, 1.0), (2, 0.5), (7, 0.25)):
+        want = (2 / 2.0) ** 2 * 6 * share
+        assert plan.privacy("pairwise", observer=0, user=user).mu ** 2 == pytest.approx(want)
+    assert plan.privacy("central").mu ** 2 == pytest.approx(6 / N)
+    assert plan.privacy("network").mu ** 2 == pytest.approx(6.0)
+    batches = {**COMMON, "adjacency": "add-remove", "sizes": [40] * N, "batch_size": 10}
+    record = ConsensusSGD(GLM(), "exchange", network=RING, **batches)
+    pair = record.privacy("pairwise", observer=0, user=7)
+    expected = sv.privacy.sampled_gaussian(0.25, 2.0 * 2, 6)
+    assert pair.label == "exact"
+    assert pair.epsilon(DELTA) == pytest.approx(expected.epsilon(DELTA), rel=1e-6)
+    assert pair.epsilon(DELTA) < record.epsilon(DELTA, "local")
+
+
+def test_the_released_model_costs_a_network_what_it_costs_a_linear_model():
+    """Sixteen agents: a sixteenth of the local square, whatever is trained (it was the local number once)."""
+    sixteen = {"network": sv.graphs.hypercube(4), "steps": 10, "sizes": [100] * 16, "noise_multiplier": 8.0}
+    deep = ConsensusSGD(net(), "exchange", **sixteen)
+    flat = ConsensusSGD(GLM(), "exchange", clip_norm=1.0, **sixteen)
+    assert deep.privacy("central").mu == flat.privacy("central").mu == pytest.approx(math.sqrt(10 / 16) / 8)
+
+
+def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
+    """Mean of sites' means: node 0 holds 10 records, the others 1,000; the noise is nearly all node 0's."""
+    options = COMMON | {"adjacency": "add-remove", "noise_multiplier": 1.0}
+    uneven = ConsensusSGD(
+        GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), weighting="sites", **options
+    )
+    data = Shards(np.ones((3010, 1)), np.tile([1.0, -1.0], 1505), np.array([0, 10, 1010, 2010, 3010]))
+    source = uneven.source(uneven.prepared(data), range(4), RunRandomness.from_rng(np.random.default_rng(0)))
+    std = source.stds / source.divisors  # what really stands behind a row of each node
+    assert std == pytest.approx(0.7 / np.array([10, 1000, 1000, 1000]))
+    steps = options["steps"]
+    # node 3 hears node 2 alone, then the sum of nodes 0 and 1
+    share = 0.1**2 / (0.1**2 + 0.001**2)
+    assert uneven.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps * share)
+    whole = 0.1**2 / (0.1**2 + 3 * 0.001**2)
+    assert uneven.privacy("central", user=0).mu ** 2 == pytest.approx(steps * whole)
+    even = ConsensusSGD(GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), **options)
+    assert even.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps / 2)
+
+
+def sgd_by_hand(objective, x, y, theta, rates):
+    """Plain full-batch gradient descent with torch's own optimizer."""
+    module = objective.module(theta).train()
+    for rate in rates:
+        optimizer = torch.optim.SGD(module.parameters(), lr=rate)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in module.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("protocol", ["tree:kind=uniform", "tree", "exchange"])
+def test_consensus_of_a_network_without_noise_is_sgd_on_all_records(protocol):
+    objective, data = net(math.inf), blobs()
+    start = objective.start()[0]
+    expected = sgd_by_hand(objective, data.inputs, data.targets, start, [0.5] * 4)
+    plan = ConsensusSGD(objective, protocol, network=FOUR, steps=4, sizes=data.sizes, learning_rate=0.5)
+    rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
+    assert (rows == rows[0]).all()
+    np.testing.assert_allclose(rows[0], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [DPDSGD, ConsensusSGD, MuffliatoSGD])
+def test_one_agent_alone_is_sgd(make):
+    objective, data = net(math.inf), blobs(agents=1)
+    start = objective.start()[0]
+    expected = sgd_by_hand(objective, data.inputs, data.targets, start, [0.5, 0.05, 0.005])
+    plan = make(objective, sv.graphs.complete(1), steps=3, sizes=data.sizes, learning_rate=(0.5, 0.005))
+    rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
+    np.testing.assert_allclose(rows[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("adjacency", ["user", "add-remove"])
+def test_the_l2_term_is_that_of_ridge(adjacency):
+    """Inside the clip at user level, after the mean at record level: the same point without a clip."""
+    data, model = shards(records=8), GLM("logistic", l2=0.1)
+    options = {"clip_norm": math.inf, "adjacency": adjacency, "sizes": [8] * N}
+    rows = ConsensusSGD(model, RING, 400, 0.8, **options).run(data, np.random.default_rng(0)).outputs["rows"]
+    assert np.allclose(rows[0], model.minimize(data.X, data.y), atol=1e-6)
+
+
+OBJECTIVE = NetObjective(torch.nn.Linear(2, 2))
+unequal_stds = st.lists(st.floats(0.2, 9.0), min_size=6, max_size=6)
+
+
+def unequal_plan(**options):
+    chosen = {"sizes": [500] * 4, "steps": 5, "noise_multiplier": 3.0, "network": sv.graphs.path(4)} | options
+    return ConsensusSGD(OBJECTIVE, **chosen)
+
+
+@pytest.mark.parametrize("batch_size", [None, 100])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "user"])
+def test_an_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, batch_size):
+    """On a path of two the only message is the noisy gradient, so pairwise is local."""
+    pair = unequal_plan(
+        sizes=[500] * 2, network=sv.graphs.path(2), batch_size=batch_size, adjacency=adjacency
+    )
+    seen = pair.privacy("pairwise", observer=0, user=1)
+    assert seen.epsilon(1e-5) == pytest.approx(pair.privacy("local", user=1).epsilon(1e-5), rel=1e-9)
+
+
+@given(unequal_stds, st.integers(0, 5), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_leakage_with_unequal_noise_is_that_of_the_whitened_messages(std, observer, seed):
+    """A second method: the messages as a matrix K, h(u) = s_u^2 k_u^T (K S^2 K^T)^-1 k_u."""
+    rng = np.random.default_rng(seed)
+    tree = sv.protocols.Tree(sv.graphs.ring(6), kind="uniform", rng=rng)
+    state, seen = np.eye(6), []
+    for t in range(tree.rounds):
+        seen += [state[w] for w in tree.senders(t, observer)]
+        state = tree.matrix(t) @ state
+    K = np.array(seen)
+    K[:, observer] = 0.0
+    s = np.array(std)
+    precision = np.linalg.pinv((K * s**2) @ K.T, rcond=1e-11, hermitian=True)
+    expected = s**2 * np.einsum("ij,ik,kj->j", K, precision, K)
+    found = tree.view(observer).with_noise(std).leakage()
+    assert found == pytest.approx(expected, abs=1e-8)
+    assert tree.shares(observer, std) == pytest.approx(found, abs=1e-12)
+
+
+def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
+    """Its noise is nearly all the noise there is: 64 / 66 of the local loss, not 1 / 3."""
+    uneven = unequal_plan(noise_multiplier=(8.0, 1.0, 1.0, 1.0), protocol="tree")
+    seen = uneven.privacy("pairwise", observer=3, user=0)
+    assert seen.mu == pytest.approx(np.sqrt(5 * 64 / 66) / 8)
+    quiet = uneven.privacy("pairwise", observer=3, user=1)
+    assert quiet.mu == pytest.approx(np.sqrt(5 / 66))
+
+
+@given(
+    st.lists(st.integers(120, 4000), min_size=4, max_size=4), st.sampled_from(["add-remove", "replace-one"])
+)
+@settings(max_examples=10, deadline=None)
+def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model_tells(sizes, adjacency):
+    uneven = ConsensusSGD.for_budget(
+        OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
+        adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
+    )  # fmt: skip
+    z = np.array(noise_multipliers(uneven))
+    for user in range(1, 4):
+        seen = uneven.privacy("pairwise", observer=0, user=user)
+        local = uneven.privacy("local", user=user)
+        assert seen.rdp(8.0) <= local.rdp(8.0) * (1 + 1e-9)
+        hidden = np.sqrt((z[1:] ** 2).sum())  # all noise but the observer's own
+        q = uneven._sample_rates[user]
+        model = sv.privacy.Curve.sampled_gaussian(q, hidden, 5, adjacency=adjacency)
+        assert seen.rdp(8.0) >= model.renyi(8.0) * (1 - 1e-9)
+
+
+def test_the_network_statement_is_the_worst_of_all_pairs():
+    uneven = unequal_plan(sizes=[200, 900, 400, 3000], batch_size=100, noise_multiplier=(1.0, 2.0, 0.8, 0.7))
+    pairs = [uneven.privacy("pairwise", observer=v, user=u) for v in range(4) for u in range(4) if u != v]
+    for delta in (1e-3, 1e-8):
+        worst = max(pair.epsilon(delta) for pair in pairs)
+        assert uneven.privacy("network").epsilon(delta) == pytest.approx(worst, rel=1e-9)
+        each = [uneven.epsilon(delta, "local", user=i) for i in range(4)]
+        assert uneven.epsilon(delta, "local") == pytest.approx(max(each), rel=1e-9)
+
+
+def test_noises_too_far_apart_to_compute_with_are_refused():
+    view = sv.protocols.Gossip(sv.graphs.path(6), rounds=6).view(0)
+    with pytest.raises(InvalidInput, match="too much for the view"):
+        view.with_noise([1, 1e-14, 1e-14, 1e-14, 1e-14, 1])
+    with pytest.raises(InvalidInput, match="one standard deviation per user"):
+        view.with_noise([1.0, 2.0])
+
+
+def test_a_coalition_of_all_leaves_nobody():
+    with pytest.raises(InvalidInput, match="no agent is left"):
+        unequal_plan().privacy("colluders", colluders=range(4))
+
+
+def drawn(graph, steps, seed=0):
+    rng = np.random.default_rng(seed)
+    return [Tree(sv.graphs.parse(graph), kind="uniform", rng=rng) for _ in range(steps)]
+
+
+def losses(trees, variances, c=1):
+    """By hand: over the steps, one over what hides u from the coalition."""
+    n, found = trees[0].n, {}
+    for coalition in itertools.combinations(range(n), c):
+        for tree in trees:
+            for block in tree.blocks(coalition):
+                for u in block.tolist():
+                    key = (coalition, u)
+                    found[key] = found.get(key, 0.0) + 1 / math.fsum(variances[block]) / len(trees)
+    return np.array(list(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("graph", "c", "floor"), [("grid:2:3", 1, 0.0), ("complete:5", 2, 0.2), ("star:5", 1, 0.1)]
+)
+def test_fresh_trees_reach_the_optimum_of_a_general_solver(graph, c, floor):
+    trees = drawn(graph, 4)
+    n = trees[0].n
+    found = fresh_tree_noise(trees, c, floor=floor, gap=1e-4)
+    assert losses(trees, found, c).max() <= 1 + 1e-9
+    assert found.min() >= floor
+    rival = minimize(
+        lambda v: v.sum(), np.ones(n), jac=lambda v: np.ones(n), method="SLSQP",
+        bounds=[(max(floor, 1e-6), None)] * n, options={"maxiter": 500, "ftol": 1e-10},
+        constraints={"type": "ineq", "fun": lambda v: 1 - losses(trees, v, c)},
+    )  # fmt: skip
+    assert found.sum() == pytest.approx(rival.fun, rel=2e-3)
+    assert found.sum() < n  # less than local privacy, which any member could have had
+
+
+def test_one_tree_again_and_again_is_the_closed_form():
+    (tree,) = drawn("grid:3:3", 1)
+    assert fresh_tree_noise([tree] * 5, floor=0.1).sum() == pytest.approx(
+        least_tree_noise(tree, 1, floor=0.1).sum(), rel=1.1e-3
+    )
+
+
+@pytest.mark.parametrize("protocol", ["tree:kind=few-leaves", "tree:kind=uniform", "tree"])
+@pytest.mark.parametrize("c", [1, 2])
+def test_the_privacy_cost_of_a_plan_is_that_of_its_blocks(protocol, c):
+    """mu against every coalition, from the components and the noises alone, and it is the budget's."""
+    plan = ConsensusSGD(
+        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", noise="optimal",
+        floor=0.2, tolerate=c,
+    ).calibrated_to(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
+    trees = [plan.schedule(k) for k in range(6)]
+    stds = np.array([plan.releases(u)[0].noise_std for u in range(8)])
+    mu = (
+        math.sqrt(6 * losses(trees, stds**2, c).max()) * 2.0
+    )  # a member's mean gradient moves by twice the clip
+    stated = plan.privacy("colluders", colluders=c)
+    assert stated.label == "exact"
+    assert stated.mu == pytest.approx(mu, rel=1e-9)
+    assert stated.epsilon(1e-5) <= 2.0
+    assert stds.min() ** 2 >= 0.2 * stds.max() ** 2 * (1 - 1e-9)
+    equal = ConsensusSGD(
+        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", seed=0
+    ).calibrated_to(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
+    assert math.fsum(stds**2) < 8 * equal.releases(0)[0].noise_std ** 2 * 1.0001
+
+
+def test_sites_that_divide_by_their_own_need_unlike_noise():
+    sizes = [400, 20, 20, 20, 20, 400]
+    plan = ConsensusSGD(
+        GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
+        weighting="sites", noise="optimal", floor=0.05, noise_multiplier=5.0,
+    )  # fmt: skip
+    tree, listed = plan.schedule(0), [plan.releases(u)[0] for u in range(6)]
+    stds, moves = np.array([r.noise_std for r in listed]), np.array([r.sensitivity for r in listed])
+    worst = max(
+        moves[u] ** 2 / math.fsum(stds[block] ** 2)
+        for v in range(6) for block in tree.blocks([v]) for u in block
+    )  # fmt: skip
+    assert plan.privacy("network").mu == pytest.approx(math.sqrt(3 * worst), rel=1e-9)
+    equal = ConsensusSGD(
+        GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
+        weighting="sites", noise_multiplier=5.0,
+    ).calibrated_to(plan.epsilon(1e-5, "network"), 1e-5, "network")  # fmt: skip
+    before = math.fsum(equal.releases(u)[0].noise_std ** 2 for u in range(6))
+    assert math.fsum(stds**2) < 0.9 * before
+
+
+def test_an_agreement_carries_it_too(tmp_path):
+    _, identities = example_agreement(tmp_path)
+    from sottovoce.peers.identity import make_identity
+
+    identities += [make_identity(tmp_path / name, name) for name in ("cy", "dee")]
+    draft = {
+        "version": 1, "title": "uneven", "graph": "path:4",  # one tree only, whatever the run is called
+        "algorithm": {
+            "name": "consensus-sgd", "protocol": "tree:kind=uniform", "adjacency": "user", "clip_norm": 1.0,
+            "noise_multiplier": 6.0, "steps": 4, "learning_rate": 0.5, "noise": "optimal", "floor": 0.25,
+        },
+        "model": {"kind": "logistic", "parameters": 2}, "budget": {"epsilon": 50.0, "delta": 1e-5},
+    }  # fmt: skip
+    entries = [member_entry(one.certificate, f"{one.name}.example:4433") for one in identities]
+    job = AgreedRun(write_agreement(tmp_path / "four.toml", draft, entries))
+    table = job.table()
+    assert len({row["epsilon_local"] for row in table}) > 1
+    trees = [job.plan.schedule(k) for k in range(4)]
+    stds = np.array([job.plan.releases(u)[0].noise_std for u in range(4)])
+    worst = math.sqrt(4 * losses(trees, stds**2).max()) * 2.0
+    assert max(row["epsilon_network"] for row in table) == pytest.approx(
+        sv.privacy.gaussian_epsilon(worst, 1e-5), rel=1e-9
+    )
+
+
+def test_a_plan_file_carries_it_too(call_plan):
+    priced = call_plan(
+        'version = 1\n[network]\ngraph = "grid:2:4"\n[protocol]\nname = "tree:kind=few-leaves"\n[average]\n'
+        'radius = 0.5\nadjacency = "user"\nnoise = "optimal"\nfloor = 0.05\n'
+        "[budget]\nepsilon = 1.0\ndelta = 1e-5\n"
+    )
+    assert priced["feasible"]
+    assert priced["plan"]["noise"] == "optimal"
+    assert priced["noise_in_result"] == pytest.approx(3.7306 * math.sqrt(2 + 6 * 0.05) / 8, rel=1e-3)
+
+
+@pytest.fixture
+def call_plan(tmp_path):
+    from sottovoce.advice.assessment import assess
+    from sottovoce.planfile.read import plan_from_settings, read_plan_file
+
+    def priced(algorithm):
+        file = tmp_path / "plan.toml"
+        file.write_text(algorithm)
+        return assess(plan_from_settings(read_plan_file(file), tmp_path, file.name))
+
+    return priced
+
+
+MEAN = {"noise_std": 1.0, "radius": 0.5, "network": "ring:4"}
+BAD = [
+    (lambda: sv.PrivateAveraging("exchange", noise="optimal", **MEAN), InvalidInput, "is for trees"),
+    (lambda: sv.PrivateAveraging("masked", noise="optimal", **MEAN), InvalidInput, "is for trees"),
+    (lambda: sv.PrivateAveraging("tree", noise="best", **MEAN), InvalidInput, '"equal" or "optimal"'),
+    (lambda: sv.PrivateAveraging("tree", noise="optimal", floor=0.0, **MEAN), InvalidInput, "floor"),
+    (
+        lambda: sv.PrivateAveraging("tree", noise="optimal", tolerate=4, **MEAN),
+        InvalidInput,
+        "below the 4 members",
+    ),
+    (
+        lambda: sv.PrivateAveraging("tree", noise="optimal", **MEAN).calibrated_to(1.0, 1e-5, "local"),
+        BudgetInfeasible, "view",
+    ),
+    (
+        lambda: ConsensusSGD(GLM(dim=1), "tree", network="ring:4", clip_norm=1.0, adjacency="user",
+                             noise="optimal", noise_multiplier=(1.0, 2.0, 3.0, 4.0)),
+        InvalidInput, "one number",
+    ),
+    (lambda: fresh_tree_noise([]), InvalidInput, "tree of every step"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "kind", "words"), BAD)
+def test_what_has_no_optimal_noise_is_refused(make, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def unequal_shards(sizes=SIZES, dim=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((sum(sizes), dim))
+    y = (X @ np.arange(1.0, dim + 1) + rng.standard_normal(sum(sizes)) > 0).astype(float)
+    return Shards(X, y, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def descend(X, y, weights, steps=15, rate=0.5):
+    """Plain descent of the weighted logistic loss, by hand."""
+    w = np.zeros(X.shape[1])
+    for _ in range(steps):
+        residual = 1 / (1 + np.exp(-X @ w)) - y
+        gradients = X * residual[:, None]
+        norms = np.linalg.norm(gradients, axis=1)
+        w -= rate * weights @ (gradients * np.minimum(1, 0.7 / norms)[:, None])
+    return w
+
+
+@pytest.mark.parametrize("weighting", ["records", "sites"])
+def test_unequal_sites_behind_masks_learn_the_mean_that_was_named(weighting):
+    """ "records" weighs every record alike and is DP-SGD on the pooled records, "sites" weighs every site."""
+    data = unequal_shards()
+    common = {"steps": 15, "clip_norm": 0.7, "noise_multiplier": 0.0, "learning_rate": 0.5}
+    plan = ConsensusSGD(
+        GLM("logistic", dim=3), "masked", network="ring:5", sizes=SIZES, weighting=weighting, **common
+    )
+    found = plan.run(data, np.random.default_rng(0), start=np.zeros(3)).outputs["coef"]
+    n = sum(SIZES)
+    each = {"records": [1 / n] * 5, "sites": [1 / (5 * size) for size in SIZES]}[weighting]
+    by_hand = descend(data.X, data.y, np.repeat(each, SIZES))
+    np.testing.assert_allclose(found, by_hand, atol=1e-7)
+    central = DPSGD(GLM("logistic", dim=3), records=n, **common)
+    pooled = central.run((data.X, data.y), np.random.default_rng(0), start=np.zeros(3)).outputs["coef"]
+    assert np.allclose(found, pooled, atol=1e-7) == (weighting == "records")
+
+
+def test_sampled_sites_cost_what_the_curator_would_pay_for_less_noise():
+    """Poisson batches at every site: against any two of five, DP-SGD with sqrt(3) times one site's noise."""
+    sites = ConsensusSGD(
+        GLM(dim=3),
+        "masked:tolerate=2",
+        network="ring:5",
+        sizes=[100] * 5,
+        steps=40,
+        clip_norm=1.0,
+        batch_size=10,
+        noise_multiplier=1.0,
+    )
+    curator = DPSGD(
+        GLM(dim=3), records=100, steps=40, clip_norm=1.0, batch_size=10, noise_multiplier=np.sqrt(3)
+    )
+    assert sites.epsilon(1e-5) == pytest.approx(curator.epsilon(1e-5), rel=1e-6)

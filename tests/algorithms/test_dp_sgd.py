@@ -1,0 +1,90 @@
+"""DP-SGD at a trusted holder."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import MODELS, hosted, named, problem, sgd
+
+from sottovoce.algorithms import DPSGD, Optimizer
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_dp_sgd_is_proximal_gradient_descent(model):
+    X, y = problem()
+    w, total = np.zeros(4), np.zeros(4)
+    for _ in range(7):
+        w = w - 0.3 * model.gradient(w, X, y)
+        w = np.sign(w) * np.maximum(np.abs(w) - 0.3 * model.l1, 0) / (1 + 0.3 * model.l2)
+        if model.box:
+            w = np.clip(w, -model.box, model.box)
+        if model.ball:
+            w = w * min(1.0, model.ball / np.linalg.norm(w))
+        total += w
+    for output, want in (("last", w), ("mean", total / 7)):
+        plan = sgd(model, batch_size=None, clip_norm=math.inf, noise_multiplier=0.0, output=output)
+        found = plan.run((X, y), np.random.default_rng(0)).outputs
+        assert np.allclose(found["coef"], want, atol=1e-13)
+        assert np.allclose(found["last"], w, atol=1e-13)
+
+
+def test_dp_sgd_takes_an_optimizer_and_a_falling_rate():
+    X, y = problem()
+    model = GLM("squared")
+    plan = sgd(
+        model, batch_size=None, clip_norm=math.inf, noise_multiplier=0.0, learning_rate=(0.2, 0.05), steps=3,
+        optimizer=Optimizer("momentum", 0.5),
+    )  # fmt: skip
+    w, velocity = np.zeros(4), np.zeros(4)
+    for rate in (0.2, 0.1, 0.05):
+        velocity = 0.5 * velocity + model.gradient(w, X, y)
+        w = w - rate * velocity
+    assert np.allclose(plan.run((X, y), np.random.default_rng(0)).outputs["coef"], w, atol=1e-13)
+
+
+def test_networks_and_optimizers_run_step_by_step():
+    X, y = problem()
+    algorithm, _ = hosted(
+        sgd(optimizer=Optimizer("adam")), (X, y), RunRandomness.from_rng(np.random.default_rng(0))
+    )
+    assert algorithm.block is None
+
+
+def test_dp_sgd_with_all_records_is_one_gaussian_per_step():
+    plan = sgd(batch_size=None, steps=16, noise_multiplier=8.0)
+    assert plan.privacy().mu == 0.5
+    replaced = sgd(batch_size=None, steps=16, noise_multiplier=8.0, adjacency="replace-one")
+    assert replaced.privacy().mu == 1.0
+
+
+def test_the_divisor_is_the_expected_batch_not_the_realized_one():
+    """Twenty records that all pull with the full clip: a step is (realized batch) / (expected batch)."""
+    X, y = np.ones((20, 1)), np.full(20, 1e6)
+    plan = sgd(GLM("squared"), records=20, steps=1, batch_size=2, learning_rate=1.0, noise_multiplier=0.0)
+    rng = np.random.default_rng(0)
+    counts = np.array([plan.run((X, y), rng).outputs["coef"][0] * 2 for _ in range(300)])
+    assert np.allclose(counts, np.round(counts))
+    assert counts.min() == 0  # an empty batch moves nothing
+    assert abs(counts.mean() - 2) < 0.3
+    assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
+
+
+def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_chosen():
+    """Steps of 0.5 along a constant slope: -0.5, -1, -1.5."""
+    common = {"records": 9, "steps": 3, "clip_norm": 1.0, "learning_rate": 0.5}
+    for options, answer in (({}, -1.5), ({"output": "mean"}, -1.0)):
+        plan = DPSGD(GLM(dim=1), **common, **options)
+        algorithm = plan.algorithm(SimpleNamespace(descends=False), np.zeros((1, 1)))
+        state = algorithm.init()
+        for k in range(3):
+            state = algorithm.update(state, np.ones((1, 1)), k)
+        assert algorithm.output(state).tolist() == [[answer]]
+
+
+def test_one_holder_knows_its_number_of_records_however_it_was_stated():
+    assert DPSGD(GLM(), sizes=[30], steps=1, clip_norm=1.0).records == 30
+    assert DPSGD(GLM(), records=30, steps=1, clip_norm=1.0).sizes == (30,)
+    assert DPSGD(GLM(), batch_size=5, sample_rate=0.1, steps=1, clip_norm=1.0).records is None

@@ -1,0 +1,252 @@
+"""Private ADMM between a server, or masked sums in its place, and sampled clients."""
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import admm_problem, unequal_shards
+
+import sottovoce as sv
+from sottovoce.algorithms import FederatedADMM
+from sottovoce.algorithms.federated_admm import absorbed
+from sottovoce.data import Shards
+from sottovoce.errors import InvalidInput
+from sottovoce.noise.grid import mask_grid
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM, clip_rows
+from sottovoce.privacy import ProtectiveNoise, gaussian_epsilon
+from sottovoce.protocols import Masked
+
+from .proximal import prox_logistic
+
+
+@pytest.mark.parametrize("users", [0, -3, 2.5])
+def test_federated_admm_has_a_whole_number_of_users(users):
+    with pytest.raises(InvalidInput, match="users"):
+        FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=1.0)
+
+
+def test_federated_admm_hands_out_both_points():
+    """z is the proximal point of z^: with an l1 term the two differ, and z has the zeros."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 4)), np.sign(rng.normal(size=40))
+    plan = FederatedADMM(
+        GLM(l1=0.3), users=4, steps=30, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=0.0
+    )
+    outputs = plan.run(Shards(X, y, np.arange(5) * 10), rng).outputs
+    prox = np.sign(outputs["mean"]) * np.maximum(np.abs(outputs["mean"]) - 0.3, 0.0)
+    np.testing.assert_allclose(outputs["coef"], prox, atol=1e-12)
+    assert np.abs(outputs["mean"]).max() > 0
+
+
+@pytest.mark.parametrize("clip_norm", [0.25, 3.0])
+def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip_norm):
+    """A client's row is a difference of two moves of at most the clip, and its noise is the same for all."""
+    options = {
+        "users": 6,
+        "steps": 4,
+        "sample_rate": 1.0,
+        "gamma": 1.0,
+        "clip_norm": clip_norm,
+        "noise_std": 2.0,
+    }
+    grid = FederatedADMM(GLM(dim=3), protocol="masked", network=sv.graphs.ring(6), **options).grid
+    told = mask_grid(bound=2 * clip_norm, sensitivity=4 * clip_norm, noise_std=[2.0] * 6, dim=3, steps=4)
+    assert grid == told
+    assert 2 * clip_norm <= grid.bound * grid.step <= 2 * clip_norm + 2 * grid.step
+
+
+@pytest.mark.parametrize("secure_sum", [True, False])
+def test_a_server_that_sees_rows_one_by_one_promises_no_central_number(secure_sum):
+    plan = FederatedADMM(
+        GLM(),
+        users=6,
+        steps=4,
+        sample_rate=0.5,
+        gamma=1.0,
+        clip_norm=1.0,
+        noise_std=2.0,
+        secure_sum=secure_sum,
+    )
+    kinds = [found.adversary.kind for found in plan.guarantees()]
+    assert kinds == (["local", "central"] if secure_sum else ["local"])
+    assert absorbed(
+        np.zeros(1), plan.schedule(0).apply(np.full((6, 1), 6.0))[0], plan.relaxation
+    ).tolist() == [3.0]
+
+
+def admm(**more):
+    options = {
+        "users": 6, "steps": 12, "sample_rate": 1.0, "gamma": 1.0, "clip_norm": 1.0, "noise_std": 6.0
+    } | more  # fmt: skip
+    return FederatedADMM(GLM("squared", dim=3), **options)
+
+
+def test_masked_admm_learns_what_it_learns_with_a_server():
+    data = unequal_shards([5] * 6)
+    for rate in (1.0, 0.5):
+        masked, server = admm(network="ring:6", sample_rate=rate), admm(sample_rate=rate)
+        a, b = (plan.run(data, np.random.default_rng(3)).outputs["coef"] for plan in (masked, server))
+        # rounded once per row and step, and steps add up
+        assert np.abs(a - b).max() <= 12 * masked.grid.step
+        assert np.abs(a).max() > 0.05
+
+
+def test_masked_admm_is_accounted_by_the_clients_still_joined_by_keys():
+    def steps_of(epsilon_mu):  # twelve Gaussian steps of sensitivity 4C
+        return gaussian_epsilon(np.sqrt(12) * 4.0 / (6.0 * np.sqrt(epsilon_mu)), 1e-5)
+
+    masked = admm(protocol="masked:tolerate=2", network="ring:6")
+    assert masked.privacy("outsider").epsilon(1e-5) == pytest.approx(steps_of(6), rel=1e-6)
+    assert masked.epsilon(1e-5, "network") == pytest.approx(steps_of(5), rel=1e-6)
+    assert str(masked.privacy().adversary) == "any 2 nodes together"
+    assert masked.epsilon(1e-5) == pytest.approx(steps_of(4), rel=1e-6)
+    assert masked.privacy().assumptions[0] == "X25519, AES-256 and HMAC hold"
+    # members 0 and 3 cut a circle of partners in halves; a server's assumed sum knows no such thing
+    cut = admm(protocol=Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6), tolerate=None))
+    assert cut.epsilon(1e-5, "colluders", colluders=[0, 3]) == pytest.approx(steps_of(2), rel=1e-6)
+    assert admm().epsilon(1e-5, "colluders", colluders=[0, 3]) == pytest.approx(steps_of(4), rel=1e-6)
+    assert cut.epsilon(1e-5, "colluders", colluders=[0, 2]) == pytest.approx(masked.epsilon(1e-5, "local"))
+
+
+def test_masked_admm_sends_integers_of_the_grid_to_others():
+    plan, sent = admm(network="ring:6"), []
+
+    class Watching(Masked):
+        def apply(self, rows, noise=None, step=0):
+            sent.append(np.asarray(rows))
+            return super().apply(rows, noise, step)
+
+    object.__setattr__(plan, "protocol", Watching(sv.graphs.ring(6), grid_step=plan.grid.step))
+    plan.run(unequal_shards([5] * 6), ProtectiveNoise())
+    rows = np.concatenate(sent) / plan.grid.step
+    assert (rows == np.rint(rows)).all()
+    assert np.std(rows * plan.grid.step) == pytest.approx(6.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"protocol": "masked"}, "needs a network"),
+        ({"protocol": "tree", "network": "ring:6"}, "masked or a server, not over tree"),
+        ({"protocol": sv.protocols.Tree(sv.graphs.ring(6))}, "masked or a server, got Tree"),
+        ({"network": "ring:5"}, "5 nodes, the plan 6 users"),
+        ({"network": "ring:6", "secure_sum": False}, "masks are a secure sum"),
+    ],
+)
+def test_masked_admm_refuses_what_it_cannot_do(more, words):
+    with pytest.raises(InvalidInput, match=words):
+        admm(**more)
+
+
+class Spy:
+    """Adds nothing and keeps what would have been noised, with the std."""
+
+    protective = False
+
+    def __init__(self):
+        self.seen = []
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        if stream == 0:
+            self.seen.append((np.array(values), std))
+        return np.array(values)
+
+    def slack(self, dim, std=1.0):
+        return 0.0
+
+
+def test_influence_of_a_client_on_each_message():
+    X, y = admm_problem(5, n=12, p=2)
+    parts = np.array_split(np.arange(12), 4)
+    other = X.copy()
+    other[parts[2]] = [[1e6, -3], [0, 1e200], [5, 5]]
+    plan = FederatedADMM(GLM("logistic", l2=0.1), 4, 6, 1.0, 2.0, 0.3, 1.5, secure_sum=False)
+    seen = []
+    for D in (X, other):
+        spy = Spy()
+        # user 2 alone is changed; its first message is formed at the same public z and u
+        plan.run(Shards.from_parts(D, y, parts), spy)
+        seen.append(spy.seen[0])
+    change = np.linalg.norm(seen[0][0] - seen[1][0], axis=1)
+    assert change[[0, 1, 3]].max() == 0
+    assert change[2] / seen[0][1].max() <= plan.privacy("local", participations=1).mu * (1 + 1e-12)
+
+
+def test_results_do_not_name_participants():
+    """The central statement needs it hidden."""
+    X, y = admm_problem(7, n=4, p=2)
+    shards = Shards.from_parts(X, y, np.arange(4)[:, None])
+    plan = FederatedADMM(GLM("squared"), 4, 5, 0.5, 1.0, 1.0, 1.0)
+    assert set(plan.run(shards, np.random.default_rng(0)).outputs) == {"rows", "coef", "mean"}
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_federated_admm_equals_its_twin(secure):
+    X, y = admm_problem(9, n=6, p=3)
+    shards = Shards.from_parts(X, y, np.arange(6)[:, None])
+    plan = FederatedADMM(GLM(l1=0.02, l2=0.1), 6, 15, 0.6, 0.8, 0.3, 0.2, 0.4, secure_sum=secure)
+    found = plan.run(shards, np.random.default_rng(3)).outputs
+    random = RunRandomness.from_rng(np.random.default_rng(3))
+    u, zh = np.zeros((6, 3)), np.zeros(3)
+    for k in range(15):
+        z = plan.objective.regularizer.prox(zh, 0.8)
+        part = random.draws(0, k).random(6) < 0.6
+        eta = random.noise.perturb(np.zeros((6, 3)), agents=range(6), step=k, std=0.2)
+        moves = np.array([prox_logistic(2 * z - u[i], X[i], y[i], 0.8) - z for i in range(6)])
+        rows = 2 * clip_rows(moves, 0.3) * part[:, None]
+        sent = rows + (eta if secure else eta * part[:, None])
+        u = u + 0.4 * (rows if secure else sent)
+        zh = zh + 0.4 * sent.mean(axis=0)
+    assert np.allclose(found["mean"], zh, atol=1e-12)
+    assert np.allclose(found["rows"], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)
+
+
+def test_hosted_clients_equal_the_stacked_run():
+    X, y = admm_problem(9, n=12, p=3)
+    shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
+    plan = FederatedADMM(GLM(l1=0.02), 6, 8, 0.6, 0.8, 0.3, 0.2)
+    random, start = RunRandomness.from_rng(np.random.default_rng(3)), np.zeros((6, 3))
+    algorithms = [plan.algorithm(plan.source(shards.subset([v]), [v], random), start[[v]]) for v in range(6)]
+    states = [algorithm.init() for algorithm in algorithms]
+    for k in range(8):
+        sent = np.concatenate([t.message(s, k) for t, s in zip(algorithms, states, strict=True)])
+        got = plan.schedule(k).apply(sent)
+        states = [t.update(s, got[[v]], k) for v, (t, s) in enumerate(zip(algorithms, states, strict=True))]
+    rows = np.concatenate([t.output(s) for t, s in zip(algorithms, states, strict=True)])
+    assert (rows == plan.run(shards, np.random.default_rng(3)).outputs["rows"]).all()
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_unseen_participation_in_the_state_does_not_undo_amplification(swap):
+    """Two rounds; the second message turns with the unseen first draw, as a client's dual would.
+
+    The hockey-stick divergence of the stateful pair is computed on a grid and must stay below that of two
+    independent sampled rounds, whichever way the state is used.
+    """
+    q, sigma = 0.3, 0.8
+    grid = np.linspace(-9, 9, 1201)
+    x, y = grid[:, None], grid[None]
+    cell = (grid[1] - grid[0]) ** 2
+
+    def normal(at, mean):
+        return np.exp(-((at - mean) ** 2) / (2 * sigma**2)) / (sigma * np.sqrt(2 * np.pi))
+
+    def joint(first, second):
+        """First and second message, the latter a function of whether the first was sent."""
+        sent = q * normal(x, first) * ((1 - q) * normal(y, 0) + q * normal(y, second(1)))
+        held = (1 - q) * normal(x, 0) * ((1 - q) * normal(y, 0) + q * normal(y, second(0)))
+        return sent + held
+
+    def delta(one, two, epsilon):
+        return float(np.maximum(one - np.exp(epsilon) * two, 0).sum() * cell)
+
+    plain = joint(1, lambda b: 1), joint(-1, lambda b: -1)
+    turned = [
+        (joint(1, lambda b: 2 * b - 1), joint(-1, lambda b: 1 - 2 * b)),
+        (joint(1, lambda b: 1 - 2 * b), joint(-1, lambda b: 2 * b - 1)),
+        (joint(1, lambda b: b), joint(-1, lambda b: -1)),
+        (joint(1, lambda b: 1), joint(-1, lambda b: 1 - 2 * b)),
+    ]
+    for epsilon in (0.0, 0.3, 1.0, 2.0):
+        bound = delta(*(plain[::-1] if swap else plain), epsilon)
+        for pair in turned:
+            assert delta(*(pair[::-1] if swap else pair), epsilon) <= bound + 1e-9

@@ -1,0 +1,326 @@
+"""Plans of noisy gradients: statements, budgets, runs that resume, refused options."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, SCHEDULES, N, blobs, net, shards
+
+import sottovoce as sv
+from sottovoce.algorithms import (
+    DPDSGD,
+    DPDSGT,
+    ConsensusSGD,
+    DPDiNNO,
+    GradientPlan,
+    MuffliatoSGD,
+    Optimizer,
+    RandomWalkSGD,
+)
+from sottovoce.algorithms.gradient_plan import noise_multipliers
+from sottovoce.data import Shards
+from sottovoce.data.agent_tensors import AgentData
+from sottovoce.errors import BudgetInfeasible, ConfigError, DataError, InvalidInput, NotAGuarantee
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise
+from sottovoce.objectives import GLM
+
+NETS = {
+    "dsgd": lambda o, **k: DPDSGD(o, network=FOUR, **k),
+    "dsgt": lambda o, **k: DPDSGT(o, network=FOUR, **k),
+    "dinno": lambda o, **k: DPDiNNO(o, network=FOUR, **k),
+    "consensus": lambda o, **k: ConsensusSGD(o, network=FOUR, **k),
+    "exchange": lambda o, **k: ConsensusSGD(o, "exchange", network=FOUR, **k),
+    "muffliato": lambda o, **k: MuffliatoSGD(o, "chebyshev:2", network=FOUR, **k),
+}
+
+
+def test_labels_say_what_is_a_guarantee():
+    plan = MuffliatoSGD(GLM(), SCHEDULES["gossip"](), **COMMON)
+    asked = {"observer": 0, "user": 4}
+    assert plan.privacy("pairwise", **asked).label == "ldp"
+    linear = plan.privacy("pairwise", **asked, label="conditional")
+    assert linear.mu <= plan.privacy("local").mu
+    with pytest.raises(NotAGuarantee):
+        linear.require(1e6, DELTA)
+    with pytest.raises(NotAGuarantee):
+        plan.privacy("pairwise", **asked, label="conditional").require(1e6, DELTA)
+
+
+def test_one_multiplier_has_one_privacy_cost():
+    """noise_multiplier 4, one user-level release: the same epsilon in averaging and in training."""
+    averaging = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
+    assert averaging.noise_multiplier == 4.0
+    training = ConsensusSGD(
+        GLM(), "exchange", network=FOUR, **{**COMMON, "steps": 1, "noise_multiplier": 4.0}
+    )
+    want = 1.993091  # mu = 2/4 at delta 1e-5
+    assert averaging.epsilon(DELTA, "local") == pytest.approx(want, abs=1e-6)
+    assert training.epsilon(DELTA, "local") == pytest.approx(want, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rate", "multipliers"),
+    [
+        (1 / 22, (15.78, 8.359, 1.296, 0.4834)),
+        (1 / 24, (14.375, 7.656, 1.218, 0.4686)),
+        (1 / 27, (12.81, 6.797, 1.125, 0.4499)),
+    ],
+)
+def test_noise_multipliers_of_bayrooti2023(rate, multipliers):
+    from sottovoce.accounting.calibration import calibrate
+    from sottovoce.privacy import Curve
+
+    for epsilon, printed in zip((0.5, 1, 10, 100), multipliers, strict=True):
+        z = calibrate(
+            lambda z: Curve.sampled_gaussian(rate, z, 2000, method="rdp"), epsilon, DELTA, tolerance=1e-3
+        )
+        assert abs(z / printed - 1) < 0.01, (epsilon, z, printed)
+        assert Curve.sampled_gaussian(rate, z, 2000).epsilon(DELTA) < epsilon
+
+
+def test_every_agent_gets_the_least_noise_that_meets_its_budget():
+    plan = DPDSGD.for_budget(
+        net(),
+        FOUR,
+        steps=10,
+        sizes=[300, 300, 300, 900],
+        batch_size=50,
+        epsilon=2.0,
+        delta=DELTA,
+        view="local",
+    )
+    each = [plan.privacy("local", user=i).epsilon(DELTA) for i in range(4)]
+    assert max(each) <= 2.0
+    assert min(each) > 1.99
+    assert len(set(plan.noise_multiplier)) == 2
+
+
+@pytest.mark.parametrize("view", ["local", "network", "central"])
+def test_a_budget_is_spent_against_the_adversary_it_names(view):
+    """The whole of it: a plan made for one view does not spend the number of another."""
+    plan = ConsensusSGD.for_budget(
+        GLM(), RING, steps=6, clip_norm=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA, view=view
+    )
+    assert 1.99 < plan.epsilon(DELTA, view) <= 2.0
+    default = ConsensusSGD.for_budget(
+        GLM(), RING, steps=6, clip_norm=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA
+    )
+    assert 1.99 < default.epsilon(DELTA, "network") <= 2.0
+
+
+def test_statements_name_adjacency_view_and_places():
+    plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
+    algorithm = plan.privacy("local").statement(DELTA)
+    for word in ("one record is added or removed", "Poisson", "public, not protected"):
+        assert word in algorithm
+    for adjacency, empty in (("add-remove", True), ("replace-one", False)):
+        options = {"steps": 2, "sizes": [20] * 4, "noise_multiplier": 1.0, "adjacency": adjacency}
+        plan = ConsensusSGD(net(), sv.graphs.complete(4), **options)
+        for found in (
+            plan.privacy("local"),
+            plan.privacy("pairwise", observer=0, user=1),
+            plan.privacy("network"),
+        ):
+            assert any("public, not protected" in line for line in found.assumptions) is empty
+            counts_public = ("how many records each member has is public", "the number of records is public")
+            assert any(line.startswith(counts_public) for line in found.assumptions)
+    assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_runs_reproduce_resume_and_learn(name, tmp_path):
+    objective, data = net(), blobs(each=120)
+    plan = NETS[name](
+        objective, sizes=data.sizes, steps=12, batch_size=60, learning_rate=0.2, noise_multiplier=0.2
+    )
+    whole = plan.run(data, np.random.default_rng(3)).outputs["rows"]
+    assert whole.tobytes() == plan.run(data, np.random.default_rng(3)).outputs["rows"].tobytes()
+
+    def stop(step, entry):
+        if step == 8:
+            raise Stop
+
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        plan.run(data, np.random.default_rng(3), on_step=stop, checkpoint=folder, every=4)
+    resumed = plan.run(data, np.random.default_rng(3), checkpoint=folder, every=4)
+    assert resumed.outputs["rows"].tobytes() == whole.tobytes()
+    assert resumed.history[0]["step"] == 8
+    assert resumed.metrics["accuracy"] > 60
+
+
+@pytest.mark.parametrize("protocol", ["gossip:3", "exchange", "tree:kind=uniform"])
+def test_a_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp_path):
+    cls = MuffliatoSGD if protocol.startswith("gossip") else ConsensusSGD
+    plan, data, folder = cls(GLM(), protocol, network=RING, **COMMON), shards(), tmp_path / "run"
+    whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
+    seen = []
+
+    def stop_later(rows):
+        seen.append(1)
+        if len(seen) == 4:
+            raise Stop
+        return {}
+
+    with pytest.raises(Stop):
+        plan.run(data, np.random.default_rng(2), checkpoint=folder, evaluate=stop_later)
+    assert (plan.run(data, np.random.default_rng(2), checkpoint=folder).outputs["rows"] == whole).all()
+    with pytest.raises(ConfigError, match="another plan"):
+        plan.run(data, np.random.default_rng(3), checkpoint=folder)
+    with pytest.raises(ConfigError, match="another plan"):
+        plan.with_noise(3.0).run(data, np.random.default_rng(2), checkpoint=folder)
+
+
+def test_a_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
+    data, folder = blobs(), tmp_path / "run"
+    plan = DPDSGD(net(), FOUR, steps=4, sizes=data.sizes, batch_size=10, noise_multiplier=1.0)
+    plan.run(data, ProtectiveNoise(), checkpoint=folder, every=2)
+    algorithm = (folder / "current.json").read_text()
+    assert '"seeds": null' in algorithm
+    for file in folder.glob("*.npz"):
+        with np.load(file, allow_pickle=False) as stored:
+            assert all(stored[name].dtype != object for name in stored.files)
+
+
+def test_protective_noise_lowers_the_clip_and_differs_every_time():
+    objective, data = net(), blobs()
+    plan = DPDSGD(objective, FOUR, steps=3, sizes=data.sizes, noise_multiplier=1.0)
+    one, two = (plan.run(data, ProtectiveNoise(), start=objective.start()[0]) for _ in range(2))
+    assert one.outputs["rows"].tobytes() != two.outputs["rows"].tobytes()
+    assert one.provenance["noise"] == "protective"
+    source = plan.source(data, range(4), RunRandomness.from_rng(ProtectiveNoise()))
+    assert source.inner_clip < 1.0 == objective.clip_norm
+    linear = ConsensusSGD(GLM(), RING, **COMMON)
+    once, again = (linear.run(shards(), ProtectiveNoise()).outputs["coef"] for _ in range(2))
+    assert (once != again).any()
+
+
+def test_bad_plans_are_refused_with_one_sentence():
+    def refused(error, match, make):
+        with pytest.raises(error, match=match) as caught:
+            make()
+        assert str(caught.value).replace("...", "").count(". ") == 0
+
+    record = {k: v for k, v in COMMON.items() if k != "adjacency"}
+    refused(
+        InvalidInput,
+        "Tree or an Exchange",
+        lambda: ConsensusSGD(GLM(), sv.protocols.Gossip(RING, 2), **COMMON),
+    )
+    refused(
+        InvalidInput,
+        "runs over tree or exchange",
+        lambda: ConsensusSGD(GLM(), "gossip:2", network=RING, **COMMON),
+    )
+    refused(InvalidInput, "l2 only", lambda: MuffliatoSGD(GLM(l1=0.1), RING, **COMMON))
+    refused(
+        InvalidInput, "2 protocols for 6 steps",
+        lambda: MuffliatoSGD(GLM(), [sv.protocols.Gossip(RING, 2)] * 2, **COMMON),
+    )  # fmt: skip
+    refused(InvalidInput, "divisor is public", lambda: DPDSGD(GLM(), RING, **record))
+    refused(InvalidInput, "needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user"))
+    refused(
+        InvalidInput,
+        "clip_norm must be positive",
+        lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": 0.0}),
+    )
+    refused(
+        InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": math.inf})
+    )
+    refused(InvalidInput, "adjacency of dp-dsgd", lambda: DPDSGD(GLM(), RING, **{**COMMON, "adjacency": "x"}))
+    refused(InvalidInput, "needs a network", lambda: DPDSGD(GLM(), **COMMON))
+    refused(
+        DataError, "agent 1 holds 30 records, fewer than batch_size 50",
+        lambda: DPDSGD(net(), FOUR, steps=10, sizes=[500, 30, 500, 500], batch_size=50),
+    )  # fmt: skip
+    refused(InvalidInput, "8 nodes, but sizes are given for 4", lambda: DPDSGD(net(), RING, sizes=[500] * 4))
+    refused(
+        InvalidInput, "plain steps",
+        lambda: DPDSGT(net(), FOUR, sizes=[500] * 4, optimizer=Optimizer("adam")),
+    )  # fmt: skip
+    refused(
+        InvalidInput, "no noise while others do",
+        lambda: DPDSGD(net(), FOUR, sizes=[500] * 4, noise_multiplier=(1.0, 0.0, 1.0, 1.0)),
+    )  # fmt: skip
+    refused(
+        BudgetInfeasible, "take fewer steps",
+        lambda: DPDSGD.for_budget(
+            net(), FOUR, steps=10, sizes=[500] * 4, epsilon=1e-13, delta=1e-30, accounting="rdp"
+        ),
+    )  # fmt: skip
+    refused(
+        InvalidInput, "the data have 4 users",
+        lambda: ConsensusSGD(GLM(), RING, **COMMON).run(shards(n=4), np.random.default_rng(0)),
+    )  # fmt: skip
+    data = shards()
+    broken = Shards(data.X * np.nan, data.y, data.offsets)
+    refused(
+        DataError, "NaN", lambda: ConsensusSGD(GLM(), RING, **COMMON).run(broken, np.random.default_rng(0))
+    )
+    refused(
+        DataError, "make the plan for these data",
+        lambda: DPDSGD(net(), FOUR, steps=2, sizes=[500] * 4).run(blobs(), np.random.default_rng(0)),
+    )  # fmt: skip
+    refused(InvalidInput, "known without data", lambda: DPDSGD(GLM(), RING, **COMMON).width)
+    refused(
+        DataError,
+        "label 3, but the classes are 0 to 2",
+        lambda: AgentData(np.zeros((2, 5)), [0, 3], [[0], [1]], classes=3),
+    )
+    refused(DataError, "two agents", lambda: AgentData(np.zeros((2, 5)), [0, 1], [[0], [0]]))
+
+
+def test_a_network_may_be_a_name_or_a_networkx_graph():
+    import networkx as nx
+
+    by_name = ConsensusSGD(GLM(), network="ring:8", **COMMON)
+    by_graph = ConsensusSGD(GLM(), nx.cycle_graph(8), **COMMON)
+    assert by_name.n == by_graph.n == 8
+    assert by_name.schedule(2).parents.tolist() == by_graph.schedule(2).parents.tolist()
+
+
+@pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
+def test_a_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
+    with pytest.raises(InvalidInput, match="takes l2 only"):
+        ConsensusSGD(GLM(**term), "tree", network="ring:3", steps=1, clip_norm=1.0, adjacency="user")
+
+
+def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
+    """Rows (0, 2) and (4, 2) have the mean (2, 2): squares 4, 0, 4, 0."""
+    silent = SimpleNamespace(objective=SimpleNamespace(metrics=lambda rows, data: {"loss": 3.0}))
+    found = GradientPlan.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
+    assert found == {"disagreement": 2.0, "loss": 3.0}
+
+
+def plan(**options):
+    given = {
+        "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip_norm": 1.0,
+        "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options,
+    }  # fmt: skip
+    return ConsensusSGD(GLM(dim=2), **given)
+
+
+def test_sizes_are_kept_as_whole_numbers_whatever_holds_them():
+    """Plans are compared, hashed and written to files."""
+    for given in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
+        made = plan(sizes=given)
+        assert made.sizes == (10, 20, 30, 60)
+        assert {type(size) for size in made.sizes} == {int}
+
+
+def test_a_member_the_token_never_visits_gets_the_noise_of_the_others():
+    walk = RandomWalkSGD.for_budget(
+        GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip_norm=1.0, adjacency="user",
+        epsilon=2.0, delta=1e-5, view="local",
+    )  # fmt: skip
+    noises = noise_multipliers(walk)
+    assert not walk.releases(3)
+    assert noises[3] == max(noises) == noises[1]  # visited twice
+    assert noises[0] == noises[2] < noises[1]
+    assert walk.epsilon(1e-5, "local") == pytest.approx(2.0, rel=1e-3)

@@ -1,0 +1,91 @@
+"""Muffliato-SGD: schedules, fresh noise by name, convergence."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import COMMON, RING, SCHEDULES, N, P, shards
+
+import sottovoce as sv
+from sottovoce.algorithms import MuffliatoSGD
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.objectives import GLM
+
+
+@pytest.mark.parametrize(
+    ("options", "divisor"),
+    [
+        ({"adjacency": "user"}, 1.0),
+        ({"adjacency": "user", "sizes": [10, 20, 30, 60], "batch_size": 5}, 1.0),
+        ({"sizes": [10, 20, 30, 60]}, 10.0),
+        ({"sizes": [10, 20, 30, 60], "sample_rate": 0.5}, 5.0),
+        ({"sizes": [10, 20, 30, 60], "batch_size": 5}, 5.0),
+    ],
+)
+def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, divisor):
+    """fresh x rate x multiplier x clip over what a gradient is divided by, in every step."""
+    plan = MuffliatoSGD(
+        GLM(),
+        "refreshed:2:fresh=1.5",
+        network=sv.graphs.ring(4),
+        steps=3,
+        clip_norm=0.5,
+        noise_multiplier=4.0,
+        learning_rate=(0.4, 0.1),
+        **options,
+    )
+    stds = [plan.schedule(k).tau for k in range(3)]
+    assert stds == pytest.approx([1.5 * rate * 4.0 * 0.5 / divisor for rate in (0.4, 0.2, 0.1)])
+    assert plan.schedule(1) is plan.schedule(1)
+    assert plan.with_noise(0.0).schedule(1).tau == 1.5  # nothing to be in proportion to
+
+
+def test_fresh_noise_by_name_follows_the_loudest_row():
+    """Half of the largest noise of a row: rate 0.2, clip 2, batch 4."""
+
+    def fresh(noise, **options):
+        plan = MuffliatoSGD(
+            GLM(dim=2), "refreshed:2:fresh=0.5", network="ring:4", steps=2, clip_norm=2.0, learning_rate=0.2,
+            noise_multiplier=noise, **options,
+        )  # fmt: skip
+        return plan.schedule(0).tau
+
+    batches = {"batch_size": 4, "sample_rate": 0.5}
+    assert fresh(3.0, **batches) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
+    assert fresh((1.0, 3.0, 2.0, 1.0), **batches) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
+    assert fresh((1.0, 3.0, 2.0, 1.0), adjacency="user") == pytest.approx(0.5 * 0.2 * 3 * 2)
+    assert fresh(3.0, sizes=[9, 5, 7, 8]) == pytest.approx(0.5 * 0.2 * 3 * 2 / 5)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_muffliato_takes_every_schedule_and_keeps_the_mean(name):
+    plan = MuffliatoSGD(GLM("logistic", l2=0.1), SCHEDULES[name](), **COMMON)
+    random = RunRandomness(SimulatedNoise(0), 1, 2)
+    source = plan.source(shards(), range(N), random)
+    algorithm = plan.algorithm(source, np.zeros((N, P)))
+    state = algorithm.init()
+    for k in range(3):
+        sent = algorithm.message(state, k)
+        got = plan.schedule(k).apply(sent, noise=random.noise, step=k)
+        if name != "refreshed":
+            assert np.allclose(got.mean(axis=0), sent.mean(axis=0), atol=1e-13)
+        state = algorithm.update(state, got, k)
+    assert plan.privacy("local").label == "ldp"
+    assert plan.privacy("pairwise", observer=0, user=4).valid
+
+
+def test_one_step_is_averaging_and_exact():
+    plan = MuffliatoSGD(GLM(), sv.protocols.Gossip(sv.graphs.path(3), 2), **{**COMMON, "steps": 1})
+    pair = plan.privacy("pairwise", observer=2, user=0)
+    assert pair.label == "exact"
+    assert pair.mu == pytest.approx(1.0)  # own noise known: all of the local loss
+
+
+def test_without_noise_muffliato_converges_to_the_minimizer():
+    data, model = shards(records=8), GLM("logistic", l2=0.1)
+    plan = MuffliatoSGD(
+        model, sv.protocols.Chebyshev(RING, 12), 300, 0.8, clip_norm=math.inf, adjacency="user"
+    )
+    rows = plan.run(data, np.random.default_rng(0)).outputs["rows"]
+    assert np.allclose(rows, model.minimize(data.X, data.y), atol=2e-3)

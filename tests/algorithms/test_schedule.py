@@ -1,0 +1,60 @@
+"""Schedules: drawn once, remembered, stationary or not."""
+
+import numpy as np
+from tests.algorithms.toys import COMMON, RING, shards
+
+import sottovoce as sv
+from sottovoce.algorithms import ConsensusSGD
+from sottovoce.algorithms.schedule import Schedule
+from sottovoce.objectives import GLM
+
+
+def test_a_run_drops_the_trees_it_draws_and_keeps_those_that_were_accounted():
+    """A small thing kept for every step pins the memory of the rows around it."""
+    fresh, asked = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
+    before = [asked.schedule(k) for k in range(asked.steps)]
+    drawn = fresh.schedule.in_order()
+    for k in range(fresh.steps):
+        assert drawn(k) is drawn(k)
+    assert list(fresh.schedule._drawn) == [
+        0,
+        fresh.steps - 1,
+    ]  # every plan looks at the first when it is made
+    rows = [plan.run(shards(), np.random.default_rng(1)).outputs["rows"] for plan in (fresh, asked)]
+    assert (rows[0] == rows[1]).all()
+    assert all(asked.schedule(k) is kept for k, kept in enumerate(before))
+    assert [fresh.schedule(k).parents.tolist() for k in range(fresh.steps)] == [
+        kept.parents.tolist() for kept in before
+    ]  # what was dropped comes back as it was
+
+
+def test_a_schedule_that_draws_is_drawn_once():
+    """What is priced is what runs: a function that draws gives the same protocol when asked again."""
+    rng = np.random.default_rng(0)
+    plan = ConsensusSGD(GLM(), lambda k: sv.protocols.Tree(RING, kind="uniform", rng=rng), **COMMON)
+    asked = [plan.privacy("network").mu for _ in range(3)]
+    assert len(set(asked)) == 1
+    assert plan.with_noise(5.0).schedule(3) is plan.schedule(3)  # calibration prices the same trees
+    plan.run(shards(), np.random.default_rng(1))
+    assert plan.privacy("network").mu == asked[0]
+    again = ConsensusSGD(GLM(), RING, **COMMON)
+    assert [again.schedule(k).parents.tolist() for k in range(4)] == [
+        ConsensusSGD(GLM(), RING, **COMMON).schedule(k).parents.tolist() for k in range(4)
+    ]
+
+
+def test_a_schedule_given_as_a_function_is_stationary_for_one_step_only():
+    exchange = sv.protocols.HypercubeExchange(2)
+    schedules = [Schedule(lambda k: exchange, steps) for steps in (1, 2, 3)]
+    assert [schedule.is_stationary for schedule in schedules] == [True, False, False]
+
+
+def test_a_tree_drawn_for_every_step_is_no_steady_protocol():
+    def made(protocol, steps):
+        return ConsensusSGD(
+            GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip_norm=1.0, sizes=[5] * 4
+        )
+
+    assert [made("tree:kind=uniform", steps).is_stationary for steps in (1, 2, 3)] == [True, False, False]
+    assert [made("tree", steps).is_stationary for steps in (1, 2)] == [True, True]
+    assert made(sv.protocols.HypercubeExchange(4), 2).is_stationary

@@ -1,0 +1,77 @@
+"""Private ADMM carried by a token."""
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import admm_problem
+
+import sottovoce as sv
+from sottovoce.algorithms import TokenADMM
+from sottovoce.data import Shards
+from sottovoce.errors import InvalidInput
+from sottovoce.noise import samplers
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM, clip_rows
+from sottovoce.runners.in_process import run_stacked
+
+from .proximal import prox_logistic
+
+
+def test_a_token_goes_between_two_users_at_least():
+    options = {"steps": 4, "gamma": 1.0, "clip_norm": 1.0, "noise_std": 1.0}
+    assert TokenADMM(GLM(), users=2, **options).users == 2
+    with pytest.raises(InvalidInput, match="users"):
+        TokenADMM(GLM(), users=1, **options)
+
+
+@pytest.mark.parametrize("noise", ["simulated", "protective"])
+def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
+    from sottovoce.mechanisms import random_walk
+
+    monkeypatch.setattr(random_walk, "_NUMBERS", 3 * (16 if noise == "simulated" else 64))
+    X, y = admm_problem(9, n=12, p=3)
+    shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
+    plan = TokenADMM(GLM(l1=0.02, box=0.3), 6, 60, 0.8, 0.3, 0.2, 0.4, cap=7)
+    random = RunRandomness.from_rng(np.random.default_rng(3))
+    if noise == "protective":
+        random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
+    algorithm = plan.algorithm(plan.source(shards, range(6), random), np.zeros((6, 3)))
+    begin = algorithm.init()
+    steps = run_stacked(algorithm._replace(block=None), plan.schedule, 60, state=begin)
+    block = run_stacked(algorithm, plan.schedule, 60, state=begin, every=7)
+    for one, other in zip(steps.own, block.own, strict=True):
+        assert np.allclose(one, other, rtol=0, atol=1e-12)
+    assert (begin.own.u == 0).all()
+    assert (begin.own.counts == 0).all()
+    if noise == "protective":  # every number that leaves is on the grid of the noise
+        grid = samplers.grid_step(0.2)
+        whole = block.own.u / (0.4 * grid)
+        assert np.abs(whole - np.rint(whole)).max() < 1e-4
+
+
+def test_the_token_equals_its_twin():
+    X, y = admm_problem(9, n=6, p=3)
+    shards = Shards.from_parts(X, y, np.arange(6)[:, None])
+    plan = TokenADMM(GLM(l1=0.02, l2=0.1), 6, 40, 0.8, 0.3, 0.2, 0.4, cap=4)
+    found = plan.run(shards, np.random.default_rng(3)).outputs
+    random = RunRandomness.from_rng(np.random.default_rng(3))
+    chunk = (1 << 17) // 3
+    noise = 0.2 * random.draws(1, 0, 0).standard_normal((chunk, 3))
+    holders = (random.draws(0, 0, 0).random(chunk)[:40] * 6).astype(int)
+    u, zh, held = np.zeros((6, 3)), np.zeros(3), np.zeros(6, int)
+    for k, i in enumerate(holders):
+        z = plan.objective.regularizer.prox(zh, 0.8)
+        move = clip_rows((prox_logistic(2 * z - u[i], X[i], y[i], 0.8) - z)[None], 0.3)[0] * (held[i] < 4)
+        held[i] += 1
+        u[i] += 0.4 * (2 * move + noise[k])
+        zh = zh + 0.4 * (2 * move + noise[k]) / 6
+    assert np.allclose(found["mean"], zh, atol=1e-12)
+    assert (found["contributions"] == held).all()
+
+
+def test_the_cap_stops_contributions():
+    X, y = admm_problem(7, n=4, p=2)
+    shards = Shards.from_parts(X, y, np.arange(4)[:, None])
+    plan = TokenADMM(GLM("squared"), 4, 40, 1.0, 1.0, 0.0, cap=1)
+    assert plan.run(shards, np.random.default_rng(0)).outputs["contributions"].sum() == 40
+    once = TokenADMM(GLM("squared"), 4, 400, 1.0, 1.0, 0.0, cap=1).run(shards, np.random.default_rng(0))
+    assert np.abs(once.outputs["mean"]).max() <= 1.0  # four contributions of at most C, over n; none after

@@ -1,0 +1,113 @@
+"""The mechanisms of private ADMM."""
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import admm_problem
+
+import sottovoce as sv
+from sottovoce.algorithms import CentralADMM, FederatedADMM, TokenADMM
+from sottovoce.data import Shards
+from sottovoce.errors import ReleaseMismatch
+from sottovoce.mechanisms.admm_kernels import client_move
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM
+
+
+@pytest.mark.parametrize("bad", [1e300, np.nan, np.inf, -1e38])
+def test_a_move_is_never_longer_than_the_clip(bad):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(3, 2))
+    X[1, 0] = bad
+    for kind in range(3):
+        for m in (1, 3):
+            move = client_move(
+                kind, 1.0, X[1 : 1 + m], np.ones(3)[:m], rng.normal(size=2), np.ones(2), 0.5, 0.7
+            )
+            assert np.isfinite(move).all()
+            assert np.linalg.norm(move) <= 0.7 * (1 + 1e-12)
+
+
+def test_a_mechanism_that_draws_otherwise_than_announced_stops():
+    from sottovoce.mechanisms.admm import ClientProxMechanism, RecordProxMechanism, TokenProxMechanism
+
+    X, y = admm_problem(9, n=6, p=3)
+    shards = Shards.from_parts(X, y, np.arange(6)[:, None])
+    random = RunRandomness.from_rng(np.random.default_rng(3))
+    fed = FederatedADMM(GLM(), 6, 5, 1.0, 0.8, 0.3, 0.2)
+    for clip_norm, std, step in ((0.3, 0.2, 4), (0.4, 0.2, 4), (0.3, 0.1, 4), (0.3, 0.2, 5)):
+        mechanism = ClientProxMechanism(
+            objective=GLM(),
+            data=shards,
+            agents=range(6),
+            users=6,
+            random=random,
+            gamma=0.8,
+            clip_norm=clip_norm,
+            noise_std=std,
+            sample_rate=1.0,
+            everyone=True,
+            releases=[fed.releases(i) for i in range(6)],
+        )
+        if (clip_norm, std, step) == (0.3, 0.2, 4):
+            mechanism.proximal_step(np.zeros((6, 3)), np.zeros(3), step)
+            continue
+        with pytest.raises(ReleaseMismatch):
+            mechanism.proximal_step(np.zeros((6, 3)), np.zeros(3), step)
+    central = CentralADMM(GLM(), 6, 5, 0.8, 0.3, 0.2)
+    whole = Shards(X, y, np.array([0, 6]))
+    for clip_norm, where in ((0.4, "mean"), (0.3, "increment")):
+        mechanism = RecordProxMechanism(
+            objective=GLM(),
+            data=whole,
+            agents=[0],
+            random=random,
+            gamma=0.8,
+            relaxation=0.5,
+            clip_norm=clip_norm,
+            noise_std=0.2,
+            noise_in=where,
+            records=6,
+            releases=[central.releases(0)],
+        )
+        with pytest.raises(ReleaseMismatch):
+            mechanism.proximal_step(np.zeros((1, 6, 3)), np.zeros(3), 0)
+    token = TokenADMM(GLM(), 6, 30, 0.8, 0.3, 0.2, cap=4)
+    for other in ({"clip_norm": 0.4}, {"noise_std": 0.1}, {"cap": 5}):
+        options = {"clip_norm": 0.3, "noise_std": 0.2, "cap": 4, **other}
+        with pytest.raises(ReleaseMismatch):
+            TokenProxMechanism(
+                objective=GLM(), data=shards, agents=range(6), random=random, gamma=0.8, relaxation=0.5,
+                steps=30, releases=[token.releases(i) for i in range(6)], **options,
+            )  # fmt: skip
+
+
+def test_what_a_client_sends_has_the_noise_that_was_announced():
+    """Standard deviation measured on the rows; two thirds and three halves of it are told apart."""
+    X, y = admm_problem(9, n=400, p=3)
+    shards = Shards.from_parts(X, y, np.arange(400)[:, None])
+    plan = FederatedADMM(GLM(), 400, 3, 1.0, 0.8, 0.3, 0.2)
+    source = plan.source(shards, range(400), RunRandomness.from_rng(np.random.default_rng(3)))
+    answer = source.proximal_step(np.zeros((400, 3)), np.zeros(3), 0)
+    (release,) = plan.releases(0)
+    std = (answer.released - answer.local).std()
+    assert 0.9 < std / release.noise_std < 1.1
+    assert np.linalg.norm(answer.local, axis=1).max() <= release.sensitivity / 2 * (1 + 1e-12)
+    assert np.linalg.norm(answer.local, axis=1).max() >= release.sensitivity / 2 * 0.9
+    again = source.proximal_step(np.zeros((400, 3)), np.zeros(3), 0)
+    assert (again.released == answer.released).all()  # in a simulation, by the key
+
+
+def test_a_repeated_question_is_one_release():
+    X, y = admm_problem(9, n=4, p=3)
+    shards = Shards.from_parts(X, y, np.arange(4)[:, None])
+    plan = FederatedADMM(GLM(), 4, 3, 0.5, 0.8, 0.3, 0.2, secure_sum=False)
+    source = plan.source(shards, range(4), RunRandomness.from_rng(sv.privacy.ProtectiveNoise())).recording()
+    algorithm = plan.algorithm(source, np.zeros((4, 3)))
+    state = algorithm.init()
+    sent = algorithm.message(state, 0)
+    charged = source.drain()
+    after = algorithm.update(state, sent, 0)
+    assert (after.own[0] == 0.5 * sent).all()
+    assert source.drain() == ()
+    assert {r.sender for r in charged} == set(np.flatnonzero(np.abs(sent).sum(axis=1)).tolist())
+    assert all(r.noise_std == 0.2 and r.sensitivity == 1.2 for r in charged)

@@ -1,0 +1,150 @@
+"""The mechanism of single coordinates."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.algorithms.toys import cd, gcd, hosted, problem
+
+from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.coordinate import coordinate_clips
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import grid_step
+from sottovoce.objectives import GLM
+from sottovoce.privacy import ProtectiveNoise
+
+
+def test_coordinates_are_uniform_public_and_fixed_by_step():
+    plan, data = cd(steps=4000), problem()
+    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    drawn = source.chosen(0, 4000)
+    assert abs(np.bincount(drawn) / 4000 - 0.25).max() < 0.03
+    assert (source.chosen(1500, 700) == drawn[1500:2200]).all()
+    assert [int(source.chosen(k)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
+    _, other = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(1)))
+    assert (other.chosen(0, 100) != drawn[:100]).any()
+
+
+class Silent:
+    """A source that keeps what it is asked to perturb and adds nothing."""
+
+    protective = False
+
+    def __init__(self):
+        self.seen = []
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        self.seen.append((stream, np.array(values), std))
+        return np.array(values)
+
+    def slack(self, dim, std=1.0):
+        return 0.0
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_smoothness_release_moves_by_at_most_its_sensitivity(adjacency):
+    X, y = problem(4, n=10, p=3)
+    other = X.copy()
+    other[0] = [1e300, 0.0, -1e9]
+    plan = cd(records=10, bounds=(1.0, 2.0, 0.5), smoothness_mu=0.4, steps=1, adjacency=adjacency)
+    seen = []
+    for D in (X, other):
+        noise = Silent()
+        algorithm, _ = hosted(plan, (D, y), RunRandomness(noise, 1, 1))
+        algorithm.init()
+        seen.append(noise.seen[0])
+    stream, first, std = seen[0]
+    assert stream == 1
+    assert 0 < np.linalg.norm(first - seen[1][1]) / std <= 0.4 * (1 + 1e-12)
+    (preliminary, _) = plan.releases(0)
+    assert (preliminary.stream, preliminary.noise_std) == (1, std)
+    assert preliminary.sensitivity / std == pytest.approx(0.4)
+
+
+def test_the_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
+    """In the unit C_j / n of the release list: 2 when it is replaced."""
+    n = 5
+    pull = []
+    for target in (1e6, -1e6):
+        X, y = np.ones((n, 2)), np.array([target, 0, 0, 0, 0])
+        plan = cd(GLM("squared"), records=n, clip_norm=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
+        _, source = hosted(plan, (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
+        M = source.released_smoothness()
+        pull.append([source.coordinate(M, source.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
+    C = 3.0 * np.sqrt(np.array([0.25, 0.75]))
+    assert (np.array(pull[1]) - pull[0]) * n / C == pytest.approx([2.0, 2.0])
+    assert plan.releases(0)[0].sensitivity == 2.0
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_coordinate_rounding_is_paid_for_by_the_clip(adjacency):
+    """With a grid coarse enough to matter, what a record moves and two roundings stay within the booking."""
+
+    class Coarse(Silent):
+        def slack(self, dim, std=1.0):
+            return 0.01 * std
+
+    n, z = 4, 10.0
+    plan = cd(GLM("squared"), records=n, steps=1, noise_multiplier=z, smoothness=(1.0,), adjacency=adjacency)
+    values = []
+    for target in (1e6, -1e6 if adjacency == "replace-one" else 0.0):
+        _, source = hosted(
+            plan, (np.ones((n, 1)), np.array([target, 0, 0, 0])), RunRandomness(Coarse(), 1, 1)
+        )
+        source._grid = 0.0  # the sum itself, before it is rounded
+        values.append(source.coordinate(np.ones(1), source.margins(np.zeros((1, 1))), 0, 0) * n)
+    moves = plan.releases(0)[0].sensitivity
+    assert abs(values[0] - values[1]) + 2 * 0.01 * z == pytest.approx(moves)
+    with pytest.raises(InvalidInput, match="rounding slack"):
+        hosted(plan.with_noise(1000.0), (np.ones((n, 1)), np.ones(n)), RunRandomness(Coarse(), 1, 1))
+
+
+def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
+    """One draw in 330,000 is zero; the sum then left as it was, off the grid, and told itself exactly."""
+
+    class Zeros(Silent):
+        protective = True
+
+    n, z = 8, 2.0
+    X = np.random.default_rng(0).uniform(-1, 1, (n, 1))
+    y = np.tile([1.0, -1.0], n // 2)
+    plan = cd(records=n, steps=1, noise_multiplier=z, smoothness=(0.25,), output="last")
+    (w,) = plan.run((X, y), Zeros()).outputs["coef"]
+    steps = w / (1 / 0.25) / (1 / n) / grid_step(z)
+    assert abs(steps) > 1000
+    assert steps == pytest.approx(round(steps), abs=1e-6)
+    quiet = cd(records=n, steps=1, noise_multiplier=0.0, smoothness=(0.25,), output="last")
+    (w,) = quiet.run((X, y), Zeros()).outputs["coef"]
+    steps = w / (1 / 0.25) / (1 / n) / grid_step(z)
+    assert abs(steps - round(steps)) > 1e-3
+
+
+def test_clips_of_coordinates_add_up():
+    M = np.array([0.2, 1.0, 2.8])
+    C = coordinate_clips(M, 2.0)
+    assert sum(Fraction(float(c)) ** 2 for c in C) == pytest.approx(4)
+    assert (C / np.sqrt(M))[1:] == pytest.approx((C / np.sqrt(M))[:-1])
+
+
+def test_protective_noise_drawn_twice_for_one_step_is_not_the_same():
+    """Noise kept for a second question would cancel in the difference of the two answers."""
+    plan, data = cd(), problem()
+    _, source = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
+    M, margins = source.released_smoothness(), source.margins(np.zeros((1, 4)))
+    assert len({source.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
+    _, seeded = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    assert len({seeded.coordinate(M, margins, 0, 5) for _ in range(4)}) == 1
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_coordinate_of_every_record_is_clipped_at_its_own_bound(sparse):
+    X, y = problem(9)
+    M, start = np.array([0.2, 0.3, 0.4, 0.5]), np.full((1, 4), 0.3)
+    C = 0.5 * np.sqrt(M / M.sum())
+    each = -(y / (1 + np.exp(y * (X @ start[0]))))[:, None] * X
+    plan = gcd(clip_norm=0.5, smoothness=tuple(M))
+    data = (sp.csr_array(X) if sparse else X, y)
+    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    assert np.allclose(source.gradient(start), np.clip(each, -C, C).mean(axis=0), atol=1e-14)
+    assert (np.abs(each) > C).any(axis=0).all()

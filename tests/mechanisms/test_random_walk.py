@@ -1,0 +1,74 @@
+"""The mechanism of a token: clipped steps, rounding, what was announced."""
+
+import numpy as np
+import pytest
+from tests.algorithms.toys import SECRET, walk_shards
+
+import sottovoce as sv
+from sottovoce.algorithms import RandomWalkSGD
+from sottovoce.data import Shards
+from sottovoce.errors import InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.random_walk import holder_step
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM
+
+
+def test_a_hop_is_the_block_s_step():
+    data = walk_shards()
+    plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
+    found = plan.run(data, np.random.default_rng(1)).outputs
+    holder = int(np.flatnonzero(found["contributions"])[0])
+    noise = (
+        RunRandomness.from_rng(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
+    )
+    X, y = data.user(holder)
+    after = holder_step(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip_norm=0.5, noise=noise)
+    assert (after == found["coef"]).all()
+
+
+@pytest.mark.parametrize("bad", [1e300, np.nan, np.inf, 1e160])
+def test_influence_of_a_holder(bad):
+    rng = np.random.default_rng(5)
+    for records in (1, 3):
+        X, theta = rng.normal(size=(records, 2)), rng.normal(size=2)
+        y = np.ones(records)
+        broken = X.copy()
+        broken[0] = bad
+        for model in (GLM(), GLM("squared", l2=0.1), GLM("huber")):
+            a, b = (
+                holder_step(model, D, y, theta, learning_rate=0.5, clip_norm=0.8, noise=np.zeros(2))
+                for D in (X, broken)
+            )
+            assert np.linalg.norm(a - b) / 0.5 <= 2 * 0.8 * (1 + 1e-9)
+        silent = holder_step(GLM(), X, y, theta, learning_rate=0.5, clip_norm=0.0, noise=np.zeros(2))
+        assert (silent == theta).all()
+
+
+def test_a_rounding_slack_above_the_clip_is_refused():
+    """Below zero the clip would have grown again with the slack."""
+    plan = RandomWalkSGD(GLM("logistic"), sv.graphs.complete(2), 2, 0.1, 1.0, 1e6, **SECRET)
+    two = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
+    with pytest.raises(InvalidInput, match=r"rounding slack .* exceeds the clip norm"):
+        plan.run(two, sv.privacy.ProtectiveNoise())
+
+
+def test_a_mechanism_that_draws_otherwise_than_announced_stops():
+    from dataclasses import replace
+
+    from sottovoce.mechanisms.random_walk import RandomWalkMechanism
+
+    plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 20, 0.3, 0.5, 0.7, cap=4, **SECRET)
+    listed = [plan.releases(v) for v in range(6)]
+    options = {"clip_norm": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
+
+    def mechanism(releases=listed, **other):
+        random = RunRandomness.from_rng(np.random.default_rng(0))
+        common = {"objective": GLM(), "data": walk_shards(), "network": plan.network, "agents": range(6)}
+        return RandomWalkMechanism(random=random, releases=releases, **{**common, **options, **other})
+
+    mechanism()
+    for other in ({"clip_norm": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):
+        with pytest.raises(ReleaseMismatch):
+            mechanism(**other)
+    with pytest.raises(ReleaseMismatch):
+        mechanism([*listed[:5], [replace(listed[5][0], steps=3)]])

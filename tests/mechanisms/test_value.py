@@ -1,0 +1,50 @@
+"""The mechanism of averaging."""
+
+import numpy as np
+import pytest
+from tests.mechanisms.toys import Recorder
+
+from sottovoce.accounting.release import Release
+from sottovoce.errors import InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.value import ValueMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+
+
+def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
+    noise = Recorder(slack=0.25)
+    rows = np.array([[10.0], [4.125], [np.nan]])
+    listed = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
+    source = ValueMechanism(
+        rows=rows,
+        agents=[5, 7, 9],
+        random=RunRandomness(noise, batches=0, start=0),
+        radius=0.5,
+        noise_std=3.0,
+        center=4.0,
+        releases=listed,
+    )
+    assert source.rows.ravel().tolist() == [4.25, 4.125, 4.0]
+    assert noise.sizes == [(1, 3.0)]
+    assert source.released(0).ravel().tolist() == [104.25, 104.125, 104.0]
+    assert source.drain() == ()
+    for _ in range(2):
+        source.recording().released(0)
+        assert source.recording().drain() == tuple(r for (r,) in listed)
+    source.released(0)
+    assert len(source.drain()) == 3
+    assert source.drain() == ()
+    assert noise.asked == [([5, 7, 9], 0, [3.0] * 3, 0)] * 4
+    with pytest.raises(ReleaseMismatch):
+        source.released(1)
+
+
+def test_values_without_room_for_rounding_are_refused_and_late_noise_is_left_to_the_protocol():
+    noise = Recorder(slack=1.0)
+    random = RunRandomness(noise, batches=0, start=0)
+    with pytest.raises(InvalidInput, match="rounding slack"):
+        ValueMechanism(rows=np.zeros((1, 1)), agents=[0], random=random, radius=1.0, noise_std=3.0)
+    common = {"agents": [0], "random": RunRandomness(Recorder(), batches=0, start=0), "noise_std": 3.0}
+    later = ValueMechanism(rows=np.ones((1, 1)), radius=2.0, noise_later=True, **common)
+    assert later.released(0).tolist() == [[1.0]]
+    far = ValueMechanism(rows=np.full((1, 1), 5.0), radius=2.0, **common)
+    assert far.released(0).tolist() == [[102.0]]  # about zero, with noise, unless told otherwise
