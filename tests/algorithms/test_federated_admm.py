@@ -126,7 +126,7 @@ def test_masked_admm_sends_integers_of_the_grid_to_others():
     ("more", "words"),
     [
         ({"protocol": "masked"}, "needs a network"),
-        ({"protocol": "tree", "network": "ring:6"}, "masked or a server, not over tree"),
+        ({"protocol": "tree", "network": "ring:6"}, "runs over masked, not over tree"),
         ({"protocol": sv.protocols.Tree(sv.graphs.ring(6))}, "masked or a server, got Tree"),
         ({"network": "ring:5"}, "5 nodes, the plan 6 users"),
         ({"network": "ring:6", "secure_sum": False}, "masks are a secure sum"),

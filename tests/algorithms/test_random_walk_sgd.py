@@ -9,10 +9,9 @@ from tests.algorithms.toys import SECRET, walk_shards
 
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import TokenWalk
-from sottovoce.accounting.published.formulas import published_walk_loss
 from sottovoce.algorithms import RandomWalkSGD
 from sottovoce.algorithms.gradient_plan import noise_multipliers
-from sottovoce.algorithms.random_walk_sgd import holders, published_losses
+from sottovoce.algorithms.random_walk_sgd import holders
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
@@ -121,8 +120,6 @@ def test_privacy_costs():
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
     assert plan.cost()["messages"] == 60 + 5
     assert RandomWalkSGD(**base, noise_multiplier=8.0, final_public=False).cost()["messages"] == 60
-    loss = published_walk_loss(graph, 60)
-    assert np.allclose(published_losses(plan), 2 / 8**2 * loss)
 
 
 def test_the_pairwise_privacy_cost_is_the_path_accountant_s():
@@ -366,13 +363,3 @@ def test_the_first_holder_of_a_token_is_the_first_of_its_path():
     plan = RandomWalkSGD(GLM(dim=1), "ring:3", **options)
     algorithm = plan.algorithm(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)))
     assert int(algorithm.init().common) == 2
-
-
-def test_tokens_add_up_in_the_printed_formula():
-    options = {
-        "network": "complete:5", "steps": 6, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
-        "path": "secret", "learning_rate": 0.1,
-    }  # fmt: skip
-    one, three = (published_losses(RandomWalkSGD(GLM(dim=2), tokens=tokens, **options)) for tokens in (1, 3))
-    np.testing.assert_allclose(three, 3 * one)
-    assert one.max() > 0

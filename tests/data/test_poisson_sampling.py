@@ -83,7 +83,7 @@ def test_whole_batches_beside_sampled_ones():
 
 def test_a_protective_batch_follows_from_its_key_alone():
     key, place = bytes(range(32)), struct.pack("<QQQ", 4, 7, 2)
-    once = hmac.new(key, b"batch" + place, hashlib.sha256).digest()
+    once = hmac.new(key, b"lot" + place, hashlib.sha256).digest()
     stream = Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor().update(bytes(8 * 100))
     expected = np.flatnonzero(np.frombuffer(stream, np.uint64) < np.uint64(2**62))
     drawn = PoissonSampler([3, 100], [1.0, 0.25], key=key, numbers=[9, 4]).draw([1], 7, 2)

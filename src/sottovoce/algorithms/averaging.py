@@ -34,7 +34,7 @@ from sottovoce.algorithms.options import (
     as_network_argument,
     check_adjacency,
     check_noise_allocation,
-    check_protocol,
+    named_protocol,
     not_a_protocol,
 )
 from sottovoce.algorithms.plan import Adversary, Plan, noise_on_grid
@@ -46,7 +46,7 @@ from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.clipping import clip_around
-from sottovoce.protocols import Chebyshev, Protocol, parse, rounds_for
+from sottovoce.protocols import Chebyshev, Protocol, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
@@ -124,10 +124,7 @@ class PrivateAveraging(Plan):
         network = None if options["network"] is None else as_network(options["network"])
         protocol = as_network_argument(options["protocol"])
         if isinstance(protocol, str):
-            named = parse(protocol)
-            check_protocol(named, network, cls.name, cls.protocols)
-            assert network is not None
-            protocol = named.at(network, seed=options["seed"])
+            protocol = named_protocol(protocol, network, options["seed"], cls.name, cls.protocols)
         elif isinstance(protocol, Network):
             # without noise disagreement alone decides, as with a thousandth of the radius
             relative = options["noise_std"] / options["radius"] or 1e-3

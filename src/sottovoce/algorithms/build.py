@@ -13,6 +13,7 @@ from typing import Any
 
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.plan import UNSPENT, Plan
 from sottovoce.errors import ConfigError
@@ -69,21 +70,15 @@ def build_plan(
         return plan
     if fits is None:
         return plan.calibrated_to(budget.epsilon, budget.delta, **budget.adversary)
-    noise = calibrate(
-        lambda z: plan.with_noise(z).privacy(**budget.adversary) * fits,
-        budget.epsilon,
-        budget.delta,
-        tolerance=UNSPENT,
-    )
-    return plan.with_noise(noise)
+
+    def guarantee(z: float) -> Guarantee:
+        return plan.with_noise(z).privacy(**budget.adversary) * fits
+
+    return plan.with_noise(calibrate(guarantee, budget.epsilon, budget.delta, tolerance=UNSPENT))
 
 
 def plan_options(name: str) -> dict[str, Field[Any]]:
-    """Return the options of an algorithm's plan by name.
-
-    >>> "steps" in plan_options("dp-sgd")
-    True
-    """
+    """Return the options of an algorithm's plan by name."""
     return {item.name: item for item in fields(registry.algorithm(name)) if item.init}
 
 
@@ -98,11 +93,7 @@ def missing_options(name: str, options: Collection[str]) -> list[str]:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return a known word that is close to ``word``, as a parenthesis for a message; empty without one.
-
-    >>> suggestion("stepz", ["steps", "seed"])
-    " (did you mean 'steps'?)"
-    """
+    """Return a known word that is close to ``word``, as a parenthesis for a message; empty without one."""
     near = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 

@@ -140,16 +140,7 @@ class ConsensusSGD(GradientPlan):
 
 
 def estimand(plan: ConsensusSGD) -> str:
-    """Return which of the two means of unequal sites is learned, in words.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0,
-    ...                     noise_multiplier=1.0, sizes=[5, 5, 20])
-    >>> estimand(plan)
-    'the mean over all records: a site with more records counts for more'
-    """
+    """Return which of the two means of unequal sites is learned, in words."""
     if plan.adjacency == "user":
         return "the mean of the members' clipped contributions: every member counts alike"
     if plan.sizes is not None and len(set(plan.sizes)) == 1:

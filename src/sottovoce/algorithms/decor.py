@@ -15,7 +15,7 @@ Algorithm 1 <https://arxiv.org/abs/2405.01031>. Departures: the loss is the exac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,13 +24,11 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import ObservationModel, PairCorrelated
-from sottovoce.accounting.observation.correlated import decor_variances
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.mafalda import gossiped, one_round
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
 from sottovoce.algorithms.options import Adjacency
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
@@ -61,8 +59,6 @@ class Decor(GradientPlan):
     >>> import sottovoce as sv
     >>> plan = Decor(sv.objectives.GLM(), "gossip:1", network="ring:16", steps=1, clip_norm=1.0,
     ...              noise_multiplier=0.5, pair_multiplier=3.0)
-    >>> round(variance_share(plan), 5)
-    0.38196
     >>> plan.privacy("outsider").mu < plan.privacy("network").mu < plan.privacy("local").mu
     True
     """
@@ -79,22 +75,17 @@ class Decor(GradientPlan):
         super().__post_init__()
         if isinstance(self.noise_multiplier, tuple):
             raise InvalidInput(f"{self.name} takes one noise multiplier for all nodes.")
-        assert self.clip_norm is not None
-        _validate.clip(self.clip_norm, noisy=self.pair_multiplier > 0)
+        _validate.clip(self.clip_norm or math.inf, noisy=self.pair_multiplier > 0)
 
     def _accepted(self, protocol: Protocol) -> Protocol:
         return one_round(super()._accepted(protocol), self.protocol, self.name)
 
     @property
-    def _network(self) -> Network:
-        """The network whose edges share seeds."""
-        return gossiped(self.schedule(0))
-
-    @property
     def observation(self) -> ObservationModel:
         """Own noise, and noise shared along the edges."""
         (each,) = self.releases(0)
-        return PairCorrelated(self._network, each.noise_std, self.pair_multiplier * (self.clip_norm or 0.0))
+        pair_std = self.pair_multiplier * (self.clip_norm or 0.0)
+        return PairCorrelated(gossiped(self.schedule(0)), each.noise_std, pair_std)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local and the outsider's statements and, where it is quick, the worst member's."""
@@ -107,21 +98,11 @@ class Decor(GradientPlan):
             return super().source(data, agents, random)
         hosted = [int(a) for a in agents]
         nodes = dict(zip(random.keys_for(hosted), hosted, strict=True))
-        assert self.clip_norm is not None
-        shared = PairSharedNoise(random.noise, self._network, self.pair_multiplier * self.clip_norm, nodes)
+        pair_std, network = self.pair_multiplier * (self.clip_norm or 0.0), gossiped(self.schedule(0))
+        shared = PairSharedNoise(random.noise, network, pair_std, nodes)
         mechanism = super().source(data, agents, replace(random, noise=shared))
         mechanism.noisy = True  # shared noise is added also where a node has none of its own
         return mechanism
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
         return muffliato_sgd(source, start, self.rate)
-
-
-def variance_share(plan: Decor, colluders: Iterable[int] = (), user: int | None = None) -> float:
-    """Return the worst user's entry of (s_d^2 I + s_c^2 L_H)^{-1}, in units of 1/C^2."""
-    own = plan.noise_multiplier
-    assert isinstance(own, float)
-    if own == 0:
-        return math.inf
-    entries = decor_variances(gossiped(plan.schedule(0)), own, plan.pair_multiplier, colluders)
-    return float(entries[np.isfinite(entries)].max() if user is None else entries[user])

@@ -24,7 +24,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Federation, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.admm import UsersADMM, regularized
-from sottovoce.algorithms.options import Adjacency
+from sottovoce.algorithms.options import Adjacency, named_protocol
 from sottovoce.algorithms.plan import noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
@@ -34,7 +34,7 @@ from sottovoce.mechanisms.admm import ClientProxMechanism, ProximalMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
-from sottovoce.protocols import Protocol, parse
+from sottovoce.protocols import Protocol
 from sottovoce.protocols.registry import Capability
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
@@ -102,12 +102,8 @@ class FederatedADMM(UsersADMM):
         if protocol is None and network is not None:
             protocol = "masked"  # members without a server: a network is named for nothing else
         if isinstance(protocol, str):
-            named = parse(protocol)
-            if named.name not in cls.protocols:
-                raise InvalidInput(f"{cls.name} runs over masked or a server, not over {named.name}.")
-            if network is None:
-                raise InvalidInput(f"{cls.name} needs a network for its protocol {protocol}.")
-            protocol = named.at(as_network(network), seed=options["seed"])
+            network = None if network is None else as_network(network)
+            protocol = named_protocol(protocol, network, options["seed"], cls.name, cls.protocols)
         return {**options, "protocol": protocol}
 
     def __post_init__(self) -> None:

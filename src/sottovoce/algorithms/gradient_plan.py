@@ -94,9 +94,8 @@ class GradientPlan(Plan):
         clip_norm = objective.clip_norm if options["clip_norm"] is None else options["clip_norm"]
         if clip_norm is None:
             raise InvalidInput(f"{cls.name} needs clip_norm=..., the l2 bound of one contribution.")
-        noisy = bool(np.any(options["noise_multiplier"]))
-        resolved = {**options, "clip_norm": _validate.clip(clip_norm, noisy=noisy)}
-        return cls._with_protocol(resolved)
+        clip_norm = _validate.clip(clip_norm, noisy=bool(np.any(options["noise_multiplier"])))
+        return cls._with_protocol({**options, "clip_norm": clip_norm})
 
     @classmethod
     def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -133,9 +132,12 @@ class GradientPlan(Plan):
         first = self._accepted(self.schedule.ungridded(0))
         if self.network is not None and first.n != self.network.n:
             raise InvalidInput(f"the protocol is for {first.n} nodes, the network has {self.network.n}.")
-        if self.sizes is not None and len(self.sizes) != first.n:
+        self._check_sizes(first.n)
+
+    def _check_sizes(self, n: int) -> None:
+        if self.sizes is not None and len(self.sizes) != n:
             raise InvalidInput(
-                f"the network has {first.n} nodes, but sizes are given for {len(self.sizes)} agents."
+                f"the network has {n} nodes, but sizes are given for {len(self.sizes)} agents."
             )
 
     def _check_sampling(self) -> None:
@@ -169,7 +171,6 @@ class GradientPlan(Plan):
 
     @property
     def observation(self) -> ObservationModel:
-        """Only local privacy is claimed unless an algorithm says more."""
         return LocalOnly()
 
     @property

@@ -79,13 +79,7 @@ class Rate:
 
 
 class OptimizerState(NamedTuple):
-    """First and second moments (empty arrays where unused) and the number of steps taken.
-
-    Examples
-    --------
-    >>> Optimizer("adam").init(np.zeros((2, 3), np.float32)).second.shape
-    (2, 3)
-    """
+    """First and second moments (empty arrays where unused) and the number of steps taken."""
 
     first: np.ndarray
     second: np.ndarray

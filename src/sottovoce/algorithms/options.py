@@ -25,11 +25,7 @@ NoiseAllocation = Literal["equal", "optimal"]
 
 
 def converted(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options checked and in one form; None stays where it is the default.
-
-    >>> converted({"steps": 3, "sizes": [5, 6], "cap": None}, {"cap": None})
-    {'steps': 3, 'sizes': (5, 6), 'cap': None}
-    """
+    """Return the options checked and in one form; None stays where it is the default."""
     return {
         name: value
         if name not in _CHECKS or (value is None and defaults.get(name, ...) is None)
@@ -163,17 +159,23 @@ def check_protocol(
         raise InvalidInput(f"{name} needs a network for its protocol {protocol}.")
 
 
+def named_protocol(
+    name: str, network: Network | None, seed: int, plan: str, allowed: Sequence[str]
+) -> Protocol:
+    """Return the protocol that a name stands for, on a network."""
+    named = protocols.parse(name)
+    check_protocol(named, network, plan, allowed)
+    assert network is not None
+    return named.at(network, seed=seed)
+
+
 def not_a_protocol(value: object) -> InvalidInput:
     """Return the error about an argument that is no protocol."""
     return InvalidInput(f"protocol must be a protocol, a network or a name, got {_validate.shown(value)}.")
 
 
 def as_network_argument(protocol: object) -> object:
-    """Return the network that a string names where it names no protocol; other arguments as they are.
-
-    >>> as_network_argument("tree"), as_network_argument("ring:8")
-    ('tree', Network('ring:8', n=8, edges=8))
-    """
+    """Return the network that a string names where it names no protocol; other arguments as they are."""
     if isinstance(protocol, (Protocol, NamedProtocol)) or protocol is None:
         return protocol
     if isinstance(protocol, str):

@@ -7,7 +7,7 @@ ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the c
 Departures: a public path (peers, networks) is accounted as it is: an agent pays for its own visits. At record
 level batches are Poisson and clipped record by record. On a secret path, drawn during the run, the pairwise
 guarantee is that of the path accountant (`sottovoce.accounting.walks`), which needs no condition on the
-noise; the printed formula is `published_losses`.
+noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 
 from sottovoce._validate import several
 from sottovoce.accounting.observation import ObservationModel, TokenWalk
-from sottovoce.accounting.published.formulas import published_walk_loss
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
@@ -202,13 +201,6 @@ def holders(plan: RandomWalkSGD) -> np.ndarray:
     return plan._holders
 
 
-def published_losses(plan: RandomWalkSGD) -> np.ndarray:
-    """Return the printed formula of [1], no guarantee: (n, n) losses over alpha, user by observer."""
-    (release,) = GradientPlan.releases(plan, 0)
-    per_visit = 1 / (2 * release.ratio**2)
-    return np.asarray(per_visit * plan.tokens * published_walk_loss(plan.network, plan.steps))
-
-
 @lru_cache(maxsize=32)
 def _drawn_path(network: Network, steps: int, seed: int) -> np.ndarray:
     path = draw_path(network, steps, np.random.default_rng(seed))
@@ -234,11 +226,7 @@ class SecretWalkSGD(RandomWalkSGD):
     path: str | tuple[int, ...] = "secret"
 
     def _check_schedule(self) -> None:
-        # rows are tokens: sizes are checked against the network
-        if self.sizes is not None and len(self.sizes) != self.n:
-            raise InvalidInput(
-                f"the network has {self.n} nodes, but sizes are given for {len(self.sizes)} agents."
-            )
+        self._check_sizes(self.n)  # against the network: rows are tokens
 
     def _check_sampling(self) -> None:
         if self.adjacency != "user" or self.batch_size is not None or self.sample_rate is not None:
