@@ -1,4 +1,4 @@
-"""Masks: the key path against hand-made primitives and RFC vectors, laws over all keys, planted bugs.
+"""Masks: the key path against hand-made primitives, distributions over all keys, planted bugs.
 
 Statistics of what leaves cannot see a short key, so the path from X25519 to the last mask is computed a
 second time here from hashlib and single AES blocks. Every planted bug must make one of the checks fail.
@@ -17,10 +17,11 @@ from scipy import stats
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput, Refused
+from sottovoce.noise.grid import sum_of_rows
 from sottovoce.protocols import Masked, Tree
 from sottovoce.secure_sum import keys, masks
-from sottovoce.secure_sum.keys import MaskKey, mask_label, next_chain, pair_key, session_hash
-from sottovoce.secure_sum.masks import PairMasks, simulated_masks
+from sottovoce.secure_sum.keys import MaskKey, mask_label, next_chain, pair_key
+from sottovoce.secure_sum.masks import Keystream, PairMasks, simulated_masks, step_key
 
 RUN = hashlib.sha256(b"agreement").digest()
 NAMES = ["ward", "clinic", "lab"]
@@ -53,8 +54,8 @@ def prefixed(name):
 
 
 def hand_session(run, version, publics):
-    listed = b"".join(prefixed(name) + publics[name] for name in sorted(publics))
-    return hashlib.sha256(b"session" + run + version.to_bytes(8, "little") + listed).digest()
+    members = b"".join(prefixed(name) + publics[name] for name in sorted(publics))
+    return hashlib.sha256(b"session" + run + version.to_bytes(8, "little") + members).digest()
 
 
 def hand_row(member, row, privates, version, step, chain, bits=64):
@@ -98,18 +99,6 @@ def test_the_hand_made_primitives_meet_their_standards():
     assert hand_keystream(bytes(32), 16).hex() == "dc95c078a2408989ad48a21492842087"
 
 
-def test_x25519_meets_rfc_7748():
-    """Section 6.1: Bob's key, Alice's public key, their secret."""
-    bob = X25519PrivateKey.from_private_bytes(
-        bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
-    )
-    key = MaskKey(bob, protective=False)
-    assert key.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
-    alice = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
-    secret = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
-    assert key.secret_with(alice).hex() == secret
-
-
 # ---- the checks that every planted bug must fail at least one of ------------------------------------------
 
 
@@ -118,7 +107,7 @@ def agreed(version=0, bits=64, run=RUN, privates=None):
     privates = privates or [X25519PrivateKey.from_private_bytes(bytes([k] * 32)) for k in (1, 2, 3)]
     keys = [MaskKey(private, protective=False) for private in privates]
     publics = [key.public for key in keys]
-    made = [
+    members = [
         PairMasks.agree(
             key,
             v,
@@ -131,7 +120,7 @@ def agreed(version=0, bits=64, run=RUN, privates=None):
         )
         for v, key in enumerate(keys)
     ]
-    return made, privates
+    return members, privates
 
 
 def masks_of(member, count=16, step=0, chain=RUN):
@@ -140,11 +129,11 @@ def masks_of(member, count=16, step=0, chain=RUN):
 
 def check_vectors():
     for bits, dtype in ((64, np.int64), (32, np.int32)):
-        made, privates = agreed(version=3, bits=bits)
+        members, privates = agreed(version=3, bits=bits)
         chain = RUN
         for step in range(3):
             rows = np.random.default_rng(step).integers(-99, 99, size=(3, 21), dtype=dtype)
-            for v, member in enumerate(made):
+            for v, member in enumerate(members):
                 hidden = member.hide(rows[v], step, chain)
                 assert hidden.dtype == dtype
                 assert hidden.tolist() == hand_row(v, rows[v], privates, 3, step, chain, bits)
@@ -154,8 +143,8 @@ def check_vectors():
 
 def check_cancellation():
     rows = np.random.default_rng(0).integers(-(2**62), 2**62, size=(3, 3 * 8192 + 5))
-    made, _ = agreed()
-    hidden = np.array([member.hide(row, 0, RUN) for member, row in zip(made, rows, strict=True)])
+    members, _ = agreed()
+    hidden = np.array([member.hide(row, 0, RUN) for member, row in zip(members, rows, strict=True)])
     exact = [(sum(int(x) for x in column) + 2**63) % 2**64 - 2**63 for column in rows[:, ::97].T]
     assert Masked(sv.graphs.path(3)).apply(hidden)[0, ::97].tolist() == exact
     assert (hidden != rows).mean() > 0.999
@@ -186,14 +175,14 @@ def check_labels():
 def check_labels_alone():
     """The label separates what the ratchet and the session separate too: each of them must hold by itself."""
     key = {1: bytes(range(32))}
-    made = [
+    hidden = [
         PairMasks(0, key, run=RUN).hide(np.zeros(8, np.int64), 0, RUN),
         PairMasks(0, key, run=RUN, membership_version=1).hide(np.zeros(8, np.int64), 0, RUN),
         PairMasks(0, key, run=RUN, step=1).hide(np.zeros(8, np.int64), 1, RUN),
         PairMasks(0, key, run=bytes(32)).hide(np.zeros(8, np.int64), 0, RUN),
         PairMasks(0, key, run=RUN).hide(np.zeros(8, np.int64), 0, bytes(32)),
     ]
-    for one, two in itertools.combinations(made, 2):
+    for one, two in itertools.combinations(hidden, 2):
         assert not (one == two).any()
 
 
@@ -323,7 +312,7 @@ def unforgetting(self):
     self.step += 1
 
 
-def kept(self):
+def not_erased(self):
     self._erased = True
 
 
@@ -344,7 +333,7 @@ PLANTED = {
     "the key of every step is the pair's": ("step_key", lambda key, label: bytes(key), check_labels),
     "masks that do not cancel": ("add_masks", always_added, check_cancellation),
     "keys that stay the same": ("PairMasks.ratchet", unforgetting, check_forgetting),
-    "keys left after the run": ("PairMasks.erase", kept, check_forgetting),
+    "keys left after the run": ("PairMasks.erase", not_erased, check_forgetting),
     "two rows under one label": ("Forgetful", None, check_one_row_per_label),
     "chain over floats": (
         "next_chain",
@@ -400,25 +389,6 @@ def test_copied_keys_are_refused_in_every_encoding():
     assert one != two
 
 
-@pytest.mark.parametrize("order", [0, 1, 2**255 - 19 - 1, 2**255 - 19, 2**255 - 18])
-def test_keys_of_low_order_are_refused(order):
-    low = order.to_bytes(32, "little")
-    key = MaskKey.fresh()
-    with pytest.raises(Refused, match="low order"):
-        pair_key(key, "ward", "lab", low, bytes(32))
-
-
-def test_names_cannot_be_cut_differently():
-    key, other = MaskKey.simulated(1, 0), MaskKey.simulated(1, 1)
-    made = {
-        bytes(pair_key(key, one, two, other.public, bytes(32)))
-        for one, two in [("ab", "c"), ("a", "bc"), ("abc", ""), ("c", "ab")]
-    }
-    assert len(made) == 4
-    publics = {"ab": key.public, "c": other.public}
-    assert session_hash(RUN, 0, publics) != session_hash(RUN, 0, {"a": key.public, "bc": other.public})
-
-
 def test_members_without_a_key_or_with_another_are_refused():
     keys = [MaskKey.fresh() for _ in range(3)]
     publics = [key.public for key in keys]
@@ -450,8 +420,8 @@ def test_peers_keys_come_from_the_operating_system_and_simulated_ones_say_so():
 # ---- what is seen: all keys of small moduli ---------------------------------------------------------------
 
 
-def laws(n, edges, coalition, modulus, mask=masks.add_masks):
-    """Law of what coalition and tapper see, per honest rows X: {X: Counter over all keys}."""
+def distributions(n, edges, coalition, modulus, mask=masks.add_masks):
+    """Distribution of what coalition and tapper see, per honest rows X: {X: Counter over all keys}."""
     known = [e for e in edges if set(e) & set(coalition)]
     unknown = [e for e in edges if not set(e) & set(coalition)]
     every = np.array(list(itertools.product(range(modulus), repeat=len(edges))), np.uint64).reshape(
@@ -459,7 +429,7 @@ def laws(n, edges, coalition, modulus, mask=masks.add_masks):
     )
     pads = {e: every[:, j] for j, e in enumerate([*known, *unknown])}
     honest = [u for u in range(n) if u not in coalition]
-    found = {}
+    seen_by_rows = {}
     for rows in itertools.product(range(modulus), repeat=len(honest)):
         seen = [pads[e] for e in known]
         for u, x in zip(honest, rows, strict=True):
@@ -468,8 +438,8 @@ def laws(n, edges, coalition, modulus, mask=masks.add_masks):
             row = np.full(len(every), x + modulus * len(shared), np.uint64)
             mask(row, u, shared)
             seen.append(row % np.uint64(modulus))
-        found[rows] = Counter(map(tuple, np.array(seen).T.tolist()))
-    return honest, found
+        seen_by_rows[rows] = Counter(map(tuple, np.array(seen).T.tolist()))
+    return honest, seen_by_rows
 
 
 def sums(n, edges, coalition, honest, rows, modulus):
@@ -495,13 +465,13 @@ GRAPHS = [
 
 
 def only_sums_matter(n, edges, coalition, modulus, mask=masks.add_masks):
-    honest, found = laws(n, edges, coalition, modulus, mask)
+    honest, seen_by_rows = distributions(n, edges, coalition, modulus, mask)
     by_sums = {}
-    for rows, law in found.items():
-        assert len(set(law.values())) == 1  # uniform on what can be seen
-        by_sums.setdefault(sums(n, edges, coalition, honest, rows, modulus), []).append(law)
+    for rows, seen in seen_by_rows.items():
+        assert len(set(seen.values())) == 1  # uniform on what can be seen
+        by_sums.setdefault(sums(n, edges, coalition, honest, rows, modulus), []).append(seen)
     for same in by_sums.values():
-        assert all(law == same[0] for law in same)
+        assert all(seen == same[0] for seen in same)
     supports = [set(same[0]) for same in by_sums.values()]
     assert sum(map(len, supports)) == len(set().union(*supports))  # other sums are told apart, always
 
@@ -524,10 +494,10 @@ def test_the_enumeration_and_the_account_name_the_same_components():
         protocol = Masked(sv.graphs.complete(n), partners=edges, tolerate=None)
         for size in range(n):
             for coalition in itertools.combinations(range(n), size):
-                honest, found = laws(n, edges, coalition, 2)
-                distinct = len({frozenset(law) for law in found.values()})
+                honest, seen_by_rows = distributions(n, edges, coalition, 2)
+                distinct = len({frozenset(seen) for seen in seen_by_rows.values()})
                 assert distinct == 2 ** len(protocol.blocks(coalition))
-                assert len(found) == 2 ** len(honest)
+                assert len(seen_by_rows) == 2 ** len(honest)
 
 
 # ---- what leaves ------------------------------------------------------------------------------------------
@@ -613,16 +583,180 @@ def test_a_coalition_with_its_keys_computes_what_the_protocol_says_it_observes(c
 
 
 def test_members_who_disagree_about_the_past_do_not_cancel():
-    made, _ = agreed()
+    members, _ = agreed()
     other = next_chain(RUN, 0, np.array([1]))
-    hidden = np.array([m.hide(np.arange(50), 0, c) for m, c in zip(made, (RUN, RUN, other), strict=True)])
+    hidden = np.array([m.hide(np.arange(50), 0, c) for m, c in zip(members, (RUN, RUN, other), strict=True)])
     total = Masked(sv.graphs.path(3)).apply(hidden)[0]
     assert not (total == 3 * np.arange(50)).any()
     assert np.abs(total).min() > 2**40
 
 
-def test_chain_is_a_hash_of_integers():
-    total = np.array([3, -4])
-    expected = hashlib.sha256(RUN + (7).to_bytes(8, "little") + total.astype("<i8").tobytes()).digest()
-    assert next_chain(RUN, 7, total) == expected
-    assert len({mask_label(RUN, e, t, d) for e in (0, 1) for t in (0, 1) for d in (RUN, bytes(32))}) == 8
+# ---- a member leaves in the middle of a step ---------------------------------------------------------------
+
+DELTA, CURATOR = 1.0, 3.0  # how far one member's row may move, and the curator's noise
+
+
+class World:
+    """A run of masked sums that breaks once, because a member leaves; ``bug`` breaks one of the rules.
+
+    The coalition has every byte that was sent and the keys of its members, also the leaver's where it hands
+    them over. Every attempt of a step is charged in full, with the noise of its own members.
+    """
+
+    def __init__(self, seed, bug=None):
+        self.rng = np.random.default_rng([41, seed])
+        self.bug, self.run = bug, self.rng.bytes(32)
+        n = int(self.rng.integers(5, 8))
+        self.c = int(self.rng.integers(1, 3))
+        self.names = [f"m{v}" for v in range(n)]
+        self.clean = self.rng.integers(-50, 50, (3, n, 2))  # by step
+        self.steps = int(self.rng.integers(1, 4))
+        self.broken = int(self.rng.integers(self.steps))
+        self.leaver = int(self.rng.integers(n))
+        hands_over = bool(self.rng.integers(2))
+        others = [v for v in range(n) if v != self.leaver]
+        many = self.c - hands_over if bug != "the leaver is not counted" else self.c
+        self.coalition = set(self.rng.choice(others, many, replace=False).tolist())
+        self.coalition |= {self.leaver} if hands_over else set()
+        self.wire = []  # (version, step, members, masks, chain before, rows as sent)
+        self.noise, self.pads = {}, {}
+        self.charged = np.zeros(n)
+
+    def play(self):
+        everybody = list(range(len(self.names)))
+        chain = self.sum_rows(0, everybody, range(self.broken + 1), self.run)
+        stayed = [v for v in everybody if v != self.leaver]
+        self.sum_rows(1, stayed, range(self.broken, self.steps), chain)
+        return self
+
+    def sum_rows(self, version, members, steps, chain):
+        """Sum over the members' own keys; return the chain before the last of ``steps``, which may break."""
+        protocol = Masked(sv.graphs.complete(len(members)), partners=self.c + 1, tolerate=self.c)
+        keys = [MaskKey.simulated(int(self.rng.integers(2**40)), v) for v in members]
+        publics, names = [key.public for key in keys], [self.names[v] for v in members]
+        masks = [
+            PairMasks.agree(
+                key,
+                i,
+                names,
+                publics,
+                protocol.partners(i),
+                run=self.run,
+                membership_version=version,
+                step=steps[0],
+            )
+            for i, key in enumerate(keys)
+        ]
+        share = CURATOR / np.sqrt(len(members) - self.c)
+        for step in steps:
+            rows = [
+                masks[i].hide(self.row(version, step, v, share), step, chain) for i, v in enumerate(members)
+            ]
+            before = chain
+            self.wire.append((version, step, members, protocol, masks, chain, np.array(rows)))
+            self.pads_of(masks, version, step, chain)
+            total = sum_of_rows(np.array(rows))
+            expected = sum(self.row(version, step, v, share) for v in members)
+            assert (total == expected).all(), "masks of one version cancel"
+            chain = next_chain(chain, step, total)
+            breaks = version == 0 and step == self.broken
+            for v in members:
+                if not (breaks and self.bug == "a broken step is not charged"):
+                    self.charged[v] += DELTA**2 / CURATOR**2
+            for each in masks:
+                each.ratchet()
+        return before if version == 0 else chain
+
+    def row(self, version, step, v, share):
+        """The integer row of one attempt; its noise is a function of member and label."""
+        label = (v, step) if self.bug == "noise without the version" else (v, version, step)
+        if label not in self.noise:
+            whole = np.rint(1000 * share * self.rng.standard_normal(2)).astype(np.int64)
+            self.noise[label] = (len(self.noise), whole, share)
+        return 1000 * self.clean[step, v] + self.noise[label][1]
+
+    def pads_of(self, masks, version, step, chain):
+        """Keep the pads that members of the coalition can make, before keys move on."""
+        label = mask_label(self.run, version, step, chain)
+        members = self.wire[-1][2]
+        for i, v in enumerate(members):
+            for j in masks[i].partners if v in self.coalition else ():
+                pad = Keystream(step_key(masks[i]._keys[j], label), 64).take(2)
+                self.pads[version, step, members[j], v] = pad if j < i else -pad  # as the partner added it
+
+    def seen(self):
+        """Return, per attempt and honest component, its members and the sum that the bytes give away."""
+        sums_seen = []
+        for version, step, members, protocol, _, _, rows in self.wire:
+            inside = [i for i, v in enumerate(members) if v in self.coalition]
+            for block in protocol.blocks(inside):
+                total = np.zeros(2, np.uint64)
+                for i in block:
+                    total += rows[i].view(np.uint64)
+                    for w in self.coalition:
+                        total -= self.pads.get((version, step, members[i], w), np.uint64(0))
+                sums_seen.append((version, step, [members[i] for i in block], total.view(np.int64)))
+        return sums_seen
+
+    def losses(self):
+        """Return mu^2 about every honest member from what was seen, exactly: gaps against covariances."""
+        seen = self.seen()
+        loads = np.zeros((len(seen), len(self.noise)))
+        gaps = np.zeros((len(self.names), len(seen)))
+        for k, (version, step, block, total) in enumerate(seen):
+            true = sum(self.row(version, step, v, 0.0) for v in block)
+            assert (total == true).all(), "the coalition is left with the sum of a component"
+            for v in block:
+                label = (v, step) if self.bug == "noise without the version" else (v, version, step)
+                place, _, share = self.noise[label]
+                loads[k, place], gaps[v, k] = share, DELTA
+        covariance = loads @ loads.T
+        inverse = np.linalg.pinv(covariance, rcond=1e-10)
+        losses = {}
+        for v in sorted(set(range(len(self.names))) - self.coalition):
+            rest = gaps[v] - covariance @ (inverse @ gaps[v])
+            losses[v] = np.inf if np.abs(rest).max() > 1e-6 else float(gaps[v] @ inverse @ gaps[v])
+        return losses
+
+
+def excess(worlds, bug=None):
+    """Return by how much the worst loss of the worlds exceeds its charge, and how tight the charge is."""
+    worst, tightest = -np.inf, 0.0
+    for seed in worlds:
+        world = World(seed, bug).play()
+        for v, loss in world.losses().items():
+            worst = max(worst, loss - world.charged[v])
+            tightest = max(tightest, loss / max(world.charged[v], 1e-9))
+    return worst, tightest
+
+
+def test_losses_over_two_membership_versions_are_the_charged_ones():
+    worst, tightest = excess(range(60))
+    assert worst < 1e-9
+    assert tightest == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_a_thousand_worlds_with_leavers():
+    worst, tightest = excess(range(1000))
+    assert worst < 1e-9
+    assert tightest == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "bug", ["noise without the version", "a broken step is not charged", "the leaver is not counted"]
+)
+def test_broken_rules_of_a_membership_change_are_detected(bug):
+    worst, _ = excess(range(25), bug)
+    assert worst > 1e-3
+
+
+def test_noise_without_the_version_gives_the_leavers_row_away():
+    """The difference of the two sums of the broken step is the row of an honest leaver, noise and all."""
+    losses = [
+        world.losses()[world.leaver]
+        for world in (World(seed, "noise without the version").play() for seed in range(25))
+        if world.leaver not in world.coalition
+    ]
+    own_noise = [DELTA**2 / (CURATOR**2 / (n - c)) for n in (5, 6, 7) for c in (1, 2)]
+    assert max(losses) >= min(own_noise)

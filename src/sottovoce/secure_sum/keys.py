@@ -31,16 +31,7 @@ _PRIME = 2**255 - 19
 
 
 class MaskKey:
-    """A member's X25519 key for one run and membership version, random or from a seed to simulate.
-
-    Examples
-    --------
-    >>> key = MaskKey.fresh()
-    >>> len(key.public), key.protective, MaskKey.simulated(7, 0).protective
-    (32, True, False)
-    >>> key.public == MaskKey.fresh().public, MaskKey.simulated(7, 0).public == MaskKey.simulated(7, 0).public
-    (False, True)
-    """
+    """A member's X25519 key for one run and membership version, random or from a seed to simulate."""
 
     def __init__(self, private: X25519PrivateKey, *, protective: bool) -> None:
         self._private: X25519PrivateKey | None = private
@@ -101,18 +92,7 @@ class MaskKey:
 
 
 def session_hash(run: bytes, membership_version: int, publics: Mapping[str, bytes]) -> bytes:
-    """Return the hash of run, membership version and all members' public keys; equal keys are refused.
-
-    Examples
-    --------
-    >>> keys = {"north": MaskKey.simulated(1, 0).public, "south": MaskKey.simulated(1, 1).public}
-    >>> session_hash(bytes(32), 0, keys) == session_hash(bytes(32), 1, keys)
-    False
-    >>> session_hash(bytes(32), 0, {"north": keys["north"], "south": keys["north"]})
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.Refused: members 'north' and 'south' published the same key; each must make its own.
-    """
+    """Return the hash of run, membership version and all members' public keys; equal keys are refused."""
     owners: dict[int, str] = {}
     parts = [b"session", sized(run, "the run's hash"), _number(membership_version, "membership_version")]
     for name in sorted(publics):

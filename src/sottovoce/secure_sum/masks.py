@@ -15,7 +15,6 @@ that leave.
 
 from __future__ import annotations
 
-import functools
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -121,15 +120,8 @@ class PairMasks:
         session = session_hash(run, membership_version, known)
         chosen = _validate.nodes(partners, len(names), "partners")
         keys = {w: pair_key(key, own, names[w], known[names[w]], session) for w in chosen if w != member}
-        masks = cls(
-            member,
-            keys,
-            run=run,
-            membership_version=membership_version,
-            bits=bits,
-            step=step,
-            protective=key.protective,
-        )
+        options = {"membership_version": membership_version, "bits": bits, "step": step}
+        masks = cls(member, keys, run=run, protective=key.protective, **options)
         for copied in keys.values():
             copied[:] = bytes(KEY_BYTES)
         return masks
@@ -200,15 +192,9 @@ class PairMasks:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> PairMasks:
         """Return the masks that `to_dict` described."""
-        masks = cls(
-            stored["member"],
-            {int(w): bytes.fromhex(key) for w, key in stored["keys"].items()},
-            run=bytes.fromhex(stored["run"]),
-            membership_version=stored["membership_version"],
-            bits=stored["bits"],
-            step=stored["step"],
-            protective=stored["protective"],
-        )
+        keys = {int(w): bytes.fromhex(key) for w, key in stored["keys"].items()}
+        options = {name: stored[name] for name in ("membership_version", "bits", "step", "protective")}
+        masks = cls(stored["member"], keys, run=bytes.fromhex(stored["run"]), **options)
         masks._digests = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
         return masks
 
@@ -228,23 +214,14 @@ class PairMasks:
 
 
 def simulated_masks(
-    protocol: Masked, seed: int, *, run: bytes = bytes(KEY_BYTES), membership_version: int = 0, bits: int = 64
+    protocol: Masked, seed: int, *, run: bytes = bytes(KEY_BYTES), bits: int = 64
 ) -> list[PairMasks]:
     """Return everybody's masks in a simulation, from the key path of real members and the keys of a seed."""
     keys = [MaskKey.simulated(seed, v) for v in range(protocol.n)]
     names = [f"member {v}" for v in range(protocol.n)]
     publics = [key.public for key in keys]
     return [
-        PairMasks.agree(
-            key,
-            v,
-            names,
-            publics,
-            protocol.partners(v),
-            run=run,
-            membership_version=membership_version,
-            bits=bits,
-        )
+        PairMasks.agree(key, v, names, publics, protocol.partners(v), run=run, bits=bits)
         for v, key in enumerate(keys)
     ]
 
@@ -274,8 +251,9 @@ class Keystream:
     """
 
     def __init__(self, key: bytes, bits: int, scratch: bytearray | None = None) -> None:
-        cipher, aes, counter = _aes_ctr()
-        self._stream = cipher(aes(sized(key, "an AES key")), counter).encryptor()
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        self._stream = Cipher(algorithms.AES(sized(key, "an AES key")), modes.CTR(bytes(_BLOCK))).encryptor()
         self._dtype = np.dtype(_UNSIGNED[bits]).newbyteorder("<")
         self._scratch = scratch
 
@@ -287,11 +265,3 @@ class Keystream:
             return np.frombuffer(self._stream.update(zeros), self._dtype)
         self._stream.update_into(zeros, self._scratch)
         return np.frombuffer(self._scratch, self._dtype, count)
-
-
-@functools.cache
-def _aes_ctr() -> tuple[Any, Any, Any]:
-    """Cipher, AES and counter mode from 0, imported once and not before they are needed."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    return Cipher, algorithms.AES, modes.CTR(bytes(_BLOCK))
