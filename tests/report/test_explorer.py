@@ -138,11 +138,11 @@ delta = 1e-6
 """
     (tmp_path / "train.toml").write_text(text)
     found = open_plan(tmp_path / "train.toml")
-    model = ExplorerModel(found.setting(), found)
+    model = ExplorerModel(found.setting, found)
     assert model.plan is found.plan
     row = model.view([0])["rows"][2]
     assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
-    louder = ExplorerModel(ExplorerSettings.read(found.setting().model_dump() | {"noise": 9.0}), found)
+    louder = ExplorerModel(ExplorerSettings.read(found.setting.model_dump() | {"noise": 9.0}), found)
     (tmp_path / "again.toml").write_text(louder.plan_text())
     again = open_plan(tmp_path / "again.toml").plan
     assert again.privacy("network").curve == louder.plan.privacy("network").curve
@@ -155,7 +155,7 @@ def test_an_agreement_is_opened():
 
     file, _ = example_agreement()
     found = open_plan(file)
-    model = ExplorerModel(found.setting(), found)
+    model = ExplorerModel(found.setting, found)
     assert model.names == ["ada", "bo"]
     assert model.scene()["title"] == found.title != ""
     row = model.view([0])["rows"][1]

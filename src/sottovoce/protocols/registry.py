@@ -205,6 +205,11 @@ class NamedProtocol:
         return dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
 
     @property
+    def takes_rounds(self) -> bool:
+        """Whether the number of rounds is a choice; else it follows from the network."""
+        return self.name not in _REGISTERED or _REGISTERED[self.name].takes_rounds
+
+    @property
     def exact(self) -> bool:
         """Whether it ends in exact consensus."""
         return self.name in _REGISTERED and _REGISTERED[self.name].kind.exact
@@ -214,7 +219,7 @@ class NamedProtocol:
         rng = np.random.default_rng([seed, step])
         registered = _REGISTERED.get(self.name)
         if registered is not None:
-            if self.rounds is not None and not registered.takes_rounds:
+            if self.rounds is not None and not self.takes_rounds:
                 raise ConfigError(
                     f"The number of rounds of {self.name} follows from the network; leave it out."
                 )

@@ -1,14 +1,15 @@
 """What the explorer shows: settings in, numbers and sentences out, all of them from the one accountant.
 
-A `ExplorerSettings` is what a person chooses on the page: graph, protocol, rounds, noise. A `ExplorerModel`
-is the plan it stands for, and answers what the page asks: what a coalition learns of everybody, the matrix
-of who learns what of whom, the course over rounds, error, cost and the plan file. Numbers become text here,
-so that the page has nothing to compute.
+`ExplorerSettings` is what a person chooses on the page: graph, protocol, rounds, noise. `ExplorerModel` is
+the plan that the settings describe, and computes what the page shows: what a coalition learns of everybody,
+the matrix of who learns what of whom, the course over rounds, error, cost and the plan file. Numbers become
+text here, so that the page has nothing to compute.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -26,28 +27,24 @@ from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_epsilons
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
-from sottovoce.algorithms import PrivateAveraging
+from sottovoce.algorithms import Plan, PrivateAveraging
+from sottovoce.algorithms.build import plan_options
 from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
-from sottovoce.protocols import Protocol, parse, rounds_for
+from sottovoce.protocols import Masked, NamedProtocol, Protocol, parse
 from sottovoce.report.figures import layout
-
-__all__ = ["ExplorerModel", "ExplorerSettings", "Opened", "offline", "open_model", "open_plan"]
 
 PAIRS = 32  # nodes up to which an offline page holds every pair of colluders
 COMBINED = 32  # nodes up to which the combinations that are known are listed
 NODES = 600  # nodes that a page draws
 ROUNDS = 400
-_ROUNDED = ("gossip", "chebyshev", "refreshed", "randomized")  # whose rounds are chosen
-GRAPHS = (
-    "florentine", "karate", "path:8", "ring:16", "grid:4:4", "torus:4:4", "complete:8", "star:9",
-    "hypercube:4", "exponential:16", "regular:24:4:seed=1", "er:40:1.5:seed=3", "geometric:40:0.3:seed=1",
-    "small_world:40:4:0.1:seed=1",
-)  # fmt: skip
+# options of a protocol that the page can set, and the settings that hold them
+_OPTIONS = {"kind": "tree", "fresh": "fresh", "tolerate": "tolerate", "partners": "partners"}
 
 
 class ExplorerSettings(BaseModel):
@@ -55,14 +52,6 @@ class ExplorerSettings(BaseModel):
 
     ``edges`` (with ``names``) is a graph that was drawn; ``graph`` a graph by name; neither of them the
     graph of the file that was opened.
-
-    Examples
-    --------
-    >>> ExplorerSettings(graph="ring:5").protocol
-    'gossip'
-    >>> ExplorerSettings.read({"graph": "ring:5", "noise": -1})
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: noise: input should be greater than 0, got -1.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -82,7 +71,7 @@ class ExplorerSettings(BaseModel):
     delta: float = Field(1e-5, gt=0, lt=1)
 
     @classmethod
-    def read(cls, values: Any) -> ExplorerSettings:
+    def read(cls, values: object) -> ExplorerSettings:
         """Return what a page sent, or say in one sentence what does not fit."""
         if not isinstance(values, Mapping):
             raise ConfigError(f"a setting is an object, got {type(values).__name__}.")
@@ -100,7 +89,7 @@ class ExplorerSettings(BaseModel):
     def named(self) -> str:
         """The protocol as `sottovoce.protocols.parse` reads it."""
         parts = [self.protocol]
-        if self.rounds is not None and self.protocol in _ROUNDED:
+        if self.rounds is not None and parse(self.protocol).takes_rounds:
             parts.append(str(self.rounds))
         if self.protocol in ("tree", "masked") and self.tree != "bfs":
             parts.append(f"kind={self.tree}")
@@ -114,15 +103,7 @@ class ExplorerSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Opened:
-    """A plan that was opened from a file, with the tables of the file where it is a plan file.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> ring = sv.graphs.ring(4)
-    >>> Opened(sv.PrivateAveraging("tree", network=ring, noise_std=1.0, radius=0.5), ring).setting().noise
-    2.0
-    """
+    """A plan that was opened from a file, with the tables of the file where it is a plan file."""
 
     plan: Any
     network: Network
@@ -131,28 +112,27 @@ class Opened:
     tables: Mapping[str, Any] | None = None
     protocol: str | None = None
 
+    @cached_property
+    def named(self) -> NamedProtocol:
+        """The protocol by name."""
+        return parse(self.protocol or self.plan.schedule(0).name)
+
+    @cached_property
     def setting(self) -> ExplorerSettings:
-        """Return the setting of the page as the file has it."""
-        noise = self.plan.noise_multiplier
-        options: dict[str, Any] = {"delta": self.delta, "seed": int(getattr(self.plan, "seed", 0) or 0)}
-        if isinstance(noise, (int, float)) and noise > 0:
-            options["noise"] = float(noise)
-        named = parse(self.protocol) if self.protocol else None
-        protocol = self.plan.schedule(0)
+        """The setting of the page as the file has it."""
+        plan, protocol = self.plan, self.plan.schedule(0)
         if protocol.adds_noise:
             raise ConfigError(
                 f"The explorer shows protocols in which a row enters once, not a {protocol.name}; sottovoce "
-                "plan prices an average by it."
+                "plan computes the privacy cost of such an average."
             )
-        options["protocol"] = protocol.name if named is None else named.name
-        if options["protocol"] in _ROUNDED:
+        seed = plan.seed if "seed" in plan_options(plan.name) else 0
+        options: dict[str, Any] = {"protocol": self.named.name, "delta": self.delta, "seed": int(seed or 0)}
+        if isinstance(plan.noise_multiplier, (int, float)) and plan.noise_multiplier > 0:
+            options["noise"] = float(plan.noise_multiplier)
+        if self.named.takes_rounds:
             options["rounds"] = min(protocol.rounds, ROUNDS)
-        for key, value in () if named is None else named.options:
-            known = {"kind": ("tree", str), "fresh": ("fresh", float), "tolerate": ("tolerate", int),
-                     "partners": ("partners", int)}  # fmt: skip
-            if key in known:
-                name, kind = known[key]
-                options[name] = kind(value)
+        options |= {_OPTIONS[key]: value for key, value in self.named.options if key in _OPTIONS}
         return ExplorerSettings(**options)
 
 
@@ -170,10 +150,10 @@ def open_model(target: str, **options: Any) -> ExplorerModel:
         opened = Opened(plan, network, tables={"network": {"graph": target}}, protocol="gossip")
     else:
         return ExplorerModel(ExplorerSettings.read({"graph": target, **chosen}))
-    setting = opened.setting()
-    return ExplorerModel(
-        ExplorerSettings.read({**setting.model_dump(), **chosen}) if chosen else setting, opened
-    )
+    settings = opened.setting
+    if chosen:
+        settings = ExplorerSettings.read({**settings.model_dump(), **chosen})
+    return ExplorerModel(settings, opened)
 
 
 def open_plan(path: Path) -> Opened:
@@ -187,10 +167,8 @@ def open_plan(path: Path) -> Opened:
 
         agreement = read_agreement(path)
         network = replace(agreement.network, labels=tuple(member.name for member in agreement.members))
-        return Opened(
-            agreement.plan, network, title=agreement.title, delta=agreement.budget.delta,
-            protocol=agreement.algorithm.protocol,
-        )  # fmt: skip
+        protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
+        return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
     settings = check_plan_file(tables, path.name)
     loaded = plan_from_settings(settings, path.parent, path.name)
     if loaded.network is None:
@@ -202,10 +180,7 @@ def open_plan(path: Path) -> Opened:
         protocol = str(settings.protocol.named("gossip"))
     elif settings.train is None:
         protocol = "chebyshev"
-    return Opened(
-        loaded.plan, loaded.network, title=settings.title, tables=tables, protocol=protocol,
-        delta=1e-5 if settings.budget is None else settings.budget.delta,
-    )  # fmt: skip
+    return Opened(loaded.plan, loaded.network, settings.title, loaded.delta, tables, protocol)
 
 
 @dataclass(frozen=True)
@@ -232,7 +207,7 @@ class ExplorerModel:
         """The graph, with the members' names."""
         chosen = self.setting
         if chosen.edges is not None:
-            network = graphs.parse("edges:" + ",".join(f"{u}-{v}" for u, v in chosen.edges))
+            network = graphs.parse(_edge_list(chosen.edges))
         elif chosen.graph is not None:
             network = graphs.parse(chosen.graph)
         elif self.opened is not None:
@@ -243,9 +218,8 @@ class ExplorerModel:
             raise Refused(f"A page draws at most {NODES} nodes, got {network.n:,}; use `sottovoce account`.")
         if chosen.names is not None:
             if len(chosen.names) != network.n:
-                raise ConfigError(
-                    f"There are {network.n} nodes and {len(chosen.names)} names; give one each."
-                )
+                count = f"{network.n} nodes and {len(chosen.names)} names"
+                raise ConfigError(f"There are {count}; give one each.")
             network = replace(network, labels=chosen.names)
         return network
 
@@ -256,29 +230,30 @@ class ExplorerModel:
         return [f"node {v}" if labels is None else str(labels[v]) for v in range(self.network.n)]
 
     @cached_property
-    def plan(self) -> Any:
+    def plan(self) -> Any:  # attributes of averaging plans are read off it
         """The plan: that of the file, as the page changed it, or an average of values in [0, 1]."""
         chosen, opened = self.setting, self.opened
-        if opened is not None and chosen == opened.setting():
+        if opened is not None and chosen == opened.setting:
             return opened.plan
         if opened is not None and opened.plan.query != "value":
-            changed: dict[str, Any] = {}
-            if chosen.graph is not None or chosen.edges is not None:
-                changed["network"] = self.network
-            first = opened.setting()
-            if changed or chosen.model_copy(update={"noise": first.noise}) != first:
-                changed |= {"protocol": chosen.named, "network": self.network, "seed": chosen.seed}
-            try:
-                return replace(opened.plan, **changed).with_noise(chosen.noise)
-            except TypeError:
-                raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
+            return self._changed_training(opened)
         base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
         if opened is not None:
             base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
-        return PrivateAveraging(
-            chosen.named, network=self.network, noise_std=chosen.noise * base["radius"], seed=chosen.seed,
-            **base,
-        )  # fmt: skip
+        base |= {"noise_std": chosen.noise * base["radius"], "seed": chosen.seed}
+        return PrivateAveraging(chosen.named, network=self.network, **base)
+
+    def _changed_training(self, opened: Opened) -> Plan:
+        """Return a training plan as the page changed it: another network, protocol or amount of noise."""
+        chosen, first = self.setting, opened.setting
+        changed: dict[str, Any] = {}
+        if chosen.model_copy(update={"noise": first.noise}) != first:
+            changed = {"protocol": chosen.named, "network": self.network, "seed": chosen.seed}
+        try:
+            plan: Plan = replace(opened.plan, **changed).with_noise(chosen.noise)
+        except TypeError:
+            raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
+        return plan
 
     @property
     def protocol(self) -> Protocol:
@@ -287,7 +262,7 @@ class ExplorerModel:
         return protocol
 
     def at(self, rounds: int | None) -> ExplorerModel:
-        """Return the model after so many rounds, where rounds are chosen."""
+        """Return the model after so many rounds, where the number of rounds is a choice."""
         if rounds is None or not self.adjustable or rounds == self.protocol.rounds:
             return self
         if rounds not in self._others:
@@ -299,42 +274,43 @@ class ExplorerModel:
     def _others(self) -> dict[int, ExplorerModel]:
         return {}
 
-    @property
+    @cached_property
     def adjustable(self) -> bool:
-        """Whether the number of rounds is a choice."""
-        return self.protocol.name in _ROUNDED and self.setting.protocol in _ROUNDED
+        """Whether the number of rounds is a choice of the page, which must know all other options."""
+        named = parse(self.setting.protocol)
+        if self.opened is not None and self.opened.named.name == named.name:
+            named = self.opened.named
+        return named.takes_rounds and {key for key, _ in named.options} <= _OPTIONS.keys()
 
-    @property
+    @cached_property
     def most_rounds(self) -> int:
         """The end of the slider: where the theory stops, or the rounds of the setting."""
         if not self.adjustable:
             return self.protocol.rounds
-        kind = "randomized" if self.protocol.name == "randomized" else "gossip"
-        theory = rounds_for(self.network, kind=kind) if kind == "randomized" else rounds_for(self.network)
-        return int(min(ROUNDS, max(theory, self.protocol.rounds)))
+        named = replace(parse(self.setting.named), rounds=None)
+        theory = named.at(self.network, seed=self.setting.seed).rounds
+        return min(ROUNDS, max(theory, self.protocol.rounds))
 
     # ---- what is shown ------------------------------------------------------------------------------------
 
     def scene(self) -> dict[str, Any]:
         """Return the graph and what is true for every observer: error, cost, the local privacy cost."""
-        plan, delta = self.plan, self.setting.delta
-        local = plan.privacy("local")
-        useful = usefulness(plan)
-        cost = dict(plan.cost())
-        protocol = self.protocol
-        partners = getattr(protocol, "partner_edges", None)
+        plan, protocol, network = self.plan, self.protocol, self.network
+        delta, opened = self.setting.delta, self.opened
+        local, use, cost = plan.privacy("local"), usefulness(plan), plan.cost()
+        partners = protocol.partner_edges if isinstance(protocol, Masked) else None
         positions = self.setting.positions
-        if positions is None or len(positions) != self.network.n:
-            positions = layout(self.network.edges.tolist(), self.network.n).round(5).tolist()
-        averaged = plan.query == "value"
+        if positions is None or len(positions) != network.n:
+            positions = layout(network.edges.tolist(), network.n).round(5).tolist()
+        size = f", {number(cost['bytes'])} bytes" if "bytes" in cost else ""
         return {
             "setting": self.setting.model_dump(mode="json", exclude={"positions"}),
-            "title": self.opened.title if self.opened is not None else "",
-            "graph": self.network.name,
-            "n": self.network.n,
+            "title": opened.title if opened is not None else "",
+            "graph": network.name,
+            "n": network.n,
             "names": self.names,
-            "edges": self.network.edges.tolist(),
-            "partners": None if partners is None or len(partners) > 2000 else np.asarray(partners).tolist(),
+            "edges": network.edges.tolist(),
+            "partners": None if partners is None or len(partners) > 2000 else partners.tolist(),
             "positions": [list(point) for point in positions],
             "protocol": protocol.name,
             "algorithm": plan.name,
@@ -342,18 +318,15 @@ class ExplorerModel:
             "rounds": protocol.rounds,
             "most_rounds": self.most_rounds,
             "adjustable": self.adjustable,
-            "can_draw": averaged and (self.opened is None or self.opened.tables is not None),
+            "can_draw": plan.query == "value" and (opened is None or opened.tables is not None),
             "delta": number(delta),
             "adjacency": wording.adjacency(plan.adjacency, noun="participant"),
-            "local": {
-                "epsilon": fixed(_epsilon(local.curve, delta)),
-                "words": wording.guess(local.best_guess),
-            },
-            "useful": {"verdict": useful.verdict, "words": useful.sentence},
+            "local": {"epsilon": fixed(local.epsilon(delta)), "words": wording.guess(local.best_guess)},
+            "useful": {"verdict": use.verdict, "words": use.sentence},
             "noise": number(float(self.setting.noise)),
-            "error": None if useful.error is None else number(float(math.hypot(useful.error, useful.bias))),
-            "cost": _cost(cost),
-            "notes": missing_links(self.network, protocol),
+            "error": None if use.error is None else number(float(math.hypot(use.error, use.bias))),
+            "cost": f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages{size}",
+            "notes": missing_links(network, protocol),
             "by_hand": self.savable,
         }
 
@@ -404,7 +377,7 @@ class ExplorerModel:
     def _shown(
         self,
         who: tuple[int, ...],
-        each: Mapping[int, Any],
+        each: Mapping[int, Guarantee],
         shares: np.ndarray,
         formula: np.ndarray | None,
         losses: Mapping[int, float],
@@ -473,45 +446,31 @@ class ExplorerModel:
         return course | {"words": words + "."}
 
     def plan_text(self) -> str:
-        """Return the plan file with the same privacy cost; ``sottovoce plan`` reads it.
-
-        Examples
-        --------
-        >>> settings = ExplorerSettings(graph="ring:4", protocol="tree")
-        >>> print(ExplorerModel(settings).plan_text().splitlines()[4])
-        graph = "ring:4"
-        """
+        """Return the plan file with the same privacy cost; ``sottovoce plan`` reads it."""
         if not self.savable:
             raise ConfigError("An agreement of training has no plan file: its records stay with the members.")
-        chosen, opened = self.setting, self.opened
+        chosen, opened, plan = self.setting, self.opened, self.plan
         tables: dict[str, Any] = {} if opened is None or opened.tables is None else dict(opened.tables)
+        unchanged = opened is not None and chosen == opened.setting
         tables = {"version": 1, "title": tables.get("title") or "From the explorer"} | tables
-        network = dict(tables.get("network") or {})
         if chosen.edges is not None or chosen.graph is not None:
-            network = {}
-        if chosen.edges is not None:
-            network["graph"] = "edges:" + ",".join(f"{u}-{v}" for u, v in chosen.edges)
-        elif chosen.graph is not None:
-            network["graph"] = chosen.graph
-        elif not network and opened is not None:  # an agreement of averages
-            network["graph"] = "edges:" + ",".join(f"{u}-{v}" for u, v in opened.network.edges.tolist())
-            network["names"] = [str(opened.network.label(v)) for v in range(opened.network.n)]
+            tables["network"] = {"graph": chosen.graph if chosen.edges is None else _edge_list(chosen.edges)}
+        elif "network" not in tables:  # an agreement of averages
+            tables["network"] = {"graph": _edge_list(self.network.edges.tolist()), "names": self.names}
         if chosen.names is not None:
-            network["names"] = list(chosen.names)
-        tables["network"] = network
-        protocol: dict[str, Any] = {"name": chosen.named, "seed": chosen.seed}
-        if chosen.protocol in _ROUNDED:
-            protocol = {"name": chosen.protocol, "rounds": self.protocol.rounds, "seed": chosen.seed}
-            if chosen.protocol == "refreshed":
-                protocol["fresh"] = chosen.fresh
-        tables["protocol"] = protocol
+            tables["network"] = tables["network"] | {"names": list(chosen.names)}
+        if not unchanged or "protocol" not in tables:
+            protocol = {"name": chosen.named, "seed": chosen.seed}
+            if parse(chosen.protocol).takes_rounds:
+                protocol |= {"name": chosen.protocol, "rounds": self.protocol.rounds}
+                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "refreshed" else {}
+            tables["protocol"] = protocol
         seed = (tables.get("noise") or {}).get("seed")
         tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
-        if self.plan.query == "value" and "average" not in tables:
-            center: Any = self.plan.center
-            tables["average"] = {"radius": self.plan.radius, "center": center, "adjacency": "user"}
-            if self.plan.dim != 1:
-                tables["average"]["dim"] = self.plan.dim
+        if plan.query == "value" and "average" not in tables:
+            tables["average"] = {"radius": plan.radius, "center": plan.center, "adjacency": "user"}
+            if plan.dim != 1:
+                tables["average"]["dim"] = plan.dim
         return to_toml(tables)
 
     # ---- inside -------------------------------------------------------------------------------------------
@@ -519,15 +478,15 @@ class ExplorerModel:
     def _shares(self, who: tuple[int, ...]) -> np.ndarray:
         """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it."""
         if self.plan.observation.exact_pairs:
-            if who not in self._looked:
-                self._looked[who] = np.asarray(self.protocol.view(set(who)).leakage())
-            return self._looked[who]
+            if who not in self._leakage:
+                self._leakage[who] = np.asarray(self.protocol.view(set(who)).leakage())
+            return self._leakage[who]
         h = np.ones(self.network.n)
         h[list(who)] = 0.0
         return h
 
     @cached_property
-    def _looked(self) -> dict[tuple[int, ...], np.ndarray]:
+    def _leakage(self) -> dict[tuple[int, ...], np.ndarray]:
         return {}
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
@@ -551,7 +510,7 @@ class ExplorerModel:
         who: tuple[int, ...],
         rows: list[dict[str, Any]],
         shares: np.ndarray,
-        each: Mapping[int, Any],
+        each: Mapping[int, Guarantee],
         lost: Mapping[int, float],
     ) -> dict[str, Any]:
         names, delta = self.names, self.setting.delta
@@ -586,40 +545,30 @@ class ExplorerModel:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""
         if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.averages_once:
             return ""
-        if self.protocol.name not in ("gossip", "chebyshev", "tree", "exchange"):
+        protocol = self.protocol
+        if not protocol.linear or protocol.masked or protocol.fresh_std or parse(protocol.name).drawn:
             return ""
         from sottovoce.attacks.gossip import gossip_attack
 
-        known = sorted(gossip_attack(self.protocol, who).combinations, key=lambda c: len(c.coefficients))
+        known = sorted(gossip_attack(protocol, who).combinations, key=lambda c: len(c.coefficients))
         if not known:
             return ""
-        shown = []
-        for one in known[:3]:
-            text = str(one)
-            for u in sorted(one.nodes, reverse=True):
-                text = _renamed(text, u, self.names[u])
-            shown.append(text)
+        texts = [re.sub(r"\bx(\d+)\b", lambda m: self.names[int(m[1])], str(one)) for one in known[:3]]
         more = f" and {len(known) - 3} more" if len(known) > 3 else ""
         kinds = "combination" if len(known) == 1 else "combinations"
-        return f"{len(known)} {kinds} of the others ({'; '.join(shown)}{more})"
+        return f"{len(known)} {kinds} of the others ({'; '.join(texts)}{more})"
 
 
-_NOTHING = {
-    "value": None, "share": "–", "epsilon": "–", "label": "", "words": "looks", "determined": False,
-    "published": "–", "published_epsilon": "–",
-}  # fmt: skip
+# the row of a node that looks
+_NOTHING = {"value": None, "label": "", "words": "looks", "determined": False} | dict.fromkeys(
+    ("share", "epsilon", "published", "published_epsilon"), "–"
+)
 
 
 def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
     """Return everything an offline page shows: all observers and rounds, up to 32 nodes all pairs too.
 
     Rows that are equal are held once; a view is a list of their numbers.
-
-    Examples
-    --------
-    >>> page = offline(ExplorerModel(ExplorerSettings(graph="path:3", rounds=2)))
-    >>> sorted(page["views"])[:4], page["rows"][page["views"]["2|2"]["rows"][0]]["share"]
-    (['1|0', '1|0,1', '1|0,2', '1|1'], '1.000')
     """
     n = model.network.n
     groups: list[tuple[int, ...]] = [(v,) for v in range(n)]
@@ -686,23 +635,12 @@ def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def _renamed(text: str, node: int, name: str) -> str:
-    import re
-
-    return re.sub(rf"\bx{node}\b", name.replace("\\", r"\\"), text)
-
-
-def _cost(cost: Mapping[str, Any]) -> str:
-    words = f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages"
-    return words + (f", {number(cost['bytes'])} bytes" if "bytes" in cost else "")
+def _edge_list(edges: Iterable[Sequence[int]]) -> str:
+    return "edges:" + ",".join(f"{u}-{v}" for u, v in edges)
 
 
 def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one answer of a live page: scene, view, course, matrix or plan.
-
-    >>> answered(ExplorerModel(ExplorerSettings(graph="ring:4")), "view", {"observers": [1]})["looking"]
-    'node 1'
-    """
+    """Return one answer of a live page: scene, view, course, matrix or plan."""
     if what == "scene":
         return model.scene()
     if what == "plan":

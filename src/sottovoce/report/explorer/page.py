@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sottovoce import __version__
 from sottovoce.errors import MissingDependency
-from sottovoce.report.explorer.model import GRAPHS, PAIRS, ExplorerModel, offline
-from sottovoce.report.figures import SCALE
+from sottovoce.report import figures
+from sottovoce.report.explorer.model import PAIRS, ExplorerModel, offline
 
-__all__ = ["live_page", "offline_page"]
+if TYPE_CHECKING:
+    from bokeh.models import ColumnDataSource
+    from bokeh.plotting import figure
 
+GRAPHS = (
+    "florentine karate path:8 ring:16 grid:4:4 torus:4:4 complete:8 star:9 hypercube:4 exponential:16 "
+    "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1 small_world:40:4:0.1:seed=1"
+).split()
 PROTOCOLS = ("gossip", "chebyshev", "refreshed", "randomized", "tree", "exchange", "masked")
 
 
@@ -22,7 +29,7 @@ def live_page(model: ExplorerModel, nonce: str) -> str:
     return _page({"live": True, "scene": model.scene()}, nonce=nonce)
 
 
-def offline_page(model: ExplorerModel, progress: Any = None) -> str:
+def offline_page(model: ExplorerModel, progress: Callable[[int], None] | None = None) -> str:
     """Return one file that holds everything it shows: all observers and rounds, pairs up to 32 nodes."""
     content = offline(model, progress)
     return _page({"live": False, "pairs": model.network.n <= PAIRS, **content}, nonce="")
@@ -32,9 +39,11 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     import jinja2
     import markupsafe
 
-    graph, course = _plots()
-    palette = _palette(64)
-    filled = {**data, "graph": graph, "course_plot": course, "palette": palette}
+    _require_bokeh()
+    from bokeh.embed import json_item
+
+    plots = {"graph": json_item(_network_plot()), "course_plot": json_item(_course_plot())}
+    filled = {**data, **plots, "palette": _palette(64)}
     folder = Path(__file__).parent / "templates"
     # inside <script> only "</" and "<!--" could end it, and JSON may spell them otherwise
     written = json.dumps(filled, allow_nan=False).replace("<", "\\u003c")
@@ -62,101 +71,90 @@ def _short(graph: str) -> str:
     return graph if len(graph) <= 40 else "a drawn graph"
 
 
-def _bokeh() -> str:
-    """Return Bokeh's own script, which it ships, as text that no closing tag can end early."""
-    try:
-        from bokeh.resources import INLINE
-    except ImportError:
+def _require_bokeh() -> None:
+    if find_spec("bokeh") is None:
         raise MissingDependency(
             "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
-        ) from None
+        )
+
+
+def _bokeh() -> str:
+    """Return Bokeh's own script, which it ships, as text that no closing tag can end early."""
+    from bokeh.resources import INLINE
+
     resources = INLINE.clone(components=["bokeh"])
     return "\n".join(resources.js_raw).replace("</script", "<\\/script")
 
 
 def _palette(count: int) -> list[str]:
     """Return the colors of the reports' scale, from nothing lost to all of it."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
-
-    scale = LinearSegmentedColormap.from_list("loss", SCALE)
-    return [to_hex(scale(k / (count - 1))) for k in range(count)]
+    return [figures.loss_color(k / (count - 1)) for k in range(count)]
 
 
-def _plots() -> tuple[Any, Any]:
-    """Return the two drawings, empty, as Bokeh's own JSON; the page fills their sources."""
-    try:
-        from bokeh.embed import json_item
-        from bokeh.models import (
-            ColumnDataSource,
-            HoverTool,
-            LinearColorMapper,
-            PointDrawTool,
-            Range1d,
-            Scatter,
-            Segment,
-            TapTool,
-            Text,
-        )
-        from bokeh.plotting import figure
-    except ImportError:
-        raise MissingDependency(
-            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
-        ) from None
+def _source(name: str, columns: str) -> ColumnDataSource:
+    """Return an empty table, which the page fills."""
+    from bokeh.models import ColumnDataSource
 
-    columns = ("x", "y", "id", "name", "share", "told", "words", "marker", "size", "thick", "label")
-    nodes = ColumnDataSource({key: [] for key in columns}, name="nodes")
-    edges = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1")}, name="edges")
-    mates = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1")}, name="mates")
-    plot = figure(sizing_mode="stretch_both", toolbar_location=None, tools="", name="plot", min_border=4,
-                  x_range=Range1d(start=0, end=1), y_range=Range1d(start=0, end=1),
-                  outline_line_color=None)  # fmt: skip
+    return ColumnDataSource({key: [] for key in columns.split()}, name=name)
+
+
+def _figure(name: str, low: float, high: float, **axes: str) -> figure:
+    from bokeh.models import Range1d
+    from bokeh.plotting import figure
+
+    options: dict[str, Any] = {"x_range": Range1d(start=0, end=1), "y_range": Range1d(start=low, end=high)}
+    options |= {"toolbar_location": None, "tools": "", "min_border": 4, "outline_line_color": None}
+    return figure(name=name, sizing_mode="stretch_both", **options | axes)
+
+
+def _network_plot() -> figure:
+    """Return the drawing of the network, empty."""
+    from bokeh.models import HoverTool, LinearColorMapper, PointDrawTool, Scatter, Segment, TapTool, Text
+
+    nodes = _source("nodes", "x y id name share told words marker size thick label")
+    plot = _figure("plot", 0, 1)
     plot.axis.visible = False
     plot.grid.visible = False
-    ends: dict[str, Any] = {"x0": "x0", "y0": "y0", "x1": "x1", "y1": "y1"}
+    ends: dict[str, Any] = {key: key for key in ("x0", "y0", "x1", "y1")}
     dashes = Segment(**ends, line_width=1, line_dash="dashed", line_alpha=0.45, name="mate-glyph")
-    plot.add_glyph(mates, dashes)
-    plot.add_glyph(edges, Segment(**ends, line_width=1.6, name="edge-glyph"))
+    plot.add_glyph(_source("mates", "x0 y0 x1 y1"), dashes)
+    plot.add_glyph(_source("edges", "x0 y0 x1 y1"), Segment(**ends, line_width=1.6, name="edge-glyph"))
     mapper = LinearColorMapper(palette=_palette(256), low=0.0, high=1.0)
-    circles = Scatter(
-        x="x", y="y", size="size", marker="marker", line_width="thick",
-        fill_color={"field": "share", "transform": mapper}, name="node-glyph",
-    )  # fmt: skip
-    drawn = plot.add_glyph(nodes, circles, selection_glyph=None, nonselection_glyph=None)
-    under = Text(x="x", y="y", text="label", text_align="center", text_baseline="top", y_offset=13,
-                 text_font_size="12px", name="name-glyph")  # fmt: skip
-    above = Text(x="x", y="y", text="told", text_align="center", text_baseline="bottom", y_offset=-12,
-                 text_font_size="11px", name="number-glyph")  # fmt: skip
-    for text in (under, above):
-        plot.add_glyph(nodes, text, selection_glyph=None, nonselection_glyph=None)
-    tools: Any = [drawn]  # its type says glyphs with x and y, which a scatter has
-    tap = TapTool(renderers=tools, name="tap", mode="append")
-    pen = PointDrawTool(renderers=tools, name="pen", empty_value=0)
-    hover = HoverTool(renderers=tools, tooltips=[("", "@name"), ("", "@words")])
-    plot.add_tools(tap, hover, pen)
+    fill: Any = {"field": "share", "transform": mapper}
+    shape: dict[str, Any] = {"size": "size", "marker": "marker", "line_width": "thick"}
+    circles = Scatter(x="x", y="y", **shape, fill_color=fill, name="node-glyph")
+    still: dict[str, Any] = {"selection_glyph": None, "nonselection_glyph": None}
+    points: Any = [plot.add_glyph(nodes, circles, **still)]  # its type says glyphs with x and y
+    for name, text, baseline, offset, size in (
+        ("name-glyph", "label", "top", 13, "12px"),
+        ("number-glyph", "told", "bottom", -12, "11px"),
+    ):
+        place: dict[str, Any] = {"text_align": "center", "text_baseline": baseline, "y_offset": offset}
+        plot.add_glyph(nodes, Text(x="x", y="y", text=text, text_font_size=size, name=name, **place), **still)
+    tap = TapTool(renderers=points, name="tap", mode="append")
+    pen = PointDrawTool(renderers=points, name="pen", empty_value=0)
+    plot.add_tools(tap, HoverTool(renderers=points, tooltips=[("", "@name"), ("", "@words")]), pen)
     plot.toolbar.active_tap = tap
     plot.toolbar.active_drag = None
+    return plot
 
-    over = ColumnDataSource({key: [] for key in ("rounds", "worst", "mean", "published")}, name="course")
-    second = figure(
-        sizing_mode="stretch_both", toolbar_location=None, tools="", name="course-plot", min_border=4,
-        x_axis_label="rounds", y_axis_label="share lost",
-        x_range=Range1d(start=0, end=1), y_range=Range1d(start=-0.02, end=1.08), outline_line_color=None,
-    )  # fmt: skip
-    from sottovoce.report import figures
 
+def _course_plot() -> figure:
+    """Return the drawing of the course over rounds, empty."""
+    source = _source("course", "rounds worst mean published")
+    plot = _figure("course-plot", -0.02, 1.08, x_axis_label="rounds", y_axis_label="share lost")
     for key, legend, color, dash in (
         ("worst", "exact, worst", figures.EXACT, "solid"),
         ("mean", "exact, mean", figures.GOOD, "dashed"),
         ("published", "published, mean", figures.PUBLISHED, "dotted"),
     ):
-        second.line(
-            "rounds", key, source=over, color=color, line_width=3, line_dash=dash, legend_label=legend
-        )
-    second.xaxis[0].name, second.yaxis[0].name = "x-axis", "y-axis"
-    second.ygrid[0].name, second.xgrid.visible = "grid", False
-    second.legend[0].name = "legend"
-    second.legend[0].orientation = "horizontal"
-    second.add_layout(second.legend[0], "above")  # beside the lines, never over them
-    second.legend.border_line_color = None
-    second.legend[0].update(label_text_font_size="11px", padding=2, spacing=8, margin=0, glyph_width=16)
-    return json_item(plot), json_item(second)
+        style: dict[str, Any] = {"color": color, "line_width": 3, "line_dash": dash, "legend_label": legend}
+        plot.line("rounds", key, source=source, **style)
+    plot.xaxis[0].name, plot.yaxis[0].name = "x-axis", "y-axis"
+    plot.ygrid[0].name, plot.xgrid.visible = "grid", False
+    legends = plot.legend[0]
+    legends.name, legends.orientation = "legend", "horizontal"
+    plot.add_layout(legends, "above")  # beside the lines, never over them
+    plot.legend.border_line_color = None
+    legends.update(label_text_font_size="11px", padding=2, spacing=8, margin=0, glyph_width=16)
+    return plot
