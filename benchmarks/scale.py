@@ -42,7 +42,7 @@ times = []
 with Cluster.join(timeout=300) as cluster:
     result = run_on_ranks(cluster, plan, data, np.random.default_rng(1),
                           progress=lambda k: times.append(time.perf_counter()))
-    traffic = cluster.meet(cluster.traffic.to_dict())
+    traffic = cluster.meet(vars(cluster.traffic))
     row = plan.width * 4
 if cluster.rank == 0:
     json.dump({"seconds_per_step": float(np.median(np.diff(times))), "traffic": traffic, "row_bytes": row},
@@ -63,7 +63,7 @@ with Cluster.join(timeout=300) as cluster:
     begin = time.perf_counter()
     result = run_on_ranks(cluster, plan, values, np.random.default_rng(2), owner=owner)
     seconds = time.perf_counter() - begin
-    traffic = cluster.meet(cluster.traffic.to_dict())
+    traffic = cluster.meet(vars(cluster.traffic))
 if cluster.rank == 0:
     u, v = network.edges.T
     cut = owner[u] != owner[v]

@@ -2,7 +2,7 @@
 
 torch is imported once and the ranks are forked from here, which makes many small scenarios affordable. A
 scenario is a function ``scenario(cluster, folder) -> value`` of the file; its name ends in the number of
-ranks, ``_on2``. The record of a rank holds the value of rank 0, the error, the exit code, and who
+ranks, ``_on2``. The report of a rank holds the value of rank 0, the error, the exit code, and who
 would have told the person.
 """
 
@@ -41,7 +41,7 @@ def one_rank(scenario, rank, size, port, folder):
     try:
         with Cluster.join(timeout=getattr(scenario, "timeout", TIMEOUT)) as cluster:
             said["value"] = plain(scenario(cluster, folder))
-            said["traffic"] = cluster.traffic.to_dict()
+            said["traffic"] = vars(cluster.traffic)
     except SottovoceError as error:
         said["error"], said["kind"], code = str(error), type(error).__name__, 1
     except BaseException:
@@ -51,10 +51,10 @@ def one_rank(scenario, rank, size, port, folder):
     os._exit(code)
 
 
-def run(scenario, limit=90.0):
-    size = int(scenario.__name__.rpartition("_on")[2])
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+def run(name, scenario, limit=90.0):
+    size = int(name.rpartition("_on")[2])
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         port = _free_port()
         children = {}
         for rank in range(size):
@@ -93,7 +93,7 @@ def main():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     chosen = names or [name for name in vars(module) if name.rpartition("_on")[2].isdigit()]
-    print(json.dumps({name: run(getattr(module, name)) for name in chosen}))
+    print(json.dumps({name: run(name, getattr(module, name)) for name in chosen}))
 
 
 if __name__ == "__main__":

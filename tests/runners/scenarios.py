@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from functools import partial
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def values(dim=3, dtype=np.float64, n=N):
     return np.random.default_rng(7).normal(size=(n, dim)).astype(dtype)
 
 
-def text(agents, rows, noise=NOISE):
+def averager(agents, rows, noise=NOISE):
     return averaging(
         ValueMechanism(
             rows=rows[agents], agents=agents, random=RunRandomness(noise, 0, 0), noise_std=1.0, radius=1.0
@@ -62,16 +63,16 @@ def text(agents, rows, noise=NOISE):
 
 def compare(cluster, protocol, rows, *, owner=None, steps=1):
     """Return whether rank 0 holds the bytes of the stacked run."""
-    hosted = run_cluster(cluster, lambda a: text(a, rows), protocol, steps, noise=NOISE, owner=owner)
+    hosted = run_cluster(cluster, lambda a: averager(a, rows), protocol, steps, noise=NOISE, owner=owner)
     got = cluster.gather(hosted)
     if cluster.rank:
         return None
-    alone = text(np.arange(len(rows)), rows)
+    alone = averager(np.arange(len(rows)), rows)
     wanted = alone.output(run_stacked(alone, protocol, steps, noise=NOISE))
     return bool(got.dtype == wanted.dtype and (got == wanted).all())
 
 
-def averaging_all(cluster):
+def averaging_on2(cluster, folder):
     out = {}
     for dtype, dim in ((np.float64, 1), (np.float64, 3), (np.float32, 300)):
         for name, protocol in protocols().items():
@@ -83,12 +84,7 @@ def averaging_all(cluster):
     return out
 
 
-def averaging_on2(cluster, folder):
-    return averaging_all(cluster)
-
-
-def averaging_on4(cluster, folder):
-    return averaging_all(cluster)
+averaging_on4 = averaging_on2
 
 
 def scattered_on4(cluster, folder):
@@ -100,7 +96,7 @@ def scattered_on4(cluster, folder):
 def traffic_on2(cluster, folder):
     """Bytes sent against a count of the cut made by hand, edge by edge."""
     protocol, rows = sv.protocols.Gossip(uneven(), 3), values(5, np.float32)
-    run_cluster(cluster, lambda a: text(a, rows), protocol, 1)
+    run_cluster(cluster, lambda a: averager(a, rows), protocol, 1)
     owner = np.repeat([0, 1], [6, 5])
     pairs = {(u, owner[v]) for a, b in uneven().edges for u, v in ((a, b), (b, a)) if owner[u] != owner[v]}
     mine = [pair for pair in pairs if owner[pair[0]] == cluster.rank]
@@ -156,14 +152,8 @@ def continued(cluster, folder, *, first, second, steps=8):
             "files": len(list((folder / "checkpoint").glob("step-*")))}  # fmt: skip
 
 
-def resume_with_more_on4(cluster, folder):
-    two = np.repeat([0, 1], [6, 5])
-    return continued(cluster, folder, first=two, second=None)
-
-
-def resume_with_fewer_on4(cluster, folder):
-    one = np.zeros(N, int)
-    return continued(cluster, folder, first=None, second=one)
+resume_with_more_on4 = partial(continued, first=np.repeat([0, 1], [6, 5]), second=None)
+resume_with_fewer_on4 = partial(continued, first=None, second=np.zeros(N, int))
 
 
 # ---- plans ------------------------------------------------------------------------------------------------
@@ -184,7 +174,7 @@ def blobs():
     from sottovoce.data.agent_tensors import AgentData
 
     rng = np.random.default_rng(0)
-    sizes = 20 + 3 * np.arange(N)  # agents differ, so lots, rates and noise do
+    sizes = 20 + 3 * np.arange(N)  # agents differ, so batches, rates and noise do
     y = rng.integers(0, 3, sizes.sum())
     x = (rng.normal(size=(len(y), 5)) + 2 * np.eye(3, 5)[y]).astype(np.float32)
     return AgentData(x, y, np.split(np.arange(len(y)), np.cumsum(sizes)[:-1]), test=(x, y), classes=3)
@@ -257,8 +247,7 @@ def plans_on2(cluster, folder):
     return furthest(cluster, {**averaging_plans(), **linear_plans(), **network_plans()})
 
 
-def plans_on4(cluster, folder):
-    return furthest(cluster, {**averaging_plans(), **linear_plans(), **network_plans()})
+plans_on4 = plans_on2
 
 
 def plans_scattered_on4(cluster, folder):
@@ -273,25 +262,15 @@ def protective_on2(cluster, folder):
 
     plan, data = network_plans()["consensus"]
     result = run_on_ranks(cluster, plan, data, ProtectiveNoise())
-    return (
-        None
-        if result is None
-        else {"same": bool((result.outputs["rows"] == result.outputs["rows"][0]).all())}
-    )
+    return result and {"same": bool((result.outputs["rows"] == result.outputs["rows"][0]).all())}
 
 
 def evaluated_on2(cluster, folder):
     plan, data = network_plans()["dp-dsgd"]
-    told = []
-    result = run_on_ranks(
-        cluster,
-        plan,
-        data,
-        np.random.default_rng(5),
-        every=2,
-        on_step=lambda k, entry: told.append(k),
-    )
-    return None if result is None else {"history": result.history, "told": told, "record": result.to_dict()}
+    steps = []
+    rng = np.random.default_rng(5)
+    result = run_on_ranks(cluster, plan, data, rng, every=2, on_step=lambda k, entry: steps.append(k))
+    return result and {"history": result.history, "steps": steps, "result": result.to_dict()}
 
 
 def plan_resumed_on2(cluster, folder):
@@ -304,14 +283,14 @@ def plan_resumed_on2(cluster, folder):
     begin, seen = plan.algorithm, []
 
     def mortal(source, start):
-        text = begin(source, start)
+        algorithm = begin(source, start)
 
         def message(state, k):
             if k == 2:
                 raise Stop
-            return text.message(state, k)
+            return algorithm.message(state, k)
 
-        return Algorithm(text.init, message, text.update, text.output)
+        return algorithm._replace(message=message)
 
     options = {"every": 1, "checkpoint": folder / "checkpoint"}
     object.__setattr__(plan, "algorithm", mortal)
@@ -325,7 +304,7 @@ def plan_resumed_on2(cluster, folder):
         return None
     wanted = plan.run(data, np.random.default_rng(5)).outputs["rows"]
     moved = np.abs(result.outputs["rows"] - wanted).max() / np.abs(wanted).max()
-    return {"difference": float(moved), "told": seen}
+    return {"difference": float(moved), "steps": seen}
 
 
 # ---- what must fail ---------------------------------------------------------------------------------------
@@ -333,7 +312,7 @@ def plan_resumed_on2(cluster, folder):
 
 def more_ranks_than_agents_on4(cluster, folder):
     rows = values(n=3)
-    run_cluster(cluster, lambda a: text(a, rows), sv.protocols.Gossip(sv.graphs.path(3), 1), 1)
+    run_cluster(cluster, lambda a: averager(a, rows), sv.protocols.Gossip(sv.graphs.path(3), 1), 1)
 
 
 PLAN_FILE = """version = 1
@@ -413,34 +392,31 @@ def missing_data_on4(cluster, folder):
     def make(agents):
         if cluster.rank == 2:
             raise DataError("The shard of agent 6 is empty.")
-        return text(agents, values())
+        return averager(agents, values())
 
     run_cluster(cluster, make, protocols()["gossip"], 1)
 
 
 def other_graph_on2(cluster, folder):
     net = uneven() if cluster.rank == 0 else sv.graphs.ring(N)
-    run_cluster(cluster, lambda a: text(a, values()), sv.protocols.Gossip(net, 2), 1)
+    run_cluster(cluster, lambda a: averager(a, values()), sv.protocols.Gossip(net, 2), 1)
+
+
+def one_step(cluster, **options):
+    run_cluster(cluster, lambda a: averager(a, values()), protocols()["gossip"], 1, **options)
 
 
 def other_noise_on2(cluster, folder):
-    run_cluster(
-        cluster, lambda a: text(a, values()), protocols()["gossip"], 1, noise=SimulatedNoise(cluster.rank)
-    )
+    one_step(cluster, noise=SimulatedNoise(cluster.rank))
 
 
 def other_plan_on2(cluster, folder):
-    run_cluster(
-        cluster, lambda a: text(a, values()), protocols()["gossip"], 1, plan={"clip_norm": 1.0 + cluster.rank}
-    )
+    one_step(cluster, plan={"clip_norm": 1.0 + cluster.rank})
 
 
 def other_checkpoint_on2(cluster, folder):
     for clip_norm in (1.0, 2.0):
-        run_cluster(
-            cluster, lambda a: text(a, values()), protocols()["gossip"], 1,
-            checkpoint=folder / "checkpoint", every=1, plan={"clip_norm": clip_norm},
-        )  # fmt: skip
+        one_step(cluster, checkpoint=folder / "checkpoint", every=1, plan={"clip_norm": clip_norm})
 
 
 def kept_steps(cluster, folder, steps, **options):
@@ -578,15 +554,9 @@ def killed_writing(cluster, folder, victim, when):
         raise
 
 
-def killed_writing_rank1_on2(cluster, folder):
-    killed_writing(cluster, folder, 1, "step-")
-
-
+killed_writing_rank1_on2 = partial(killed_writing, victim=1, when="step-")
 killed_writing_rank1_on2.timeout = 3.0
-
-
-def killed_committing_rank0_on2(cluster, folder):
-    killed_writing(cluster, folder, 0, "current")
+killed_committing_rank0_on2 = partial(killed_writing, victim=0, when="current")
 
 
 def token_on2(cluster, folder):
@@ -611,7 +581,7 @@ def other_seed_on2(cluster, folder):
 
 def walk_on2(cluster, folder):
     walk = sv.protocols.Walk(uneven(), 4, np.random.default_rng(0))
-    run_cluster(cluster, lambda a: text(a, values()), walk, 1)
+    run_cluster(cluster, lambda a: averager(a, values()), walk, 1)
 
 
 def nan_on2(cluster, folder):
@@ -623,7 +593,7 @@ def nan_on2(cluster, folder):
     run_cluster(cluster, make, protocols()["gossip"], 1)
 
 
-def dying(cluster, rank, how):
+def dying(cluster, folder, rank, how):
     def die(k):
         if k == 2 and cluster.rank == rank:
             how()
@@ -631,39 +601,21 @@ def dying(cluster, rank, how):
     run_cluster(cluster, lambda a: remembering(a, values(), die), protocols()["gossip"], 5)
 
 
-def _kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _stop():
-    os.kill(os.getpid(), signal.SIGSTOP)
+def _signal(number):
+    os.kill(os.getpid(), number)
 
 
 def _fail():
     raise ZeroDivisionError("a mistake in step 2")
 
 
-def killed_rank2_on4(cluster, folder):
-    dying(cluster, 2, _kill)
-
-
-def killed_rank0_on2(cluster, folder):
-    dying(cluster, 0, _kill)
-
-
-def frozen_rank1_on2(cluster, folder):
-    dying(cluster, 1, _stop)
-
-
+_kill, _stop = (partial(_signal, number) for number in (signal.SIGKILL, signal.SIGSTOP))
+killed_rank2_on4 = partial(dying, rank=2, how=_kill)
+killed_rank0_on2 = partial(dying, rank=0, how=_kill)
+frozen_rank1_on2 = partial(dying, rank=1, how=_stop)
 frozen_rank1_on2.timeout = 2.0
-
-
-def failing_rank3_on4(cluster, folder):
-    dying(cluster, 3, _fail)
-
-
-def failing_rank0_on4(cluster, folder):
-    dying(cluster, 0, _fail)
+failing_rank3_on4 = partial(dying, rank=3, how=_fail)
+failing_rank0_on4 = partial(dying, rank=0, how=_fail)
 
 
 def never_comes_on2(cluster, folder):

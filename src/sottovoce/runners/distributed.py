@@ -53,10 +53,6 @@ class Traffic:
     bytes: int = 0
     cut_edges: int = 0
 
-    def to_dict(self) -> dict[str, int]:
-        """Return the figures as plain values."""
-        return dict(vars(self))
-
 
 class Hosted(NamedTuple):
     """What a rank holds: the rank of every agent, its own agents, their state and output rows.

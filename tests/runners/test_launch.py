@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sottovoce
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import InvalidInput, LostRank
 from sottovoce.runners.launch import launch, parse_threads, thread_variables
 
 POOLS = tuple(thread_variables(1))
@@ -35,9 +35,9 @@ def test_launched_ranks_limit_every_pool(tmp_path, monkeypatch):
 
     def pools(**options):
         launch(command, ranks=2, **options)
-        found = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in (0, 1)]
-        assert [found[0][name] for name in POOLS] == [found[1][name] for name in POOLS]
-        return [found[0][name] for name in POOLS]
+        environments = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in (0, 1)]
+        assert [environments[0][name] for name in POOLS] == [environments[1][name] for name in POOLS]
+        return [environments[0][name] for name in POOLS]
 
     assert pools(threads=3) == ["3"] * 4
     assert pools() == [str(max(1, os.cpu_count() // 2))] * 4
@@ -104,14 +104,14 @@ def test_workers_keep_to_one_thread(backend):
     assert seen_in_a_process(WORKERS.replace("BACKEND", repr(backend))) == [[1, 1], [1, 1]]
 
 
-def test_words():
-    assert [parse_threads(word) for word in ("2", "4,1", "0", "", None, "all")] == [
-        2,
-        4,
-        None,
-        None,
-        None,
-        None,
-    ]
+def test_number_of_threads():
+    assert [parse_threads(word) for word in ("2", "4,1")] == [2, 4]
+    assert {parse_threads(word) for word in ("0", "", None, "all")} == {None}
     with pytest.raises(InvalidInput, match="threads"):
         thread_variables(0)
+
+
+def test_a_killed_rank_is_named():
+    launch([sys.executable, "-c", "import os; assert os.environ['WORLD_SIZE'] == '2'"], ranks=2)
+    with pytest.raises(LostRank, match=r"Rank 0 was killed \(SIGKILL\)"):
+        launch([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], ranks=1)
