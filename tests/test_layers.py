@@ -46,14 +46,14 @@ def layer_of(dotted: str) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             base = node.module
-            found |= {f"{base}.{alias.name}" for alias in node.names} if base == "sottovoce" else {base}
-    return {name for name in found if name.split(".")[0] == "sottovoce"}
+            names |= {f"{base}.{alias.name}" for alias in node.names} if base == "sottovoce" else {base}
+    return {name for name in names if name.split(".")[0] == "sottovoce"}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
@@ -72,11 +72,11 @@ def parsed(path: Path) -> ast.Module:
 @cache
 def modules() -> dict[str, Path]:
     """Every module by its dotted name; a package by that of its folder."""
-    found = {}
+    names = {}
     for path in ROOT.rglob("*.py"):
         parts = ("sottovoce", *path.relative_to(ROOT).with_suffix("").parts)
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
 
 
 def uses(path: Path, known: dict[str, Path]) -> set[str]:
@@ -88,23 +88,23 @@ def uses(path: Path, known: dict[str, Path]) -> set[str]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if node in typing:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path} imports by dots"
             base = node.module or ""
             for alias in node.names:
                 full = f"{base}.{alias.name}"
-                found.add(full if full in known else base)
-    return found & set(known) - {"sottovoce"}  # the root imports nothing until it is asked for a name
+                names.add(full if full in known else base)
+    return names & set(known) - {"sottovoce"}  # the root imports nothing before a name is used
 
 
 def rings(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Modules that lead back to themselves, found by taking away what leads nowhere."""
+    """Modules that lead back to themselves, computed by taking away what leads nowhere."""
     left = {name: set(targets) for name, targets in graph.items()}
     while True:
         ends = {name for name, targets in left.items() if not targets & set(left)}
@@ -113,13 +113,13 @@ def rings(graph: dict[str, set[str]]) -> list[list[str]]:
         left = {name: targets - ends for name, targets in left.items() if name not in ends}
 
 
-def test_no_module_leads_back_to_itself_at_once_or_later():
+def test_imports_have_no_cycles():
     """Lazy imports count: a ring that only a call closes still cannot be read from one end."""
     known = modules()
     assert rings({name: uses(path, known) for name, path in known.items()}) == []
 
 
-def test_a_ring_is_seen(tmp_path):
+def test_a_cycle_is_detected(tmp_path):
     head, inside = tmp_path / "a.py", tmp_path / "b.py"
     head.write_text("from sottovoce.b import x\n")
     inside.write_text("def f():\n    from sottovoce import a\n")
@@ -129,7 +129,7 @@ def test_a_ring_is_seen(tmp_path):
     ]
 
 
-def test_a_module_does_not_ask_its_own_package():
+def test_no_module_imports_its_own_package():
     """What a package hands out lazily lies in its modules: asking it from inside is a ring too."""
     known = modules()
     own = {
@@ -141,7 +141,7 @@ def test_a_module_does_not_ask_its_own_package():
     assert own == {}
 
 
-def test_no_name_with_a_line_before_it_is_taken_from_another_module():
+def test_private_names_are_not_imported():
     """A helper that two modules use has a name of its own; modules of the package may begin with a line."""
     known, taken = modules(), []
     for name, path in known.items():

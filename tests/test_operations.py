@@ -39,7 +39,7 @@ delta = 1e-5
 WAITING = ("peer run", "relay", "peer status --watch", "peer check")
 # these continue a run of several steps, which the average of the trial is not; see
 # tests/peers/test_membership_changes.py
-EPOCHS = ("peer membership", "peer agree next.toml")
+CHANGES = ("peer membership", "peer agree next.toml")
 
 
 def commands(page):
@@ -51,12 +51,12 @@ def call(words, capsys):
 
     with pytest.raises(SystemExit) as stopped:
         main(words)
-    said = capsys.readouterr()
-    return stopped.value.code or 0, said.out + said.err
+    printed = capsys.readouterr()
+    return stopped.value.code or 0, printed.out + printed.err
 
 
 @pytest.fixture
-def house(tmp_path, monkeypatch, capsys):
+def members(tmp_path, monkeypatch, capsys):
     """A folder as the pages have it: member directories, certificates, a signed agreement, records, a
     finished run.
     """
@@ -82,9 +82,9 @@ def house(tmp_path, monkeypatch, capsys):
         for each in (one, two):
             each.bind(("127.0.0.1", 0))
         ports = [each.getsockname()[1] for each in (one, two)]
-    members = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in zip(people, ports, strict=True)]
-    code, said = call(["peer", "agree", "draft.toml", *members, "-o", "agreement.toml"], capsys)
-    assert code == 0, said
+    addresses = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in zip(people, ports, strict=True)]
+    code, printed = call(["peer", "agree", "draft.toml", *addresses, "-o", "agreement.toml"], capsys)
+    assert code == 0, printed
     run = read_agreement("agreement.toml").run.hex()
     shutil.copy("agreement.toml", "unsigned.toml")
     for name in people:
@@ -105,8 +105,8 @@ def house(tmp_path, monkeypatch, capsys):
 
     asyncio.run(together())
     for name in people:
-        code, said = call(["peer", "ledger", f"{name}-home/runs/{run}", "--json"], capsys)
-        Path(f"{name}.json").write_text(said)
+        code, printed = call(["peer", "ledger", f"{name}-home/runs/{run}", "--json"], capsys)
+        Path(f"{name}.json").write_text(printed)
     shutil.copytree("north-home", "east-home")  # a third name on the pages
     from sottovoce.peers.identity import make_identity
 
@@ -132,8 +132,8 @@ def parse(words):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_run(page, house, capsys):
-    run = house
+def test_the_commands_of_a_page_run(page, members, capsys):
+    run = members
     if page.stem == "index":
         assert set(re.findall(r"\((\w+\.md)\)", page.read_text())) == {
             each.name for each in PAGES if each.stem != "index"
@@ -150,40 +150,42 @@ def test_the_commands_of_a_page_run(page, house, capsys):
             words[2] = "fresh-home"  # the one of the trial has signed already
         name = " ".join(words)
         directory = "north-home" if who == "relay" else f"{who}-home"
-        if any(name.startswith(w) for w in (*WAITING, *EPOCHS)) or "--watch" in words:
+        if any(name.startswith(w) for w in (*WAITING, *CHANGES)) or "--watch" in words:
             parse(words)
             continue
         needs = words[:2] in (["peer", "budget"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
         if needs and "--sign" not in words and "-m" not in words:
             words += ["--directory", directory]
-        code, said = call(words, capsys)
+        code, printed = call(words, capsys)
         if "--close" in words:  # the run of the trial has ended; giving it up is refused, with a sentence
-            assert code in (0, 1), said
+            assert code in (0, 1), printed
             continue
-        assert code == 0, (line, said)
+        assert code == 0, (line, printed)
 
 
 def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):
     """The files parse, what they copy exists, and what a container would run runs here."""
     yaml = pytest.importorskip("yaml")
     example = ROOT / "examples" / "three-hospitals"
-    made = yaml.safe_load((example / "compose.yaml").read_text())
-    assert set(made["services"]) == {"prepare", "north", "south", "east"}
-    for service in made["services"].values():
+    compose = yaml.safe_load((example / "compose.yaml").read_text())
+    assert set(compose["services"]) == {"prepare", "north", "south", "east"}
+    for service in compose["services"].values():
         assert (example / service["build"]["context"] / service["build"]["dockerfile"]).resolve().exists()
     docker = (example / "Dockerfile").read_text()
     for line in re.findall(r"^COPY (.*) \S+$", docker, re.M):
         for source in line.split():
             assert (ROOT / source).exists(), source
-    assert made["services"]["prepare"]["entrypoint"][1].endswith("example/prepare.py")
+    assert compose["services"]["prepare"]["entrypoint"][1].endswith("example/prepare.py")
     # one hospital after the other: the same words, with this machine's folders for the volumes
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     places = {name: tmp_path / name for name in ("shared", "north", "south", "east")}
     words = [sys.executable, str(example / "prepare.py"), *map(str, places.values())]
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    told = [str(word) for word in made["services"]["north"]["command"]]
-    there = [w.replace("/shared", str(places["shared"])).replace("/own", str(places["north"])) for w in told]
+    command = [str(word) for word in compose["services"]["north"]["command"]]
+    there = [
+        w.replace("/shared", str(places["shared"])).replace("/own", str(places["north"])) for w in command
+    ]
     context = parse(there)
     assert Path(context.params["agreement"]).exists()
     assert Path(context.params["data"]).exists()
@@ -195,5 +197,5 @@ def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):
     assert [member.address for member in agreed.members] == ["north:7000", "south:7000", "east:7000"]
     again = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert "there already" in again.stdout  # restarting the stack makes no new identities
-    assert json.dumps(told).count("--health") == 1
+    assert json.dumps(command).count("--health") == 1
     assert np.loadtxt(places["east"] / "records.csv", delimiter=",", skiprows=1).shape[1] == 32

@@ -25,20 +25,20 @@ ENTRY_POINTS = [
 
 
 def offered(module):
-    """(name, object) of the classes and functions a module offers as its own."""
+    """(name, object) of the classes and functions a module defines."""
     for name in getattr(module, "__all__", ()):
-        thing = getattr(module, name)
-        if inspect.isclass(thing) or inspect.isfunction(thing):
-            if thing.__module__.startswith("sottovoce"):
-                yield name, thing
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            if value.__module__.startswith("sottovoce"):
+                yield name, value
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_all_is_true(name):
     module = importlib.import_module(name)
-    listed = getattr(module, "__all__", [])
-    assert len(set(listed)) == len(listed), f"{name}.__all__ lists a name twice"
-    missing = [entry for entry in listed if not hasattr(module, entry)]
+    entries = getattr(module, "__all__", [])
+    assert len(set(entries)) == len(entries), f"{name}.__all__ lists a name twice"
+    missing = [entry for entry in entries if not hasattr(module, entry)]
     assert not missing, f"{name}.__all__ promises {missing}"
 
 
@@ -46,7 +46,7 @@ def test_all_is_true(name):
 def test_modules_and_public_names_say_what_they_are(name):
     module = importlib.import_module(name)
     assert (module.__doc__ or "").strip() or not hasattr(module, "__all__"), f"{name} has no docstring"
-    silent = [entry for entry, thing in offered(module) if not (thing.__doc__ or "").strip()]
+    silent = [entry for entry, value in offered(module) if not (value.__doc__ or "").strip()]
     assert not silent, f"no docstring in {name}: {silent}"
 
 

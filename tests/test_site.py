@@ -25,14 +25,14 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.anchors |= {found[key] for key in ("id", "name") if found.get(key)}
-        if tag == "a" and found.get("href"):
-            self.links.append(found["href"])
-        if tag in ("script", "img", "iframe", "source") and found.get("src"):
-            self.resources.append(found["src"])
-        if tag == "link" and "stylesheet" in found.get("rel", "") and found.get("href"):
-            self.resources.append(found["href"])
+        values = dict(attributes)
+        self.anchors |= {values[key] for key in ("id", "name") if values.get(key)}
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe", "source") and values.get("src"):
+            self.resources.append(values["src"])
+        if tag == "link" and "stylesheet" in values.get("rel", "") and values.get("href"):
+            self.resources.append(values["href"])
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,6 @@ def test_nothing_is_fetched_from_outside(pages):
 
 
 def test_the_search_finds_every_public_name(pages):
-    import importlib
     import types
 
     import sottovoce
@@ -81,11 +80,11 @@ def test_the_search_finds_every_public_name(pages):
     index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", text, re.S)[1])
     known = {entry[-1].rpartition(".")[2] for entries in index["objects"].values() for entry in entries}
     missing = []
-    for package in ["sottovoce", *(f"sottovoce.{name}" for name in sottovoce._SUBPACKAGES)]:
-        module = importlib.import_module(package)
+    public = [getattr(sottovoce, name) for name in sottovoce.__all__]
+    for module in [sottovoce, *(each for each in public if isinstance(each, types.ModuleType))]:
         for name in getattr(module, "__all__", ()):
             if not isinstance(getattr(module, name), types.ModuleType) and name not in known:
-                missing.append(f"{package}.{name}")
+                missing.append(f"{module.__name__}.{name}")
     assert not missing
 
 

@@ -6,8 +6,8 @@ from sottovoce._lazy import lazy_names
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = "accounting advice algorithms attacks data errors graphs objectives peers privacy protocols"
-_NAMES = dict.fromkeys([*_SUBPACKAGES.split(), "report", "runners", "sklearn"], "") | {
+_PACKAGES = "accounting advice algorithms attacks data errors graphs objectives peers privacy protocols"
+_NAMES = dict.fromkeys([*_PACKAGES.split(), "report", "runners", "sklearn"], "") | {
     "Guarantee": "accounting.guarantee",
     "Muffliato": "algorithms",
     "Network": "graphs",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 __all__ = ["fine", "fixed", "number"]
 
 
-def number(value: Any) -> str:
+def number(value: object) -> str:
     """Return a number with at most three decimals and thousands separators; text stays as it is.
 
     >>> number(0.123456), number(7), number(1e-5), number(None), number("inf"), number(12345.6)
@@ -29,7 +28,7 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def fine(value: Any) -> str:
+def fine(value: object) -> str:
     """Return a number as `number` does, with three significant digits where it is small.
 
     >>> fine(0.00112), fine(0.0526), fine(0.5), fine(12.3456), fine(None)
@@ -39,7 +38,7 @@ def fine(value: Any) -> str:
     return f"{value:.3g}" if small else number(value)
 
 
-def fixed(value: Any) -> str:
+def fixed(value: object) -> str:
     """Return a number with three decimals, for columns of numbers that a reader compares.
 
     >>> fixed(1.0), fixed(0.12345), fixed(0.0), fixed(2e-5), fixed(7), fixed(12345.6), fixed(None)

@@ -7,10 +7,11 @@ import hashlib
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import tomli_w
@@ -45,7 +46,7 @@ def locked(path: str | Path, patience: float) -> Iterator[None]:
 
 def atomic_write(
     path: str | Path,
-    content: bytes | str | Callable[[BinaryIO], Any],
+    content: bytes | str | Callable[[BinaryIO], object],
     *,
     durable: bool = True,
     mode: int = 0o666,
@@ -98,7 +99,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return ``value`` with numpy scalars, arrays, tuples, sets and paths turned into what JSON knows.
 
     NaN becomes None, infinities become the words "inf" and "-inf": JSON has no numbers for them.
@@ -130,7 +131,7 @@ def to_toml(tables: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
     return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(tables, multiline_strings=True)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of ``value`` as canonical JSON (sorted keys, `plain` values), in hexadecimal.
 
     Arrays, sparse matrices and tensors in it count by type, shape and bytes. What is neither plain nor an
@@ -151,16 +152,18 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _arrays_named(value: Any) -> Any:
+def _arrays_named(value: object) -> Any:
     """Return ``value`` with each array replaced by its type, shape and the digest of its bytes."""
     if isinstance(value, Mapping):
         return {str(key): _arrays_named(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_arrays_named(item) for item in value]
-    if hasattr(value, "tocsr"):  # a sparse matrix, without importing scipy
-        csr = value.tocsr()
+    # an object of a package that was never imported cannot be one of its types
+    sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
+    if sparse is not None and sparse.issparse(value):
+        csr = sparse.csr_array(value)
         return {"sparse": list(csr.shape), "parts": _arrays_named([csr.indptr, csr.indices, csr.data])}
-    if hasattr(value, "detach"):  # a tensor, without importing torch
+    if torch is not None and isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         raw = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
@@ -168,7 +171,7 @@ def _arrays_named(value: Any) -> Any:
     return value
 
 
-def _refused(value: Any) -> Any:
+def _refused(value: object) -> NoReturn:
     raise InvalidInput(
         f"A digest needs plain values and arrays, got {type(value).__name__}; describe it by those."
     )

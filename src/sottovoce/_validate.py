@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 
 from sottovoce.errors import InvalidInput
+
+T = TypeVar("T")
 
 
 def positive(value: float, name: str) -> float:
@@ -98,7 +100,7 @@ def loss(value: float, name: str) -> float:
     return number
 
 
-def rows(values: Any, n: int, name: str = "values", *, finite: bool = True) -> np.ndarray:
+def rows(values: object, n: int, name: str = "values", *, finite: bool = True) -> np.ndarray:
     """Return an (n, dim) float array, finite by default; a vector of length n becomes (n, 1)."""
     try:
         array = np.asarray(values)
@@ -133,8 +135,8 @@ def word(value: str, name: str) -> str:
     return value
 
 
-def several(values: Iterable[Any], name: str) -> tuple[Any, ...]:
-    """Return what is listed, one for each; a single value is refused."""
+def several(values: Iterable[T], name: str) -> tuple[T, ...]:
+    """Return the values of a list as a tuple; a single value is refused."""
     try:
         if isinstance(values, (str, bytes)):
             raise TypeError
@@ -143,38 +145,39 @@ def several(values: Iterable[Any], name: str) -> tuple[Any, ...]:
         raise InvalidInput(f"{name} must be a list of numbers, got {shown(values)}.") from None
 
 
-def point(value: Any, name: str, dim: int | None = None) -> float | tuple[float, ...]:
+def point(value: float | Iterable[float], name: str, dim: int | None = None) -> float | tuple[float, ...]:
     """Return a public point: one finite number, or one per coordinate (``dim`` of them, where known)."""
-    if np.ndim(value) == 0 and not isinstance(value, dict):
+    if np.ndim(value) == 0 and not isinstance(value, dict):  # type: ignore[arg-type]
         return _finite(value, name)
-    coordinates = tuple(_finite(v, f"every coordinate of {name}") for v in several(value, name))
+    several_of = cast("Iterable[float]", value)
+    coordinates = tuple(_finite(v, f"every coordinate of {name}") for v in several(several_of, name))
     if not coordinates or (dim is not None and len(coordinates) not in (1, dim)):
         wanted = "one number, or one per coordinate" + ("" if dim is None else f" ({dim})")
         raise InvalidInput(f"{name} must be {wanted}, got {len(coordinates)}.")
     return coordinates
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as a sentence shows it: not more than a line of it."""
     try:
         text = repr(value)
     except ValueError:  # a whole number of thousands of digits
-        text = f"a number of {value.bit_length()} bits"
+        text = "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _finite(value: Any, name: str) -> float:
+def _finite(value: object, name: str) -> float:
     number = _number(value, name)
     if not math.isfinite(number):
         raise InvalidInput(f"{name} must be a finite number, got {shown(value)}.")
     return number
 
 
-def _number(value: Any, name: str) -> float:
+def _number(value: object, name: str) -> float:
     """Return a float; words and truth values, which Python would turn into numbers, are refused."""
     try:
         if isinstance(value, (str, bytes, bool, np.bool_)):
             raise TypeError
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number, got {shown(value)}.") from None

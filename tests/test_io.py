@@ -1,4 +1,4 @@
-"""Files whole or absent; plain values; digests that tell apart what differs and nothing else."""
+"""Atomic files, plain values, TOML and digests."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def failing(file):
     raise ZeroDivisionError
 
 
-def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = atomic_write(tmp_path / "a", "old")
     with pytest.raises(ZeroDivisionError):
         atomic_write(path, failing)
@@ -38,7 +38,7 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+def test_a_full_disk_is_refused_in_one_sentence(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
@@ -79,7 +79,7 @@ def test_durable_means_file_before_name_before_folder(tmp_path, monkeypatch):
     assert seen == ["name"]
 
 
-def test_the_bytes_are_on_their_way_when_the_file_is_synced(tmp_path, monkeypatch):
+def test_bytes_are_flushed_before_the_file_is_synced(tmp_path, monkeypatch):
     sizes, fsync = [], os.fsync
 
     def synced(handle):
@@ -129,7 +129,7 @@ def test_arrays_count_by_type_shape_and_bytes():
     assert digest(sparse.coo_array(np.eye(2))) == digest(sparse.csr_array(np.eye(2)))
 
 
-def test_what_has_no_stable_words_is_refused():
+def test_objects_without_stable_bytes_have_no_digest():
     for value in (object(), {"f": len}, [1j]):
         with pytest.raises(InvalidInput, match="plain values and arrays"):
             digest(value)
@@ -138,7 +138,7 @@ def test_what_has_no_stable_words_is_refused():
 def test_digests_are_the_same_in_every_process():
     value = "{'s': {'one', 'two', 'three'}, 'a': np.arange(3)}"
     program = f"import numpy as np; from sottovoce._io import digest; print(digest({value}))"
-    said = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -148,7 +148,7 @@ def test_digests_are_the_same_in_every_process():
         ).stdout.strip()
         for seed in ("1", "2", "3")
     }
-    assert said == {digest({"s": {"three", "two", "one"}, "a": np.arange(3)})}
+    assert digests == {digest({"s": {"three", "two", "one"}, "a": np.arange(3)})}
 
 
 def test_tables_are_written_as_toml_and_read_back():
