@@ -1,12 +1,13 @@
 """Releases read back exactly; a ledger never records past its budget."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.release import MOVES, MechanismKey, Release, Spending, compose
+from sottovoce.accounting.release import MOVES, MechanismKey, Release, ShareCurves, Spending, compose
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 from sottovoce.privacy import Curve
 
@@ -246,3 +247,24 @@ def test_how_far_one_change_moves_a_clipped_sum(adjacency, moved):
     ends = [np.array([0.0]), np.array([3.0]), np.array([-3.0])]  # nothing, and the two worst of clip 3
     pairs = [(0, 1), (0, 2)] if adjacency == "add-remove" else [(1, 2)]
     assert max(abs(ends[a] - ends[b])[0] for a, b in pairs) == MOVES[adjacency] * 3.0 == moved * 3.0
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_sampling_amplifies_at_every_noise_but_none(ratio):
+    kind = MechanismKey("gaussian", "add-remove", ratio, 0.1, 1.0)
+    assert kind.curve(3) == Curve.sampled_gaussian(0.1, ratio, 3)
+    assert kind.curve(3).epsilon(1e-5) < 0.8 * Curve.gaussian(1 / ratio, 3).epsilon(1e-5)
+    assert kind._replace(ratio=0.0).curve(3).epsilon(1e-5) == math.inf
+
+
+def test_share_curves_round_up():
+    counts = Counter({MechanismKey("gaussian", "user", 2.0, 1.0, 1.0): 4})
+    curves = ShareCurves("pld")
+    first, second, third, smaller, none = (
+        curves.add(counts, h) for h in (0.3, 0.3 - 1e-15, 0.3 - 3e-14, 0.2, 0.0)
+    )
+    assert first is second is third is curves.worst or first == second == third == curves.worst
+    assert first.mu == pytest.approx(math.sqrt(0.3), rel=1e-9)
+    assert first.mu >= math.sqrt(0.3)
+    assert smaller.mu == pytest.approx(math.sqrt(0.2), rel=1e-9)
+    assert none == Curve.none()

@@ -4,12 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from tests.accounting.small_plans import PAIR, SEES, TWO, D, every, plan_of
 
 import sottovoce as sv
+from sottovoce.accounting.observation import (
+    PairCorrelated,
+    TimeCorrelated,
+)
 from sottovoce.accounting.observation.correlated import decor_variances
 from sottovoce.errors import InvalidInput
-
-RING = sv.graphs.ring(8)
+from sottovoce.privacy import account
 
 
 def test_decor_printed_values():
@@ -49,3 +53,27 @@ def test_decor_colluders_remove_their_edges():
     ):
         with pytest.raises(InvalidInput):
             wrong()
+
+
+def test_pair_correlated_noise_against_a_neighbor():
+    model = PairCorrelated(sv.graphs.star(8), own_std=2.0, pair_std=6.0)
+    plan = plan_of(model, every(2.0, 2.0, steps=10), steps=10)
+    assert account(plan, "outsider").epsilon(D) == pytest.approx(6.785189343716804, rel=1e-9)
+    assert account(plan, "outsider").label == "exact"
+    assert account(plan, "network", observer=2).epsilon(D) == pytest.approx(7.080667452642921, rel=1e-9)
+    assert account(plan, "pairwise", **PAIR).epsilon(D) == pytest.approx(17.85658683010762, rel=1e-9)
+    assert account(plan, "colluders", **TWO).epsilon(D) == pytest.approx(17.85658683010762, rel=1e-9)
+    # the default is the worst member, and local is own noise alone
+    assert account(plan).epsilon(D) == pytest.approx(17.85658683010762, rel=1e-9)
+    assert account(plan, "local").mu == pytest.approx(math.sqrt(10))
+    assert account(plan, "local").label == "ldp"
+    wrong = PairCorrelated(sv.graphs.star(8), own_std=3.0, pair_std=6.0)
+    with pytest.raises(InvalidInput, match="must be the same"):
+        account(plan_of(wrong, every(2.0, 2.0, steps=10), steps=10), "outsider")
+
+
+def test_time_correlated_noise_is_one_mechanism():
+    plan = plan_of(TimeCorrelated(), every(2.0, 2.0, steps=9, joint=True), steps=9)
+    for view, who in SEES.items():
+        guarantee = account(plan, view, **who)
+        assert (guarantee.label, guarantee.mu) == ("ldp", 1.0)

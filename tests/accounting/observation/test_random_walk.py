@@ -1,12 +1,14 @@
 """Random walks: the dynamic program against every path, closed forms and printed values."""
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.accounting.small_plans import PAIR, TWO, D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import (
@@ -16,6 +18,8 @@ from sottovoce.accounting.observation.random_walk import (
     walk_loss,
 )
 from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Guarantee, account
+from sottovoce.protocols import Gossip
 
 
 def over_all_paths(network, T, u, v, alpha, sigma, *, cap=None, final_public=False, contractive=True):
@@ -126,3 +130,75 @@ def test_tokens_add_up_and_contraction_lowers_the_curve():
         curve(3, 3)
     with pytest.raises(InvalidInput):
         walk_loss(complete_passage(3, 5), 1.0, 1.0)
+
+
+def test_walks_match_reference_values_and_stay_below_local():
+    path = sv.graphs.path(8)
+    model = TokenWalk(path, steps=20, final_public=False)
+    plan = plan_of(model, every(2.0, 20.0, steps=20), steps=20, schedule=None)
+    guarantee = account(plan, "pairwise", **PAIR)
+    assert guarantee.label == "exact"
+    assert guarantee.epsilon(D) == pytest.approx(1.0159218234646155, rel=1e-9)
+    assert "the final model stays hidden" in guarantee.assumptions
+    assert account(plan, "local").epsilon(D) == pytest.approx(1.7600571495138815, rel=1e-9)
+    worst = account(plan, "network")
+    each = [
+        account(plan, "pairwise", observer=v, user=u).epsilon(D)
+        for v in range(8) for u in range(8) if u != v
+    ]  # fmt: skip
+    assert worst.epsilon(D) == pytest.approx(max(each), rel=1e-9)
+    assert max(each) <= 1.7600571495138815 * (1 + 1e-12)  # pairs next to each other were above it
+    assert account(plan, "colluders", **TWO).label == "ldp"
+
+
+def test_capped_walks_with_two_tokens():
+    model = TokenWalk(sv.graphs.complete(8), steps=20, tokens=2, cap=4, contractive=True, final_public=False)
+    plan = plan_of(model, every(2.0, 20.0, steps=4), steps=20, schedule=None)
+    guarantee = account(plan, "pairwise", **PAIR)
+    assert account(plan, "local").epsilon(D) == pytest.approx(0.725521750857796, rel=1e-9)
+    assert guarantee.epsilon(D) == pytest.approx(0.725521750857796, rel=1e-9)  # was 0.7618: above local
+    assert guarantee.rdp(3.0) == pytest.approx(0.029986342984137382, rel=1e-9)
+    assert account(plan).rdp(3.0) == pytest.approx(guarantee.rdp(3.0))  # all pairs of a complete graph
+    public = TokenWalk(sv.graphs.complete(8), steps=20, tokens=2, cap=4, contractive=True)
+    shown = account(plan_of(public, every(2.0, 20.0, steps=4), steps=20), "pairwise", **PAIR)
+    assert "the final model stays hidden" not in shown.assumptions
+    assert shown.rdp(3.0) > guarantee.rdp(3.0)
+    assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
+
+
+def test_walk_between_two_nodes():
+    """Each of the two hears whatever the other adds: with one contribution each that is one release."""
+    walk = TokenWalk(sv.graphs.complete(2), 4, cap=1)
+    plan = stationary_plan(walk, Gossip(sv.graphs.complete(2), 1), one, steps=4)
+    guarantee = account(plan, "network")
+    assert guarantee.label == "exact"
+    assert guarantee.epsilon(1e-5) <= account(plan, "local").epsilon(1e-5) * (1 + 1e-9)
+
+
+def test_walk_requires_one_kind_of_gaussian_noise():
+    """Sampling that hides a record is not covered by the model of the path; at user level it hides nobody."""
+    walk, ring = TokenWalk(sv.graphs.ring(4), 3), Gossip(sv.graphs.ring(4), 1)
+
+    def label(*more, adjacency="user"):
+        listed = [{"steps": 3, "adjacency": adjacency, **each} for each in more]
+        plan = stationary_plan(
+            walk, ring, lambda a: [one(a, **each)[0] for each in listed], steps=3, adjacency=adjacency
+        )
+        return account(plan, observer=0, user=1).label
+
+    assert label({}) == label({"sample_rate": 0.5}) == label({}, adjacency="add-remove") == "exact"
+    assert label({"sample_rate": 0.5}, adjacency="add-remove") == "ldp"
+    assert label({"mechanism": "laplace"}) == label({"std": 0.0}) == "ldp"
+    assert label({}, {"std": 3.0}) == "ldp"
+
+
+def test_on_a_complete_graph_with_uneven_weights_pairs_differ():
+    """Node 0 keeps the token longer than the others, which are alike; the worst pair counts."""
+    weights = np.full((4, 4), 0.3)
+    weights[0], weights[:, 0] = 0.1, 0.1
+    weights[0, 0] = 0.7
+    network = sv.graphs.from_matrix(weights)
+    plan = stationary_plan(TokenWalk(network, 4), Gossip(network, 1), lambda a: one(a, steps=4), steps=4)
+    pairs = [account(plan, observer=v, user=u).epsilon(1e-5) for v, u in itertools.permutations(range(4), 2)]
+    assert account(plan, "network").epsilon(1e-5) == pytest.approx(max(pairs), rel=1e-9)
+    assert pairs[0] < 0.99 * max(pairs)

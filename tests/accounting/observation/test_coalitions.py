@@ -1,0 +1,179 @@
+"""Which coalitions decide: named ones, any so many, on trees and under masks."""
+
+import itertools
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from tests.accounting.small_plans import (
+    D,
+    by_name,
+    every,
+    one,
+    plan_of,
+    stationary_plan,
+)
+
+import sottovoce as sv
+from sottovoce.accounting.observation import (
+    Averaging,
+    Consensus,
+)
+from sottovoce.accounting.tree_noise import least_tree_noise
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import network_of
+from sottovoce.privacy import account
+from sottovoce.protocols import Masked, Tree
+
+
+def test_colluder_count_is_the_worst_coalition():
+    tree = sv.protocols.Tree(sv.graphs.path(6), root=0)
+    plan = plan_of(Averaging(), every(1.0, 1.0, steps=1), n=6, steps=1, schedule=tree)
+    named = account(plan, "colluders", colluders=[1, 5], user=3)
+    assert named.mu == pytest.approx(math.sqrt(1 / 3))
+    anyone = account(plan, "colluders", colluders=2, user=3)
+    assert anyone.mu == pytest.approx(1.0)  # its two neighbors
+    assert str(anyone.adversary) == "any 2 nodes together, about node 3"
+    assert account(plan, "colluders", colluders=1, user=3).mu == account(plan, "network", user=3).mu
+
+
+@pytest.mark.parametrize("model", [Averaging(), Consensus()], ids=["averaging", "consensus"])
+@pytest.mark.parametrize("seed", range(3))
+def test_worst_coalition_on_a_tree_in_closed_form(model, seed):
+    rng = np.random.default_rng(seed)
+    tree = sv.protocols.Tree(sv.graphs.complete(7), kind="uniform", rng=rng)
+    sizes, stds = rng.uniform(0.5, 2.0, 7).tolist(), rng.lognormal(size=7).tolist()
+    steps = 1 if isinstance(model, Averaging) else 3
+    plan = plan_of(
+        model, every(sizes, stds, steps=steps), n=7, steps=steps, schedule=tree, is_stationary=True
+    )
+    for c in (2, 3):
+        guarantee = account(plan, "colluders", colluders=c)
+        assert guarantee.label == "exact"
+        assert guarantee.epsilon(D) == pytest.approx(by_name(plan, c), rel=1e-9)
+        about = account(plan, "colluders", colluders=c, user=4).epsilon(D)
+        assert about == pytest.approx(by_name(plan, c, user=4), rel=1e-9)
+
+
+def test_many_coalitions_on_a_tree_stay_exact():
+    tree = sv.protocols.Tree(sv.graphs.complete(60), parents=[-1, *((v - 1) // 3 for v in range(1, 60))])
+    stds = np.sqrt(least_tree_noise(tree, 3, floor=0.09)).tolist()
+    plan = plan_of(Averaging(), every(1.0, stds, steps=1), n=60, steps=1, schedule=tree)
+    assert account(plan, "local").mu == pytest.approx(1 / 0.3)
+    assert account(plan, "colluders", colluders=3).mu == pytest.approx(1.0)  # one loud member is left
+    assert account(plan, "colluders", colluders=4).mu == pytest.approx(1 / 0.3)
+
+
+class Masks(sv.protocols.Tree):
+    """A masked sum as the accountant sees it: any coalition learns sums over its complement's blocks."""
+
+    masked, tolerate = True, 2
+
+    def blocks(self, v=()):
+        who = (v,) if isinstance(v, int) else tuple(v)
+        return [np.setdiff1d(np.arange(self.n), who)]
+
+    def view(self, observers=(), own_noise=True):
+        block = self.blocks(observers)[0]
+        basis = np.zeros((self.n, 1))
+        basis[block] = 1 / math.sqrt(len(block))
+        return sv.protocols.GaussianView(self.n, tuple(observers), basis, np.arange(self.n), ())
+
+    def assumptions(self, who=()):
+        return ("masks hold", f"computed for {sorted(who)}")
+
+
+@pytest.mark.parametrize("model", [Averaging(), Consensus()], ids=["averaging", "consensus"])
+def test_masked_sums_hide_each_agent_in_all_others(model):
+    masked = Masks(sv.graphs.grid(4, 4))
+    plan = plan_of(model, every(1.0, 1.0, steps=1), n=16, steps=1, schedule=masked)
+    assert account(plan, "network").mu == pytest.approx(math.sqrt(1 / 15))  # fifteen other rows hide one
+    assert account(plan, "colluders", colluders=[0, 3, 5]).mu == pytest.approx(math.sqrt(1 / 13))
+    assert account(plan, "outsider").mu == pytest.approx(1 / 4)
+    assert account(plan, "outsider").label == "exact"
+    assert account(plan, "local").mu == 1.0
+    by_default = account(plan)
+    assert by_default.mu == pytest.approx(math.sqrt(1 / 14))
+    assert str(by_default.adversary) == "any 2 nodes together"
+    assert "masks hold" in by_default.assumptions
+    assert not any("computed for [" in sentence for sentence in by_default.assumptions)  # whoever they are
+    named = account(plan, "colluders", colluders=[0, 3, 5])
+    assert "computed for [0, 3, 5]" in named.assumptions
+    assert not any("honest but curious" in sentence for sentence in by_default.assumptions)
+
+
+def test_largest_noise_coalition_is_worst_under_masks():
+    masked = Masks(sv.graphs.grid(2, 3))
+    stds = [1.0, 5.0, 2.0, 4.0, 3.0, 1.0]
+    plan = plan_of(Consensus(), every(1.0, stds, steps=1), n=6, steps=1, schedule=masked)
+    assert account(plan, "network", user=0).mu == pytest.approx(1 / math.sqrt(1 + 4 + 16 + 9 + 1))
+    assert account(plan, "network").mu == pytest.approx(1 / math.sqrt(1 + 4 + 16 + 9 + 1))
+    assert account(plan, "colluders", colluders=2, user=1).mu == pytest.approx(1 / math.sqrt(1 + 25 + 4 + 1))
+
+
+def test_too_many_coalitions_are_bounded_by_local():
+    big = plan_of(
+        Averaging(), every(1.0, 1.0, steps=1), n=32, steps=1, schedule=sv.protocols.HypercubeExchange(32)
+    )
+    guarantee = account(big, "colluders", colluders=6)
+    assert (guarantee.label, guarantee.mu) == ("ldp", 1.0)
+    with pytest.raises(InvalidInput, match="no exact number"):
+        account(big, "colluders", colluders=6, label="exact")
+
+
+@pytest.mark.parametrize("silent", [0, 2, 4])
+def test_worst_member_with_a_noiseless_agent(silent):
+    stds = [1.0 + v for v in range(5)]
+    stds[silent] = 0.0
+    tree = sv.protocols.Tree(sv.graphs.path(5), root=0)
+    plan = plan_of(Averaging(), every(1.0, stds, steps=1), n=5, steps=1, schedule=tree)
+    for user in range(5):
+        named = [account(plan, "pairwise", observer=v, user=user) for v in range(5) if v != user]
+        worst = max(guarantee.epsilon(D) for guarantee in named)
+        assert account(plan, "network", user=user).epsilon(D) == pytest.approx(worst, rel=1e-9)
+        pairs = combinations([v for v in range(5) if v != user], 2)
+        worst = max(account(plan, "colluders", colluders=who, user=user).epsilon(D) for who in pairs)
+        guarantee = account(plan, "colluders", colluders=2, user=user)
+        assert guarantee.epsilon(D) == pytest.approx(worst, rel=1e-9)
+
+
+@pytest.mark.parametrize("silent", [(), (0,), (2, 3)])
+@pytest.mark.parametrize("graph", ["star:6", "path:6"])
+def test_two_colluders_on_a_tree_are_the_worst_named_pair(graph, silent):
+    """Also where some add no noise of their own and stand in that of the others."""
+    tree = Tree(sv.graphs.parse(graph), root=0)
+    stds = [0.0 if u in silent else 1.0 + u for u in range(6)]
+    plan = stationary_plan(Consensus(), tree, lambda a: one(a, stds[a]))
+    for user in range(6):
+        others = [v for v in range(6) if v != user]
+        named = [
+            account(plan, "colluders", colluders=pair, user=user).mu
+            for pair in itertools.combinations(others, 2)
+        ]
+        assert account(plan, "colluders", colluders=2, user=user).mu == pytest.approx(max(named), rel=1e-9)
+
+
+def test_three_colluders_on_a_star():
+    """Too many to be tried one by one; those on the loudest sides are the worst."""
+    plan = stationary_plan(Consensus(), Tree(sv.graphs.star(60), root=0), lambda a: one(a, 2.0 + (a == 7)))
+    guarantee = account(plan, "colluders", colluders=3, user=0)
+    assert (guarantee.label, guarantee.mu) == ("exact", pytest.approx(1 / (2 * math.sqrt(57)), rel=1e-9))
+
+
+def test_two_colluders_under_masks_have_the_largest_noise():
+    """Too many pairs to be tried one by one: 98 noises stay, without those of the two loudest."""
+    masks = Masked(Tree(sv.graphs.complete(100)), tolerate=2)
+    plan = stationary_plan(Consensus(), masks, lambda a: one(a, 5.0 if a in (3, 7) else 2.0))
+    guarantee = account(plan, "colluders", colluders=2)
+    assert (guarantee.label, guarantee.mu) == ("exact", pytest.approx(1 / (2 * math.sqrt(98)), rel=1e-9))
+
+
+def test_worst_sides_on_a_tree_by_variance():
+    """Around node 0: a leaf with noise 3, and two chains of 2 and 2; 9 is more than 8, 3 less than 4."""
+    edges = np.array([[0, 1], [0, 2], [2, 3], [0, 4], [4, 5]])
+    stds = [1.0, 3.0, 2.0, 2.0, 2.0, 2.0]
+    plan = stationary_plan(
+        Consensus(), Tree(network_of(edges, 6, "branches"), root=0), lambda a: one(a, stds[a])
+    )
+    assert account(plan, "colluders", colluders=2, user=0).mu == pytest.approx(1 / math.sqrt(1 + 8), rel=1e-9)

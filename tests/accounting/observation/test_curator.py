@@ -1,0 +1,46 @@
+"""A trusted curator: one view, and printed formulas that are no guarantee."""
+
+import pytest
+from tests.accounting.small_plans import D, plan_of
+
+from sottovoce.accounting.observation import (
+    Curator,
+)
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Adversary, Release, account
+
+
+def curated(*releases, published=None, adjacency="add-remove"):
+    return plan_of(Curator(published), lambda u: list(releases), n=1, steps=100, adjacency=adjacency)
+
+
+def test_curator_matches_reference_values():
+    step = {"sender": 0, "step": 0, "adjacency": "add-remove"}
+    sgd = Release(**step, sensitivity=1.0, noise_std=2.0, sample_rate=0.2, steps=50)
+    assert account(curated(sgd)).epsilon(D) == pytest.approx(3.4880435872339053, rel=1e-9)
+    step["adjacency"] = "replace-one"
+    cd = Release(**step, sensitivity=2.0, noise_std=40.0, steps=100)
+    smoothness = Release(**step, sensitivity=1.0, noise_std=10.0)
+    assert account(curated(cd, smoothness, adjacency="replace-one")).epsilon(D) == pytest.approx(
+        2.037234382799366, rel=1e-9
+    )
+    choice = Release(**step, sensitivity=1.0, noise_std=20.0, mechanism="noisy-max", steps=10)
+    value = Release(**step, sensitivity=1.0, noise_std=20.0, mechanism="laplace", steps=10)
+    assert account(curated(choice, value, adjacency="replace-one")).epsilon(D) == pytest.approx(
+        1.2274411297786099, rel=1e-9
+    )
+    admm = Release(**step, sensitivity=2 / 100, noise_std=0.1, steps=25)
+    guarantee = account(curated(admm, adjacency="replace-one"))
+    assert guarantee.epsilon(D) == pytest.approx(4.377178095681225, rel=1e-9)
+    assert (guarantee.label, guarantee.adversary) == ("exact", Adversary("central"))
+    assert "the curator who holds the records is trusted" in guarantee.assumptions
+    printed = account(curated(admm, published="as printed", adjacency="replace-one"))
+    assert printed.label == "published"
+    assert "as printed" in printed.assumptions
+    for view in ("local", "network", "outsider"):
+        with pytest.raises(InvalidInput, match="only view is 'central'"):
+            account(curated(admm, adjacency="replace-one"), view)
+    with pytest.raises(InvalidInput, match="no user"):
+        account(curated(admm, adjacency="replace-one"), user=0)
+    with pytest.raises(InvalidInput, match="no ldp number"):
+        account(curated(admm, adjacency="replace-one"), label="ldp")

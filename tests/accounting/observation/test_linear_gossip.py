@@ -1,0 +1,83 @@
+"""Gossip without consensus: one step is exact, several are local or conditional."""
+
+import pytest
+from tests.accounting.small_plans import (
+    GOSSIP_RING,
+    PAIR,
+    RING,
+    SEES,
+    TWO,
+    D,
+    every,
+    one,
+    plan_of,
+    stationary_plan,
+)
+
+import sottovoce as sv
+from sottovoce.accounting.observation import (
+    LinearGossip,
+)
+from sottovoce.errors import InvalidInput, NotAGuarantee
+from sottovoce.privacy import account
+
+
+def test_linear_gossip_is_local_unless_conditional_is_requested():
+    plan = plan_of(LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Gossip(RING, 1))
+    for view, who in SEES.items():
+        guarantee = account(plan, view, **who)
+        assert guarantee.label == "ldp"
+        assert guarantee.epsilon(D) == pytest.approx(4.983306405970711, rel=1e-9)
+    for who, value in (
+        ({"view": "network", "observer": 2}, 4.904792283245693),
+        ({"view": "pairwise", **PAIR}, 0.5194097281072311),
+        ({"view": "colluders", **TWO}, 4.983306405970711),
+    ):
+        guarantee = account(plan, **who, label="conditional")
+        assert guarantee.label == "conditional"
+        assert guarantee.epsilon(D) == pytest.approx(value, rel=1e-9)
+        with pytest.raises(NotAGuarantee):
+            guarantee.require(100.0, D)
+    memory = plan_of(
+        LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Chebyshev(RING, 2)
+    )
+    with pytest.raises(InvalidInput, match="without memory"):
+        account(memory, "pairwise", **PAIR, label="conditional")
+    assert account(memory, "pairwise", **PAIR).label == "ldp"
+
+
+def test_one_step_of_linear_gossip_is_averaging():
+    plan = plan_of(LinearGossip(), every(2.0, 4.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 2))
+    assert account(plan, "network", observer=2).epsilon(D) == pytest.approx(1.99309140441512)
+    guarantee = account(plan, "pairwise", **PAIR)
+    assert (guarantee.label, guarantee.mu) == ("exact", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("releases", "facts"),
+    [
+        (lambda a: one(a, 2.0 + (a == 1), steps=2), {}),  # unlike noise
+        (lambda a: one(a, steps=2 - (a == 1)), {}),  # one agent is silent in a step
+        (lambda a: one(a, steps=1, count=2), {}),  # two values in one step
+        (lambda a: one(a, steps=2, joint=True), {}),
+        (lambda a: one(a, steps=2, mechanism="laplace"), {}),
+        (lambda a: one(a, steps=2, adjacency="add-remove"), {"adjacency": "add-remove"}),
+    ],
+)
+def test_conditional_requires_equal_gaussian_noise_at_user_level(releases, facts):
+    plain = stationary_plan(LinearGossip(), GOSSIP_RING, lambda a: one(a, steps=2), steps=2)
+    assert account(plain, "network", label="conditional").label == "conditional"
+    with pytest.raises(InvalidInput, match="linear formula is for"):
+        account(
+            stationary_plan(LinearGossip(), GOSSIP_RING, releases, steps=2, **facts),
+            "network",
+            label="conditional",
+        )
+
+
+def test_account_each_of_one_gossip_step():
+    plan = plan_of(LinearGossip(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 3))
+    each = sv.privacy.account_each(plan, [0])
+    for u in (1, 4):
+        assert each[u] == account(plan, "network", observer=0, user=u)
+    assert each[4].label == "exact"
