@@ -54,7 +54,7 @@ class FederatedADMM(UsersADMM):
     secure_sum : whether the server (and everybody) sees only the sum of a round's messages.
     protocol, network, seed : ``"masked"`` and who talks to whom: the sum without a server, by masked exact
         consensus over a spanning tree. What ``secure_sum`` assumes, masks then give; every client answers in
-        every round, with noise alone where it was not sampled. None: a server that is said to have one.
+        every round, with noise alone where it was not sampled. None: a server that is assumed to have one.
 
     Guarantees
     ----------

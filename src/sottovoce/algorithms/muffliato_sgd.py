@@ -6,7 +6,7 @@ r"""Muffliato-GD and -SGD: a noisy local gradient step, then K rounds of gossip.
 References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 3.
 Departures from [1]: noise is relative to the clip and clipping comes before it ([1] passes the absolute
 variance nu^2 sigma^2); user-level sensitivity is 2C; pairwise figures are the linear formula, labeled
-"conditional" and given only when asked for by that name, because equation (9) understates what later
+"conditional" and returned only on request, because equation (9) understates what later
 steps reveal. The guarantee is local.
 """
 
