@@ -94,7 +94,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """What the audit has found, in a sentence that names the number that decides."""
+        """The outcome in a sentence that names the number that decides."""
         bound, mu = self.bound, self.mu_claimed
         if not self.refuted:
             return "holds: no test of the runs contradicts it."
@@ -142,19 +142,6 @@ def audit_view(
     guarantee : the claim about exactly this view and this change.
     statistics : pairs of scores ``(runs,)`` computed by the caller, tried beside the fitted discriminant.
     delta, level : where the claim is read, and the error probability of the audit.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
-    >>> claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(2.0))
-    >>> rng = np.random.default_rng(0)
-    >>> fair = audit_view(rng.normal(2, 1, (10_000, 1)), rng.normal(0, 1, (10_000, 1)), claim)
-    >>> fair.refuted, fair.tightness > 0.9
-    (False, True)
-    >>> halved = audit_view(rng.normal(2, 0.5, (10_000, 1)), rng.normal(0, 0.5, (10_000, 1)), claim)
-    >>> halved.refuted
-    True
     """
     inside, outside = (_matrix(v) for v in (member_views, other_views))
     if inside.shape[1] != outside.shape[1]:

@@ -141,15 +141,13 @@ class GradientAttack:
                 f"the transcript must hold {len(self.messages)} received rows and own rows of shape "
                 f"{(*expected, 'dim')}, got {received.shape[0]} and {own.shape}."
             )
-        position = {node: i for i, node in enumerate(self.targets)}
         removed = np.zeros((len(self.targets), received.shape[1]))
         clean = received - initial
-        row = 0
+        heard, row = _heard(self.protocol, self.attackers, self.targets), 0
         for t in range(self.steps):
             for k in range(self.protocol.rounds):
-                while row < len(self.messages) and self.messages[row][:2] == (t, k):
-                    clean[row] -= removed[position[self.messages[row][2]]]
-                    row += 1
+                clean[row : row + len(heard[k])] -= removed[heard[k]]
+                row += len(heard[k])
                 matrix = self.protocol.matrix(k)[list(self.targets)]
                 removed = matrix[:, list(self.targets)] @ removed
                 removed += matrix[:, list(self.attackers)] @ (own[t, k] - initial)
@@ -158,18 +156,14 @@ class GradientAttack:
     def _identifiable(self, prime: int) -> tuple[int, tuple[int, ...]]:
         blocks = [_block(self.protocol, k, self.targets, prime) for k in range(self.protocol.rounds)]
         space = modular_linalg.RowSpace(len(self.targets), prime)
-        position = {node: i for i, node in enumerate(self.targets)}
         total = np.zeros((len(self.targets), len(self.targets)), dtype=np.uint64)
         diagonal = np.arange(len(self.targets))
-        row = 0
-        for t in range(self.steps):
+        heard = _heard(self.protocol, self.attackers, self.targets)
+        for _ in range(self.steps):
             total[diagonal, diagonal] = (total[diagonal, diagonal] + np.uint64(1)) % np.uint64(prime)
             for k in range(self.protocol.rounds):
-                start = row
-                while row < len(self.messages) and self.messages[row][:2] == (t, k):
-                    row += 1
-                if row > start and not space.full:
-                    space.add(total[[position[w] for _, _, w in self.messages[start:row]]])
+                if heard[k] and not space.full:
+                    space.add(total[heard[k]])
                 total = modular_linalg.sparse_times(*blocks[k], total, prime)
         return space.rank, tuple(self.targets[i] for i in space.determined())
 
@@ -272,31 +266,33 @@ class _ClearGradients:
 def _responses(
     protocol: LinearProtocol, attackers: tuple[int, ...], targets: tuple[int, ...], steps: int
 ) -> tuple[tuple[tuple[int, int, int], ...], np.ndarray]:
-    position = {node: i for i, node in enumerate(targets)}
     inner = [protocol.matrix(k)[list(targets)][:, list(targets)] for k in range(protocol.rounds)]
-    heard = [[w for w in protocol.senders(k, attackers) if w in position] for k in range(protocol.rounds)]
+    heard = _heard(protocol, attackers, targets)
     # Only the age of a contribution matters: after[a][k] is what a contribution of age a steps has
     # become in round k, as rows of the senders.
     after: list[list[np.ndarray]] = []
     state = np.eye(len(targets))
     for _ in range(steps):
-        rows = []
+        after.append([])
         for k in range(protocol.rounds):
-            rows.append(state[[position[w] for w in heard[k]]])
+            after[-1].append(state[heard[k]])
             state = inner[k] @ state
-        after.append(rows)
-    messages, response = [], []
+    messages = []
+    blocks = [np.zeros((0, steps, len(targets)))]
     for t in range(steps):
         for k in range(protocol.rounds):
-            for i, w in enumerate(heard[k]):
-                messages.append((t, k, w))
-                row = np.zeros((steps, len(targets)))
-                for s in range(t + 1):
-                    row[s] = after[t - s][k][i]
-                response.append(row)
-    if not messages:
-        return (), np.zeros((0, steps, len(targets)))
-    return tuple(messages), np.array(response)
+            messages += [(t, k, targets[i]) for i in heard[k]]
+            block = np.zeros((len(heard[k]), steps, len(targets)))
+            for s in range(t + 1):
+                block[:, s] = after[t - s][k]
+            blocks.append(block)
+    return tuple(messages), np.concatenate(blocks)
+
+
+def _heard(protocol: LinearProtocol, attackers: tuple[int, ...], targets: tuple[int, ...]) -> list[list[int]]:
+    """Return, per round, the places among the targets of those whose message reaches an attacker."""
+    senders = [protocol.senders(k, attackers) for k in range(protocol.rounds)]
+    return [[targets.index(w) for w in each if w in targets] for each in senders]
 
 
 def _block(protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int) -> modular_linalg.Residues:

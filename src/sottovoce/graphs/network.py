@@ -359,25 +359,19 @@ def _as_csr(matrix: Matrix) -> sp.csr_array:
 
 
 def _check_values(W: sp.csr_array) -> None:
-    bad = ~np.isfinite(W.data) | (W.data < 0)
-    if bad.any():
-        k = int(np.flatnonzero(bad)[0])
-        u = int(np.searchsorted(W.indptr, k, side="right")) - 1
+    rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
+    for k in np.flatnonzero(~np.isfinite(W.data) | (W.data < 0))[:1]:
         raise GraphError(
-            f"W[{u}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number of at least 0; {_TRY}."
+            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number of at least 0; {_TRY}."
         )
-    faint = (W.data > 0) & (W.data < FAINTEST)
-    if faint.any():
-        rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
-        for k in np.flatnonzero(faint & (rows != W.indices))[:1]:  # a faint diagonal reveals nothing
-            raise GraphError(
-                f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, for "
-                f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
-            )
+    # a faint diagonal reveals nothing
+    for k in np.flatnonzero((W.data > 0) & (W.data < FAINTEST) & (rows != W.indices))[:1]:
+        raise GraphError(
+            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, for "
+            f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
+        )
     sums = W.sum(axis=1)
-    off = np.abs(sums - 1.0) > TOLERANCE
-    if off.any():
-        u = int(np.flatnonzero(off)[0])
+    for u in np.flatnonzero(np.abs(sums - 1.0) > TOLERANCE)[:1]:
         raise GraphError(f"Row {u} of the gossip matrix sums to {sums[u]:.12g}, expected 1; {_TRY}.")
 
 
