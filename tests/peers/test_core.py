@@ -346,9 +346,8 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     assert not core.program.begun
 
     def answer(s, nonce=b"n" * 32):
-        held = scene.codec.head(
-            LedgerHead(core.witnesses.count, 0, 0, core.witnesses.newest, NOTHING, NOTHING), sender=0
-        )
+        rows, newest = core.store.newest()
+        held = scene.codec.head(LedgerHead(rows, 0, 0, newest, NOTHING, NOTHING), sender=0)
         return core.receive(
             0.0, 1, scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, nonce, held), sender=s)
         )
@@ -371,9 +370,8 @@ def test_a_newer_own_head_stops_a_restart():
     core.timing = core.timing._replace(witness=8)
     core.start_witnessing(core.store.load(), b"n" * 32)
     scene.hello()
-    newer = scene.codec.head(
-        LedgerHead(core.witnesses.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0
-    )
+    rows = core.store.newest()[0] + 1
+    newer = scene.codec.head(LedgerHead(rows, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
     said = scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
     with pytest.raises(LedgerError, match="signed by this peer"):
         core.receive(0.0, 1, said)

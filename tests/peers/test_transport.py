@@ -81,7 +81,7 @@ class Listening:
             except ssl.SSLError as error:  # not even OpenSSL takes a key that is another's
                 return type(error).__name__, came
         try:
-            with socket.create_connection(("127.0.0.1", self.transport.port), timeout=5) as raw:
+            with socket.create_connection(("127.0.0.1", self.transport.listener.port), timeout=5) as raw:
                 with context.wrap_socket(raw) as tls:
                     for message in (HELLO.to_bytes() if hello is None else hello, *messages):
                         tls.sendall(len(message).to_bytes(4, "little") + message)
@@ -101,7 +101,7 @@ class Listening:
 
     async def plain(self, content):
         """Send bytes without TLS; what comes back may be a TLS alert, and nothing else."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.transport.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.transport.listener.port)
         writer.write(content)
         await writer.drain()
         try:

@@ -210,11 +210,6 @@ class Core:
         return self.witnesses.unfinished(self.codec.rounds)
 
     @property
-    def compared(self) -> tuple[int, ...]:
-        """Members that have signed the same chain after the last step."""
-        return self.witnesses.agreeing(self.program.progress())
-
-    @property
     def waiting_for(self) -> tuple[int, ...]:
         """Members whose answer, receipt or row is missing."""
         if self.finished:
@@ -514,8 +509,8 @@ class Core:
 
     def _commit(self, entry: Entry) -> None:
         """Commit, with the heads of others that came since the last time."""
-        self.store.commit(entry._replace(heads=self.witnesses.not_durable))
-        self.witnesses.committed(self.store.newest())
+        self.store.commit(entry._replace(heads=tuple(sorted(self.witnesses.not_durable.items()))))
+        self.witnesses.not_durable.clear()
 
     def _forgettable(self) -> tuple[int, ...]:
         """Rounds whose row every destination has durably used."""

@@ -231,7 +231,7 @@ class Peer:
             self.ledger.close()
             raise
         self._erase_key()
-        self._health = None if config.health is None else Health(self, config.health)
+        self._health = None if config.health is None else Health(self.report, config.health)
 
     def _check_contacts(self, contacts: Iterable[int]) -> None:
         strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
@@ -266,8 +266,8 @@ class Peer:
             new_records=config.new_records,
             closing=settled.closings,
         )
-        given = config.state
-        if given is not None and Path(given).expanduser().absolute() != ledger.folder.absolute():
+        folder = config.state
+        if folder is not None and Path(folder).expanduser().absolute() != ledger.folder.absolute():
             self.log({"event": "known", "run": agreement.run.hex(), "state": str(ledger.folder)})
         return ledger
 
@@ -584,7 +584,7 @@ class Peer:
             "statistical_distance": ProtectiveNoise.distance(draws * agreement.model.parameters),
             "assumptions": [cipher, *backup_assumptions(run)],
             "checks": checks(run),
-            "compared": [self.names[v] for v in core.compared],
+            "compared": [self.names[v] for v in core.witnesses.agreeing(core.program.progress())],
             "left_out": [[r, self.names[s]] for r, s in sorted(core.dropped)],
             "incidents": list(core.incidents),
             "proofs": list(core.proofs),

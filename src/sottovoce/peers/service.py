@@ -61,17 +61,12 @@ def peer_unit(
 
     ``options`` are further options of the command; those that are None are left out.
     """
-    folders = {
-        "--identity": identity,
-        "--state": state,
-        "--directory": None if member_directory is None else member_directory.folder,
-    }
-    command: list[str | Path] = [*program, "peer", "run", file.resolve(), "--data", data.resolve()]
-    for option, folder in folders.items():
-        if folder is not None:
-            command += [option, folder.resolve()]
     extra = {option: value for option, value in (options or {}).items() if value is not None}
-    for option, value in extra.items():
+    directory = None if member_directory is None else member_directory.folder
+    folders = {"--identity": identity, "--state": state, "--directory": directory}
+    places = {option: folder.resolve() for option, folder in folders.items() if folder is not None}
+    command: list[str | Path] = [*program, "peer", "run", file.resolve(), "--data", data.resolve()]
+    for option, value in {**places, **extra}.items():
         command += [option, str(value)]
     writable: list[Path] = [] if state is None else [state.resolve().parent]
     if member_directory is not None:
@@ -93,22 +88,16 @@ def systemd_unit(
     user: str = "",
     low_port: bool = False,
 ) -> str:
-    """Return the text of a unit that runs ``command``.
+    """Return the text of a unit that runs ``command``, whose paths are absolute.
 
-    Parameters
-    ----------
-    command : program and arguments; every path absolute.
-    title : what the unit is for.
-    writable : the folders it may write to.
-    user : the account it runs under; empty where the unit is installed for a user.
-    low_port : whether it listens below 1024, 443 for instance.
+    ``user`` is the account it runs under, empty for a unit of one user. ``low_port`` allows it to
+    listen below 1024.
     """
     words = [str(word) for word in command]
     if not Path(words[0]).is_absolute():
         raise ConfigError(f"A unit starts a program by its whole path, got {words[0]!r}.")
-    for word in (*words, title, user, *map(str, writable)):
-        if not word.isprintable():
-            raise ConfigError("A unit holds printable text only; rename the file.")
+    if not "".join((*words, title, user, *map(str, writable))).isprintable():
+        raise ConfigError("A unit holds printable text only; rename the file.")
     if user and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}\$?", user):
         raise ConfigError(f"{user!r} is not the name of an account.")
     places = [Path(place) for place in writable]

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.release import Spending
@@ -166,22 +166,16 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 # ---- a running peer ---------------------------------------------------------------------------------------
 
 
-class Reporting(Protocol):
-    """Anything with a report, such as a `Peer`."""
-
-    def report(self) -> dict[str, Any]: ...
-
-
 class Health:
     """A small HTTP server on the loopback interface that answers with the report of one peer.
 
     Port 0 takes a free one, which `port` then holds.
     """
 
-    def __init__(self, peer: Reporting, port: int) -> None:
+    def __init__(self, report: Callable[[], Mapping[str, Any]], port: int) -> None:
         if not 0 <= port < 65536:
             raise ConfigError(f"The port for health must lie between 0 and 65535, got {port}.")
-        self.peer, self.port = peer, port
+        self.report, self.port = report, port
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -218,7 +212,7 @@ class Health:
     def _page(self, words: list[str]) -> tuple[str, str, bytes]:
         if len(words) != 3 or words[0] != "GET":
             return "405 Method Not Allowed", "text/plain", b"GET /healthz or /metrics\n"
-        report = self.peer.report()
+        report = self.report()
         if words[1] == "/metrics":
             return "200 OK", "text/plain; version=0.0.4", metrics(report).encode()
         if words[1] == "/healthz":

@@ -145,7 +145,7 @@ class Transport(Protocol):
         """Queue bytes for a contact."""
 
     def expired(self, *members: int) -> list[int]:
-        """Return which of ``members`` (by default all that matter here) have an expired certificate."""
+        """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
 
     async def flush(self, seconds: float) -> None:
         """Wait at most so long until what is queued has arrived; nothing is sent later."""
@@ -154,7 +154,7 @@ class Transport(Protocol):
         """End listening and sending."""
 
     def report(self) -> dict[str, Any]:
-        """Return ``neighbors`` (connected or not, and why) and what was refused; may be empty."""
+        """Return ``neighbors`` (connected or not, and why) and what was refused; nothing is about data."""
 
 
 class RateLimit:
@@ -233,13 +233,7 @@ class TlsTransport:
         self._logged: dict[tuple[int, str], float] = {}
         self.listener: Listener | None = None
 
-    @property
-    def port(self) -> int:
-        """Where this peer listens; 0 if it does not."""
-        return self.listener.port if self.listener is not None else 0
-
     async def start(self, address: str | None = None) -> None:
-        """Listen at the agreed address (or ``address``), and call the contacts that can be called."""
         if not self.contacts:
             raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
         if address is not None or self.members[self.node].reachable:
@@ -247,25 +241,22 @@ class TlsTransport:
         self._tasks += [asyncio.create_task(self._keep(s)) for s in self.contacts]
 
     def send(self, to: int, raw: bytes) -> None:
-        """Queue bytes for a contact; what does not fit or does not arrive is requested again."""
         contact = self._known.get(to)
         if contact is None:
             return
         if FrameCodec.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
-            answer, queue = FrameCodec.wants_answer(raw), contact.queue
-            positions = [q for q in queue if FrameCodec.kind_of(q) == POSITION]
-            for old in [q for q in positions if FrameCodec.wants_answer(q) == answer]:
-                queue.remove(old)
+            positions = [old for old in contact.queue if FrameCodec.kind_of(old) == POSITION]
+            for old in positions:
+                if FrameCodec.wants_answer(old) == FrameCodec.wants_answer(raw):
+                    contact.queue.remove(old)
         contact.queue.append(raw)
         self._pour(to)
 
     def expired(self, *members: int) -> list[int]:
-        """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
         now = self.clock()
         return [s for s in members or self._until if now > self._until[s]]
 
     async def flush(self, seconds: float) -> None:
-        """Wait at most so long until all that is queued was read at the other ends; nothing is sent later."""
         self._leaving = True
         contacts = self._known.values()
         with contextlib.suppress(TimeoutError):
@@ -278,7 +269,6 @@ class TlsTransport:
                     await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Close the listener and all connections."""
         self._leaving = True
         for task in self._tasks:
             task.cancel()
@@ -289,7 +279,6 @@ class TlsTransport:
             connection.close()
 
     def report(self) -> dict[str, Any]:
-        """Return who is connected, who is not and why, and what was refused; nothing of it is about data."""
         now = time.monotonic()
         neighbors = {
             self.members[s].name: {

@@ -36,7 +36,6 @@ class Witnesses:
         self.node, self.contacts, members = core.program.node, core.program.contacts, core.codec.members
         asks = self.every > 0 and members > 1
         self.others = tuple(v for v in range(members) if v != self.node) if asks else ()
-        self.count, self.newest = core.store.newest()
         self.frames = dict(stored.heads)  # the newest signed head of each other member
         self.heads = {v: self._head(raw) for v, raw in stored.heads.items()}
         self.confirmed = dict.fromkeys(self.others, -1)  # rows of this ledger whose head each member holds
@@ -48,7 +47,7 @@ class Witnesses:
         self.receipts: list[tuple[int, bytes, int]] = []  # due: whose head, its nonce, by which contact
         self._rows_since_announced = 0
         self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
-        self._not_durable: dict[int, bytes] = {}
+        self.not_durable: dict[int, bytes] = {}  # heads of others to be written with the next commit
         self._forwarded: dict[bytes, float] = {}
         self._chains: dict[int, bytes] = {}
         self._lineages: dict[int, list[bytes]] = {}
@@ -91,9 +90,10 @@ class Witnesses:
         """Send the head of this ledger to all contacts; with a nonce, ask what everybody holds of it."""
         if not self.others:
             return []
+        rows, newest = self.core.store.newest()
         at, step, chain = self.core.position
-        head = LedgerHead(self.count, at, step, self.newest, chain, nonce)
-        self.announced, self._rows_since_announced = self.count, 0
+        head = LedgerHead(rows, at, step, newest, chain, nonce)
+        self.announced, self._rows_since_announced = rows, 0
         raw = self.codec.head(head, sender=self.node)
         return [(s, raw) for s in self.contacts]
 
@@ -103,19 +103,9 @@ class Witnesses:
             return self.announce(self.nonce)
         return self.announce() if min(self.confirmed.values(), default=0) < self.announced else []
 
-    @property
-    def not_durable(self) -> tuple[tuple[int, bytes], ...]:
-        """Heads of others to be written with the next commit."""
-        return tuple(sorted(self._not_durable.items()))
-
-    def committed(self, newest: tuple[int, bytes]) -> None:
-        """Note that a commit made the heads of others durable."""
-        self._not_durable.clear()
-        self.count, self.newest = newest
-
     def row_sent(self, rows: Outgoing) -> Outgoing:
         """Return what leaves after a new row was committed: the row, perhaps its head, and due receipts."""
-        self._recent.append(self.count)
+        self._recent.append(self.core.store.newest()[0])
         self._rows_since_announced += 1
         head = self.announce() if self._rows_since_announced >= self.every else []
         if self.every == 1 and self.others:
@@ -178,7 +168,7 @@ class Witnesses:
 
     def receipts_due(self, hurry: bool) -> Outgoing:
         """Return receipts for heads that are on the disk; in a hurry they are written first."""
-        if self.receipts and self._not_durable:
+        if self.receipts and self.not_durable:
             if not hurry:
                 return []
             self.core.commit_notes()
@@ -195,11 +185,11 @@ class Witnesses:
     def _confirm(self, w: int, receipt: HeadReceipt) -> bool:
         """Take what a member holds of this ledger; return whether it answers the question after a start."""
         if receipt.held:
-            head = self._head(receipt.held)
-            if head.rows > self.count or self.core.store.row_hash(head.rows) != head.head:
+            head, count = self._head(receipt.held), self.core.store.newest()[0]
+            if head.rows > count or self.core.store.row_hash(head.rows) != head.head:
                 problem = (
                     f"Member {w} holds a head of this peer's ledger with {head.rows} rows, signed by this "
-                    f"peer, that the ledger of {self.count} rows does not contain: the state folder was "
+                    f"peer, that the ledger of {count} rows does not contain: the state folder was "
                     "copied or is an older one; continue from the newest folder only."
                 )
                 self.core.fail(LedgerError(problem))
@@ -216,7 +206,7 @@ class Witnesses:
             proof = self.codec.decode(self.frames[v]).proof + self.codec.decode(raw).proof
             self.core.incident(f"two ledgers of member {v} with {head.rows} rows", proof)
         if known is None or (head.rows, head.at) > (known.rows, known.at):
-            self.frames[v], self.heads[v], self._not_durable[v] = raw, head, raw
+            self.frames[v], self.heads[v], self.not_durable[v] = raw, head, raw
         self._same_chain(v, head)
 
     def _same_chain(self, v: int, head: LedgerHead) -> None:
