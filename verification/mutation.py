@@ -82,12 +82,13 @@ TESTS = {
         "tests/peers/test_agreed_run.py",
         "tests/peers/test_equivalence.py",
         "tests/peers/test_agreement.py",
+        "tests/peers/test_agreement_plan.py",
         "tests/ledger/test_charge.py",
         "tests/peers/test_run_keys.py",
         "tests/peers/test_runtime.py",
         "tests/verification/test_simulator.py",
         "tests/peers/test_core.py",
-        "tests/peers/test_job_edges.py",
+        "tests/peers/test_node_program.py",
     ],
 }
 SETTINGS = [

@@ -1,17 +1,22 @@
 """An agreement's numbers for one member, written a second time: the largest row, and what was spent."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sottovoce.errors import ConfigError, SottovoceError
+from sottovoce.accounting.release import Release
+from sottovoce.errors import DataError
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.agreement_plan import AgreedNet
 from sottovoce.privacy import gaussian_epsilon
+from sottovoce.protocols import HypercubeExchange
 
-SGD = {"name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 3, "learning_rate": 0.1}
+SGD = {
+    "name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 3, "learning_rate": 0.1,
+    "noise_multiplier": 8.0,
+}  # fmt: skip
 DELTA = 1e-5
 
 
@@ -89,95 +94,132 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
     assert made.spent(2, []).adversary.kind == "local"
 
 
-def programs(consortium, algorithm, **more):
-    made = consortium(algorithm=algorithm, **more)
-    ready = AgreedRun(made.agreement)
-    return [ready.program(v, made.records[v], SimulatedNoise(v)) for v in range(made.n)]
+def test_the_table_says_what_each_number_is(consortium):
+    group = consortium(n=4, graph="path:4", algorithm={"protocol": "tree"})
+    rows = AgreedRun(group.agreement).table()
+    assert [row["member"] for row in rows] == ["m0", "m1", "m2", "m3"]
+    plan = group.agreement.plan
+    for node, row in enumerate(rows):
+        assert (row["label_local"], row["label_network"], row["label_mean"]) == ("ldp", "exact", "exact")
+        assert row["epsilon_network"] == plan.privacy("network", user=node).epsilon(1e-5)
+        pairs = [plan.privacy("pairwise", user=node, observer=v).epsilon(1e-5) for v in range(4) if v != node]
+        assert row["epsilon_mean"] == pytest.approx(sum(pairs) / 3)
+        assert 0 < row["epsilon_mean"] <= row["epsilon_network"] <= row["epsilon_local"] * (1 + 1e-12)
 
 
-def together(some):
-    """All programs to their end, round by round, without a network between them."""
-    for program in some:
-        program.begin()
-    for r in range(some[0].rounds):
-        rows = [program.message() for program in some]
-        for program in some:
-            program.receive({v: rows[v] for v in program.expects(r)})
+def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
+    """An edge left out can tell more: node 0 hears 1, who hears 2 and 3; without 3 it hears 2 alone."""
+    from sottovoce.protocols import TimeVarying
+
+    graph = "edges:0-1,1-2,1-3"
+    waits = consortium(n=4, graph=graph, algorithm={"protocol": "gossip:2"})
+    assert all(row["label_network"] == "exact" for row in AgreedRun(waits.agreement).table())
+    full = AgreedRun(waits.agreement).plan.schedule(0).view(0).leakage()
+    cut = waits.agreement.network.W.toarray()
+    for u, v in ((1, 3), (3, 1)):
+        cut[u, u] += cut[u, v]
+        cut[u, v] = 0.0
+    dropped = TimeVarying([cut, waits.agreement.network]).view(0).leakage()
+    assert full[2] == pytest.approx(0.5)
+    assert dropped[2] == pytest.approx(1.0)
+    drops = consortium(n=4, graph=graph, algorithm={"protocol": "gossip:2"}, timing={"late": "drop"})
+    for row in AgreedRun(drops.agreement).table():
+        assert (row["label_network"], row["epsilon_network"]) == ("ldp", row["epsilon_local"])
 
 
-def test_one_step_of_exact_sums_is_compared_too(consortium):
-    """The chain over what was received: equal at all members, told from the first step on."""
+def agreed(consortium, algorithm, **more):
+    return consortium(algorithm={**SGD, **algorithm}, epsilon=900.0, **more)
+
+
+def test_a_run_is_as_long_as_its_steps_together(consortium):
+    """Four members exchange in two rounds; trees that are drawn anew differ in depth."""
+    steady = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
+    assert (steady.rounds, steady.codec.dim) == (3 * 2, 3)
+    drawn = AgreedRun(
+        agreed(consortium, {"protocol": "tree:kind=uniform"}, n=5, graph="complete:5").agreement
+    )
+    assert drawn.rounds == sum(drawn.plan.schedule(k).rounds for k in range(3))
+    assert type(steady.rounds) is type(drawn.rounds) is int
+
+
+@pytest.mark.parametrize("late", ["wait", "drop"])
+def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late):
+    """16 members are 256 pairs: 2^16 pairs and steps are reached with 256 steps."""
+
+    def exact(steps, *, steady=False, **options):
+        plan = SimpleNamespace(n=16, steps=steps, is_stationary=steady, grid=None, width=1)
+        plan.schedule = lambda k: SimpleNamespace(rounds=1)
+        agreement = SimpleNamespace(
+            plan=plan,
+            timing=SimpleNamespace(late=late),
+            run=bytes(32),
+            model=SimpleNamespace(number="float64"),
+        )
+        return AgreedRun(agreement, **options)._exact
+
+    found = [exact(256), exact(257), exact(257, exact=True), exact(10**6, steady=True)]
+    assert found == ([True, False, True, True] if late == "wait" else [False] * 4)
+
+
+def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
+    made = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
+    agreed_run, third = AgreedRun(made.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
+    program = agreed_run.program(1, made.records[1], SimulatedNoise(0), start=third)
+    program.begin()
+    assert program.result().dtype == made.agreement.model.number == "float64"
+    np.testing.assert_array_equal(program.result(), third.astype(float))
+    for wrong in (third[:2], third[None], np.zeros(())):
+        with pytest.raises(DataError, match="model to go on from"):
+            agreed_run.program(1, made.records[1], SimulatedNoise(0), start=wrong)
+
+
+def test_the_loudest_member_says_how_large_a_row_may_be():
+    """Two members, one with twice the noise: 2 numbers in all, and an exchange sends means of rows."""
+    plan = SimpleNamespace(
+        n=2, steps=1, is_stationary=True, grid=None, width=1, maskable=True, adjacency="user", center=0.0,
+        schedule=lambda k: HypercubeExchange(2),
+        releases=lambda v: [Release(v, 0, sensitivity=2.0, noise_std=3.0 * (v + 1))],
+    )  # fmt: skip
+    agreement = SimpleNamespace(plan=plan, run=bytes(32), model=SimpleNamespace(number="float64"))
+    tail = math.sqrt(2 * math.log(2.0**41 * 2))
+    assert AgreedRun(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
+
+
+def price(steps, noises):
+    """A member replaced moves its row by twice the clip, which so many noises of 8 clips hide."""
+    return gaussian_epsilon(2 * math.sqrt(steps) / (8.0 * math.sqrt(noises)), DELTA)
+
+
+def epsilons(guarantees):
+    return {name: found.epsilon(DELTA) for name, found in guarantees.items()}
+
+
+def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
+    """Five members under masks: any two see the noise of three around a row, any one that of four."""
+    pairs = AgreedRun(
+        agreed(consortium, {"protocol": "masked:tolerate=2"}, n=5, graph="complete:5").agreement
+    )
+    (release,) = pairs.plan.releases(2)
+    some = [release.at(k) for k in range(2)]
+    assert epsilons(pairs.cost_of_interrupted(2, some)) == pytest.approx(
+        {"colluders:2": price(2, 3), "network": price(2, 4)}, rel=1e-6
+    )
+    assert epsilons(pairs.cost_of_interrupted(2, [])) == {"colluders:2": 0.0, "network": 0.0}
+    spending = pairs.spending(2)  # counts a release as it is seen: with three noises around it
     for steps in (1, 2):
-        some = programs(
-            consortium, {**SGD, "steps": steps, "protocol": "exchange", "noise_multiplier": 8.0}, n=4,
-            graph="hypercube:2", epsilon=900.0,
-        )  # fmt: skip
-        assert {p.progress() for p in some} == {(0, bytes(32))}
-        together(some)
-        told = {p.progress() for p in some}
-        assert len(told) == 1
-        ((done, chain),) = told
-        assert done == steps
-        assert chain != bytes(32)
+        spending.add(release.at(steps - 1))
+        assert spending.epsilon() == pytest.approx(price(steps, 3), rel=1e-6)
 
 
-def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
-    """Trees drawn anew for every step differ in depth, and a neighbor may be a whole step behind."""
-    (first, *_) = programs(
-        consortium, {**SGD, "steps": 9, "protocol": "tree:kind=uniform", "noise_multiplier": 8.0}, n=5,
-        graph="complete:5", epsilon=900.0,
-    )  # fmt: skip
-    lengths = np.diff(first.starts)
-    assert first.window == 2 * lengths.max() + 1
-    assert lengths.max() > lengths.min()
-
-
-def test_lots_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
-    """Keys go forward with what was received, and a lot of an earlier step cannot be drawn again."""
-    made = consortium(
-        algorithm={
-            **SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "protocol": "exchange",
-            "noise_multiplier": 8.0,
-        },
-        n=4, graph="hypercube:2", epsilon=900.0,
-    )  # fmt: skip
-    ready = AgreedRun(made.agreement)
-    some = [ready.program(v, made.records[v]) for v in range(4)]
-    seen = {v: [] for v in range(4)}
-    for program in some:
-        program.begin()
-    for r in range(some[0].rounds):
-        for v, program in enumerate(some):
-            if not seen[v] or seen[v][-1] != program.source.batches.key:
-                seen[v].append(program.source.batches.key)
-        rows = [program.message() for program in some]
-        for program in some:
-            program.receive({v: rows[v] for v in program.expects(r)})
-    assert all(len(keys) == len(set(keys)) == 3 for keys in seen.values())  # one for every step
-    assert len({key for keys in seen.values() for key in keys}) == 12  # and for every member
-
-
-def test_several_classes_share_the_parameters_of_an_agreement(consortium):
-    agreed = consortium(
-        algorithm={**SGD, "protocol": "exchange", "noise_multiplier": 8.0}, n=4, graph="hypercube:2", dim=9,
-        kind="logistic", epsilon=900.0, model={"classes": 3},
-    ).agreement  # fmt: skip
-    assert (agreed.plan.objective.classes, agreed.plan.objective.dim, agreed.plan.width) == (3, 3, 9)
-    assert type(agreed.plan.objective.dim) is int
-
-
-def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
-    ours = AgreedNet("mlp", {}, 10)
-    ours.supply(None, None)
-    for files in (("net.py", None), (None, "start.npz"), ("net.py", "start.npz")):
-        with pytest.raises(ConfigError, match="supply no files"):
-            ours.supply(*files)
-        own = AgreedNet("", {}, 10, module="net.py:make")
-        own.supply(*files)
-        if None in files:
-            with pytest.raises(ConfigError, match="--module and --weights"):
-                own._own_module()
-        else:
-            with pytest.raises(SottovoceError) as caught:  # looked for, and not there
-                own._own_module()
-            assert "--module and --weights" not in str(caught.value)
+def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_price(consortium):
+    """In an exchange of four a member hears one other alone, and the sum of the two others."""
+    exchange = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
+    (release,) = exchange.plan.releases(1)
+    assert epsilons(exchange.cost_of_interrupted(1, [release.at(0)])) == pytest.approx(
+        {"network": price(1, 1)}, rel=1e-6
+    )
+    assert epsilons(exchange.cost_of_interrupted(1, [])) == {"network": 0.0}
+    plain = {"name": "dp-dsgd", "protocol": "gossip:1"}
+    gossip = AgreedRun(agreed(consortium, plain, n=4, graph="ring:4").agreement)
+    (release,) = gossip.plan.releases(1)
+    assert gossip.cost_of_interrupted(1, [release.at(0)]) == gossip.cost_of_interrupted(1, []) == {}

@@ -1,11 +1,21 @@
 """The plan of an agreement: only algorithms and protocols of the library."""
 
+import json
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.errors import ConfigError
-from sottovoce.peers.agreement_plan import agreed_plan
+from sottovoce import graphs
+from sottovoce.errors import ConfigError, DataError, SottovoceError
+from sottovoce.models.adapters import agreed_model
+from sottovoce.objectives.nets.module_files import digest_of
+from sottovoce.peers.agreement_plan import AgreedNet, agreed_plan
+from sottovoce.peers.member_data import read_records
 
+SGD = {"name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 3, "learning_rate": 0.1}
 PART = {
     "name": "muffliato-sgd",
     "protocol": "matching:3",
@@ -31,3 +41,181 @@ def test_an_installed_protocol_serves_plans_and_no_agreement(tmp_path, monkeypat
     assert plan.schedule(0).rounds == 3
     with pytest.raises(ConfigError, match=r"protocol must be one of .*got 'matching'"):
         agreed_plan(sv.graphs.ring(4), PART, {"kind": "logistic", "parameters": 5}, seed=1)
+
+
+def test_several_classes_share_the_parameters_of_an_agreement(consortium):
+    agreed = consortium(
+        algorithm={**SGD, "protocol": "exchange", "noise_multiplier": 8.0}, n=4, graph="hypercube:2", dim=9,
+        kind="logistic", epsilon=900.0, model={"classes": 3},
+    ).agreement  # fmt: skip
+    assert (agreed.plan.objective.classes, agreed.plan.objective.dim, agreed.plan.width) == (3, 3, 9)
+    assert type(agreed.plan.objective.dim) is int
+
+
+def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
+    ours = AgreedNet("mlp", {}, 10)
+    ours.supply(None, None)
+    for files in (("net.py", None), (None, "start.npz"), ("net.py", "start.npz")):
+        with pytest.raises(ConfigError, match="supply no files"):
+            ours.supply(*files)
+        own = AgreedNet("", {}, 10, module="net.py:make")
+        own.supply(*files)
+        if None in files:
+            with pytest.raises(ConfigError, match="--module and --weights"):
+                own._own_module()
+        else:
+            with pytest.raises(SottovoceError) as caught:  # looked for, and not there
+                own._own_module()
+            assert "--module and --weights" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("graph", "name"), [("path:2", "tree"), ("ring:3", "masked"), ("ring:4", "masked")])
+def test_three_members_who_name_no_protocol_get_masked_sums(graph, name):
+    part = {**SGD, "noise_multiplier": 8.0}
+    plan = agreed_plan(graphs.parse(graph), part, {"kind": "logistic", "parameters": 5}, seed=1)
+    assert plan.schedule(0).name == name
+
+
+@pytest.mark.parametrize("net", [{"net": "unheard"}, {"net": "", "module": "unheard.py:make"}])
+def test_a_network_that_cannot_be_built_is_called_by_its_name(net):
+    pytest.importorskip("torch")
+    with pytest.raises(ConfigError, match=r"network 'unheard(\.py:make)?' cannot be built"):
+        _ = AgreedNet(options={}, n_params=3, **net).objective
+
+
+LEARNING = {
+    "name": "consensus-sgd", "protocol": "tree", "adjacency": "add-remove", "clip_norm": 1.0, "steps": 30,
+    "learning_rate": 4.0, "batch_size": 200.0, "sample_rate": 1.0, "noise_multiplier": 2.0,
+}  # fmt: skip
+
+
+DATA = {
+    "features": ["age", "blood pressure", "sex"],
+    "target": "state",
+    "bounds": {"age": [0, 100], "blood pressure": [50, 250]},
+    "categories": {"sex": ["f", "m"]},
+    "classes": ["well", "so-so", "ill"],
+    "intercept": True,
+}
+
+
+MYNET = """from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+def build():
+    return Net()
+"""
+
+
+def table(file, seed, rows=200):
+    rng = np.random.default_rng(seed)
+    age, pressure = rng.uniform(0, 100, rows), rng.uniform(50, 250, rows)
+    how = age / 100 + (pressure - 50) / 200
+    state = np.where(how > 1.25, "ill", np.where(how < 0.75, "well", "so-so"))
+    lines = [
+        f"{a:.1f},{p:.1f},{s},{y}"
+        for a, p, s, y in zip(age, pressure, rng.choice(["f", "m"], rows), state, strict=True)
+    ]
+    file.write_text("\n".join(["age,blood pressure,sex,state", *lines]))
+    return state
+
+
+def run(made, tmp_path, connections, supply=()):
+    """Run all members on their own tables and keep the first one's study."""
+    for i in range(made.n):
+        table(tmp_path / f"m{i}.csv", i)
+    agreement = made.agreement
+    if supply:
+        agreement.plan.objective.supply(*supply)
+    made.records = [read_records(tmp_path / f"m{i}.csv", agreement) for i in range(made.n)]
+    type(made).agreement, before = property(lambda self: agreement), type(made).agreement
+    try:
+        outcomes = made.run(transport=connections())
+    finally:
+        type(made).agreement = before
+    spent = agreement.plan.privacy("local")
+    study = agreed_model(agreement, agreement.plan, outcomes[0].model, spent)
+    return outcomes, study, study.save(tmp_path / "study")
+
+
+def test_a_linear_study_scores_the_same_in_another_process(consortium, memory_links, tmp_path):
+    made = consortium(
+        3, algorithm=LEARNING, dim=15, kind="logistic", model={"classes": 3}, data=DATA, epsilon=90.0
+    )
+    outcomes, study, folder = run(made, tmp_path, memory_links)
+    truth = table(tmp_path / "new.csv", 9)
+    here = study.predict(tmp_path / "new.csv")
+    assert (here == truth).mean() > 0.8
+    assert study.model.feature_names == ("age", "blood pressure", "sex=f", "sex=m")
+    text = f"import json, sottovoce as sv; f = sv.load_model({str(folder)!r})\n"
+    new = repr(str(tmp_path / "new.csv"))
+    text += f"print(json.dumps([f.predict({new}).tolist(), f.scores({new}).tolist()]))"
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    names, scores = json.loads(ran.stdout)
+    assert names == here.tolist()
+    assert scores == study.scores(tmp_path / "new.csv").tolist()
+    np.testing.assert_array_equal(outcomes[0].model, sv.load_model(folder).rows[0])
+
+
+def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, memory_links, tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    (tmp_path / "mynet.py").write_text(MYNET)
+    space = {}
+    exec(MYNET, space)
+    torch.manual_seed(0)
+    save_file(space["build"]().state_dict(), tmp_path / "start.safetensors")
+    model = {
+        "module": "mynet:build", "module_sha256": digest_of(tmp_path / "mynet.py"),
+        "weights_sha256": digest_of(tmp_path / "start.safetensors"),
+    }  # fmt: skip
+    files = (tmp_path / "mynet.py", tmp_path / "start.safetensors")
+    made = consortium(3, algorithm=LEARNING, dim=57, kind="net", model=model, data=DATA, epsilon=90.0)
+    _, study, folder = run(made, tmp_path, memory_links, files)
+    truth = table(tmp_path / "new.csv", 9)
+    assert (study.predict(tmp_path / "new.csv") == truth).mean() > 0.6
+    again = sv.load_model(folder, module=space["build"]())
+    np.testing.assert_array_equal(again.scores(tmp_path / "new.csv"), study.scores(tmp_path / "new.csv"))
+    with pytest.raises(DataError, match=r"no code; pass the network: .*module='mynet:build'"):
+        sv.load_model(folder)
+    objective = made.agreement.plan.objective
+    with pytest.raises(ConfigError, match="name its file and its start weights"):
+        objective.objective
+    (tmp_path / "mynet.py").write_text(MYNET + "\n# changed\n")
+    objective.supply(*files)
+    with pytest.raises(ConfigError, match=r"mynet\.py has the SHA-256"):
+        objective.objective
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "words"),
+    [
+        ({"module": "mynet:build"}, {}, "module_sha256 and weights_sha256"),
+        ({"module": "mynet:build", "net": "mlp"}, {}, "names its network in"),
+        (
+            {"module": "../x:build", "module_sha256": "0" * 64, "weights_sha256": "0" * 64},
+            {},
+            "file:function",
+        ),
+        ({"module": "x:build", "module_sha256": "0", "weights_sha256": "0" * 64}, {}, "64 hexadecimal"),
+        ({}, {"bounds": {"age": [0, 100]}}, "bounds lacks 'blood pressure'"),
+        ({}, {"bounds": {"age": [9, 1], "blood pressure": [0, 1]}}, "low < high"),
+        ({}, {"classes": ["a", "a"]}, "two or more different names"),
+        ({}, {"intercept": False}, "parameters must be 12"),
+        ({}, {"classes": ["well", "ill"]}, "there are 2 classes"),
+    ],
+)
+def test_wrong_agreements_are_one_sentence(consortium, model, data, words):
+    kind = "net" if model else "logistic"
+    with pytest.raises(SottovoceError, match=words):
+        consortium(
+            3, algorithm=LEARNING, dim=15, kind=kind, model=model or {"classes": 3}, data={**DATA, **data}
+        )

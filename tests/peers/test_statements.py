@@ -5,7 +5,8 @@ import json
 import pytest
 
 from sottovoce.errors import ConfigError
-from sottovoce.peers.statements import read_statement
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.statements import UNPACED, read_statement, signing_summary
 
 STATEMENT = {"version": 1, "run": "ab", "guarantee": {"epsilon": 1.5}}
 
@@ -32,3 +33,37 @@ def test_other_files_are_refused(tmp_path, text):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_statement(tmp_path / "statement.json")
+
+
+def test_the_summary_states_what_answer_times_reveal(consortium):
+    free = signing_summary(AgreedRun(consortium(n=2, graph="path:2").agreement))
+    paced = signing_summary(AgreedRun(consortium(n=2, graph="path:2", timing={"pace": 1.0}).agreement))
+    assert UNPACED in free["assumptions"]
+    assert UNPACED not in paced["assumptions"]
+    assert paced["timing"]["pace"] == 1.0
+    with pytest.raises(ConfigError, match="pace"):
+        consortium(n=2, graph="path:2", timing={"pace": 0.0})
+
+
+def test_the_cost_of_opening_an_agreement_does_not_grow_with_steps(consortium, monkeypatch):
+    """F11: however many steps, a schedule whose steps are alike needs a few protocols only."""
+    counts = []
+    for steps in (10, 10_000_000):
+        algorithm = {
+            "name": "consensus-sgd",
+            "protocol": "masked",
+            "steps": steps,
+            "noise_multiplier": 3000.0,
+        }
+        agreed = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=500.0).agreement
+        kind, count = type(agreed.plan), []
+        schedule = kind.schedule
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "schedule", lambda self, k, c=count, s=schedule: (c.append(k), s(self, k))[1])
+            agreed_run = AgreedRun(agreed)
+            signing_summary(agreed_run)
+            agreed_run.table()
+            agreed_run.spending(0)
+        assert agreed_run.rounds == 4 * steps // 2
+        counts.append(len(count))
+    assert counts[0] == counts[1] < 200

@@ -1,0 +1,95 @@
+"""The program of one node: rounds, keys and the chain over what was received."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from sottovoce import graphs
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.node_program import StepProgram
+from sottovoce.protocols import Tree
+
+SGD = {"name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 3, "learning_rate": 0.1}
+
+
+def programs(consortium, algorithm, **more):
+    group = consortium(algorithm=algorithm, **more)
+    agreed_run = AgreedRun(group.agreement)
+    return [agreed_run.program(v, group.records[v], SimulatedNoise(v)) for v in range(group.n)]
+
+
+def together(some):
+    """All programs to their end, round by round, without a network between them."""
+    for program in some:
+        program.begin()
+    for r in range(some[0].rounds):
+        rows = [program.message() for program in some]
+        for program in some:
+            program.receive({v: rows[v] for v in program.expects(r)})
+
+
+def test_one_step_of_exact_sums_is_compared_too(consortium):
+    """The chain over what was received: equal at all members, told from the first step on."""
+    for steps in (1, 2):
+        some = programs(
+            consortium, {**SGD, "steps": steps, "protocol": "exchange", "noise_multiplier": 8.0}, n=4,
+            graph="hypercube:2", epsilon=900.0,
+        )  # fmt: skip
+        assert {p.progress() for p in some} == {(0, bytes(32))}
+        together(some)
+        told = {p.progress() for p in some}
+        assert len(told) == 1
+        ((done, chain),) = told
+        assert done == steps
+        assert chain != bytes(32)
+
+
+def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
+    """Trees drawn anew for every step differ in depth, and a neighbor may be a whole step behind."""
+    (first, *_) = programs(
+        consortium, {**SGD, "steps": 9, "protocol": "tree:kind=uniform", "noise_multiplier": 8.0}, n=5,
+        graph="complete:5", epsilon=900.0,
+    )  # fmt: skip
+    lengths = np.diff(first.starts)
+    assert first.window == 2 * lengths.max() + 1
+    assert lengths.max() > lengths.min()
+
+
+def test_lots_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
+    """Keys go forward with what was received, and a lot of an earlier step cannot be drawn again."""
+    made = consortium(
+        algorithm={
+            **SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "protocol": "exchange",
+            "noise_multiplier": 8.0,
+        },
+        n=4, graph="hypercube:2", epsilon=900.0,
+    )  # fmt: skip
+    ready = AgreedRun(made.agreement)
+    some = [ready.program(v, made.records[v]) for v in range(4)]
+    seen = {v: [] for v in range(4)}
+    for program in some:
+        program.begin()
+    for r in range(some[0].rounds):
+        for v, program in enumerate(some):
+            if not seen[v] or seen[v][-1] != program.source.batches.key:
+                seen[v].append(program.source.batches.key)
+        rows = [program.message() for program in some]
+        for program in some:
+            program.receive({v: rows[v] for v in program.expects(r)})
+    assert all(len(keys) == len(set(keys)) == 3 for keys in seen.values())  # one for every step
+    assert len({key for keys in seen.values() for key in keys}) == 12  # and for every member
+
+
+def test_steps_of_a_program_may_differ_in_length_unless_it_is_said_that_they_do_not():
+    """A path of three read from its end takes two rounds up and two down, from its middle one and one."""
+    trees = [Tree(graphs.path(3), root=root) for root in (0, 1, 0)]
+    lengths = [tree.rounds for tree in trees]
+    assert len(set(lengths)) == 2
+    text = SimpleNamespace(init=lambda: None)
+    program = StepProgram(text, lambda k: trees[k], 3, node=2, source=SimpleNamespace(random=None))
+    assert list(program.starts) == [0, *np.cumsum(lengths)]
+    for r in range(program.rounds):
+        step = int(np.searchsorted(np.cumsum(lengths), r, side="right"))
+        local, t = trees[step].local(2), r - program.starts[step]
+        assert (program.sends(r), program.expects(r)) == (local.sends(t), local.expects(t))
