@@ -81,3 +81,42 @@ def trained(algorithm, noise=None, more="", data=DATA, accept=ACCEPT):
         f"clip_norm = 1.0\n{options}",
         f"[noise]\n{NOISES.get(algorithm, NOISE) if noise is None else noise}", more,
     ])  # fmt: skip
+
+
+BUDGETED_AVERAGE = """version = 1
+[network]
+graph = "{graph}"
+[protocol]
+name = "{protocol}"
+[average]
+radius = 0.5
+adjacency = "user"
+[budget]
+epsilon = {epsilon}
+delta = 1e-5
+"""
+
+
+BUDGETED_TRAINING = """version = 1
+accept = ["standardize", "held-out score"]
+[data]
+name = "breast_cancer"
+standardize = true
+unit_rows = true
+test_share = 0.2
+[network]
+graph = "hypercube:2"
+[protocol]
+name = "{protocol}"
+[train]
+algorithm = "consensus-sgd"
+adjacency = "{adjacency}"
+steps = {steps}
+clip_norm = 1.0
+learning_rate = 2.0
+[noise]
+seed = 1
+[budget]
+epsilon = {epsilon}
+delta = 1e-5
+"""

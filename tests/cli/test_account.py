@@ -235,3 +235,64 @@ def test_a_report_shows_the_published_formulas_with_their_label(call, tmp_path):
 def test_one_node_alone_has_no_pairs(call):
     found = account(call, "--graph", "complete:1", "--rounds", 2)
     assert (found["understated_pairs"], found["max_exact"]) == (0, 0)
+
+
+def test_disconnected_graph_file(refused, tmp_path):
+    (tmp_path / "edges.txt").write_text("0 1\n2 3\n")
+    assert "connected" in refused("account", "--graph", "file:edges.txt", "--out", "a.json")
+
+
+def test_row_that_sums_to_094(refused, tmp_path):
+    (tmp_path / "W.csv").write_text("0.5,0.5\n0.5,0.44\n")
+    error = refused("account", "--matrix", "W.csv", "--rounds", 2, "--out", "a.json")
+    assert "Row 1" in error
+    assert "0.94" in error
+    assert "expected 1" in error
+
+
+@pytest.mark.parametrize("noise", ["-1", "0", "nan", "inf"])
+def test_noise_that_is_not_positive(refused, noise):
+    assert "noise" in refused("account", "--graph", "ring:4", "--noise", noise, "--out", "a.json")
+
+
+@pytest.mark.parametrize("delta", ["0", "1", "-0.1", "nan"])
+def test_delta_outside(refused, delta):
+    assert "delta" in refused(
+        "account", "--graph", "ring:4", "--noise", 1, "--delta", delta, "--out", "a.json"
+    )
+    assert "delta" in refused("account", "--graph", "ring:4", "--delta", delta)
+    assert "delta" in refused("average", "1,2,3,4", "--graph", "ring:4", "--epsilon", 1, "--delta", delta)
+
+
+def test_unknown_graph_name(refused):
+    error = refused("account", "--graph", "hyperqube:4")
+    assert "hyperqube" in error
+    assert "hypercube" in error
+
+
+@pytest.mark.parametrize("graph", ["ring", "ring:x", "ring:2", "er:20:1.5", "file:", "file:nowhere.txt", ""])
+def test_malformed_graph_names(refused, graph):
+    refused("account", "--graph", graph)
+
+
+def test_malformed_edge_file_names_the_line(refused, tmp_path):
+    (tmp_path / "edges.txt").write_text("# links\n0 1\n1 2 3 4\n")
+    assert "Line 3" in refused("account", "--graph", "file:edges.txt", "--out", "a.json")
+
+
+def test_binary_edge_file(refused, tmp_path):
+    (tmp_path / "edges.txt").write_bytes(b"\xff\xfe\x00\x01")
+    refused("account", "--graph", "file:edges.txt")
+
+
+def test_too_many_pairs(refused):
+    assert "--observer" in refused("account", "--graph", "regular:5000:4:seed=1")
+
+
+def test_colluders_need_an_observer_and_numbers(refused):
+    refused("account", "--graph", "ring:5", "--collude", "1")
+    assert "node numbers" in refused("account", "--graph", "ring:5", "--observer", 0, "--collude", "one")
+    refused("account", "--graph", "ring:5", "--observer", 7)
+    refused("account", "--graph", "ring:5", "--protocol", "telepathy")
+    refused("account", "--graph", "ring:5", "--protocol", "tree", "--rounds", 3)
+    refused("account")

@@ -148,3 +148,34 @@ def test_the_command_and_the_plan_file_know_them(call, tmp_path):
     short = call("average", *typed, "--site-weights", "9,58")
     assert short.code == 1
     assert "one positive number per node (3)" in short.out
+
+
+def test_negative_noise_for_an_average(refused):
+    error = refused("average", "1,2,3,4", "--graph", "ring:4", "--noise", "-2", "--out", "r.json")
+    assert "noise_multiplier must be a finite number of at least 0, got -2" in error
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("rows.csv", "There is no file"),
+        ("1,2,3", "one row per node (4)"),
+        ("1,2,three,4", "There is no file"),
+    ],
+)
+def test_values_that_cannot_be_averaged(refused, values, said):
+    assert said in refused("average", values, "--graph", "ring:4", "--noise", 1, "--out", "r.json")
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\nx,3\n", b"1,2\n3\n", b"", b"\xff\xfe\x00", b"word\n"])
+def test_tables_that_cannot_be_read(refused, tmp_path, content):
+    (tmp_path / "rows.csv").write_bytes(content)
+    (tmp_path / "rows.npz").write_bytes(content)
+    refused("average", "rows.csv", "--graph", "path:2", "--noise", 1)
+    refused("average", "rows.npz", "--graph", "path:2", "--noise", 1)
+
+
+def test_a_result_that_cannot_be_written(refused, tmp_path):
+    refused("average", "1,2", "--graph", "path:2", "--noise", 1, "--out", "r.docx")
+    (tmp_path / "folder.json").mkdir()
+    refused("average", "1,2", "--graph", "path:2", "--noise", 1, "--out", "folder.json")

@@ -28,3 +28,8 @@ def test_doctor_lists_the_data_folder(call, monkeypatch, tmp_path):
     monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "data"))
     answer = call("doctor")
     assert "holds houses" in " ".join(answer.out.split())
+
+
+def test_the_doctor_names_the_extra_with_its_brackets(call, monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else "1.0")
+    assert "'sottovoce[deep]'" in call("doctor").out

@@ -1,4 +1,6 @@
+import json
 import os
+import re
 import subprocess
 import sys
 
@@ -7,6 +9,9 @@ import pytest
 from sottovoce import __version__
 from sottovoce.cli import main as cli
 from sottovoce.errors import GraphError
+from sottovoce.report.result_files import read_result
+
+from .plans import BUDGETED_AVERAGE
 
 
 def test_version(call):
@@ -92,3 +97,87 @@ def test_errors_as_json(call, monkeypatch):
     monkeypatch.setattr(cli.Command, "load", lambda self: command)
     answer = call("doctor", "--json")
     assert (answer.code, answer.json, answer.err) == (1, {"error": "Two lines, one sentence."}, "")
+
+
+ANSWERS = [
+    ("account", "--graph", "ring:5", "--noise", "2"),
+    ("attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "3"),
+    ("attack", "dgd", "--graph", "path:4", "--attackers", "0"),
+    ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0", "--runs", "2000"),
+    ("average", "0.1,0.9,0.4,0.6", "--graph", "ring:4", "--noise", "2", "--seed", "1"),
+    ("plan", "plan.toml"),
+]
+
+
+@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: "-".join(words[:2]))
+def test_what_json_prints_is_what_out_writes(call, tmp_path, words):
+    (tmp_path / "plan.toml").write_text(
+        BUDGETED_AVERAGE.format(graph="ring:6", protocol="tree", epsilon=20.0)
+    )
+    told = call(*words, "--json", "--out", "answer.json")
+    assert told.code == 0, told
+    assert json.loads((tmp_path / "answer.json").read_text()) == told.json
+    record = read_result(tmp_path / "answer.json")
+    assert record["metrics"]
+    assert record["provenance"]["version"]
+
+
+def test_members_are_called_by_their_names(call, tmp_path):
+    words = ("--graph", "florentine", "--attackers", "0", "--rounds", "3")
+    told = call("attack", "gossip", *words)
+    assert "Medici" in told.out
+    assert not re.search(r"\bx\d", told.out)
+    told = call("account", "--graph", "florentine", "--noise", 2, "--observer", 8, "--protocol", "tree")
+    assert " Albizzi " in told.out.split("against")[1]
+    assert "node 8" not in told.out
+    plan = BUDGETED_AVERAGE.format(graph="path:3", protocol="tree", epsilon=30.0)
+    plan = plan.replace('"path:3"', '"path:3"\nnames = ["Rome", "Milan", "Turin"]')
+    (tmp_path / "plan.toml").write_text(plan + 'view = "pairwise"\nobserver = 1\nuser = 0\n')
+    told = call("plan", "plan.toml")
+    assert "Milan, about Rome" in " ".join(told.out.split())
+    assert "node 1" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (("account", "--graph", "ring:5", "--protocol", "tre"), ("masked", "exchange", "tree")),
+        (("account", "--graph", "ring:5", "--protocol", "tree", "--tree", "tall"), ("bfs", "few-leaves")),
+        (("account", "--graph", "ring:5", "--weights", "heavy"), ("metropolis", "lazy", "uniform")),
+        (("average", "1,2,3", "--graph", "ring:3", "--epsilon", "1", "--view", "all"), ("local", "network")),
+        (("audit", "--graph", "ring:5", "--claim", "true"), ("exact", "published")),
+        (("attack", "dgd", "--data", "faces"), ("digits", "mnist", "cifar10")),
+        (("advise", "5", "--epsilon", "1", "--compute", "median"), ("mean", "logistic", "net")),
+        (("advise", "5", "--epsilon", "1", "--hide", "patient"), ("record", "member")),
+        (("init", "averge"), ("average", "consortium", "algorithm")),
+        (("account", "--graph", "rng:5"), ("ring",)),
+        (("account",), ("--graph", "--matrix")),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_right_ones(refused, words, listed):
+    said = refused(*words)
+    assert all(word in said for word in listed), said
+
+
+def test_help_keeps_its_brackets(call):
+    assert "[data] and [train]" in " ".join(call("train", "--help").out.split())
+    assert "[data] and [train]" in " ".join(call("search", "--help").out.split())
+    assert "masked" in " ".join(call("account", "--help").out.split())
+
+
+def process(*words, **settings):
+    return subprocess.run(
+        [sys.executable, "-m", "sottovoce", *words], capture_output=True, text=True,
+        env={**os.environ, **settings},
+    )  # fmt: skip
+
+
+def test_the_package_is_a_command_and_completes(call):
+    assert process("--version").stdout.startswith("sottovoce ")
+
+    def completed(line, position):
+        asked = {"COMP_WORDS": line, "COMP_CWORD": str(position), "_TYPER_COMPLETE_ARGS": line}
+        return process(_SOTTOVOCE_COMPLETE="complete_bash", **asked).stdout.split()
+
+    assert completed("sottovoce ave", 1) == ["average"]
+    assert "--graph" in completed("sottovoce account --", 2)

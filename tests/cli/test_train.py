@@ -1,6 +1,11 @@
-"""`sottovoce train` and `reproduce`: priced first, refused in a sentence, resumed to the same bytes."""
+"""`sottovoce train`: accounted first, refused in a sentence, resumed to the same bytes."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +14,7 @@ import sottovoce as sv
 from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.planfile.read import plan_from_settings, read_plan_file
 
-from .plans import ACCEPT, ALGORITHMS, AVERAGE, NOISE, trained
+from .plans import ACCEPT, ALGORITHMS, AVERAGE, BUDGETED_TRAINING, NOISE, trained
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -350,3 +355,50 @@ def test_no_noise_does_not_meet_a_budget(call, tmp_path):
     answer = call("train", "plan.toml")
     assert answer.code != 0
     assert "more than the budget of 3" in answer.err
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_what_was_kept_and_the_same_command_goes_on(tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        BUDGETED_TRAINING.format(protocol="exchange", adjacency="add-remove", steps=200_000, epsilon=900.0)
+    )
+    words = [sys.executable, "-m", "sottovoce", "train", "plan.toml", "--checkpoint", "kept"]
+    running = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(1200):
+        if list(tmp_path.glob("kept/step-*")):
+            break
+        time.sleep(0.1)
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=60)[1]
+    assert running.returncode == 130
+    told = r"sottovoce: stopped; saved at step [\d,]+ in kept; the same command continues\.\n"
+    assert re.search(told, said)
+    assert "Traceback" not in said
+
+
+def test_a_resumed_training_says_where_it_goes_on(call, tmp_path, monkeypatch):
+    from sottovoce.runners import checkpoint
+
+    plan = BUDGETED_TRAINING.format(protocol="exchange", adjacency="add-remove", steps=40, epsilon=8.0)
+    (tmp_path / "plan.toml").write_text(plan)
+    write, count = checkpoint.Checkpoint.commit, []
+
+    def interrupted(self, step, *others, **named):
+        write(self, step, *others, **named)
+        count.append(step)
+        if len(count) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "commit", interrupted)
+    stopped = call("train", "plan.toml", "--checkpoint", "kept")
+    assert stopped.code == 130
+    assert f"saved at step {count[-1]}" in stopped.err
+    from sottovoce.cli import output
+
+    output._stopped.clear()
+    resumed = call("train", "plan.toml", "--checkpoint", "kept")
+    assert resumed.code == 0
+    assert f"Continuing at step {count[2]} of 40 from kept." in resumed.err

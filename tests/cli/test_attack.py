@@ -1,0 +1,90 @@
+"""`sottovoce attack` as a person calls it."""
+
+import pytest
+
+
+def answer(call, *words):
+    reply = call(*words, "--json")
+    assert reply.code == 0, reply
+    return reply.json
+
+
+def test_attack_gossip_prints_the_determined_nodes(call):
+    found = answer(call, "attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "14")
+    assert found["reconstructed"] == list(range(1, 15))
+    assert found["count"] == 14
+    few = answer(call, "attack", "gossip", "--graph", "florentine", "--attackers", "2", "--rounds", "3")
+    assert few["count"] == 8
+    assert few["combinations"]
+
+
+@pytest.mark.parametrize("protocol", ["gossip", "chebyshev", "randomized", "tree", "exchange"])
+def test_every_protocol_can_be_attacked(call, protocol):
+    words = ("attack", "gossip", "--graph", "hypercube:3", "--attackers", "0,3", "--protocol", protocol)
+    found = answer(call, *words)
+    assert found["protocol"] == protocol
+    assert not set(found["reconstructed"]) & {0, 3}
+
+
+def test_account_and_attack_of_masks_change_together(call):
+    """Partners on a circle of six: members 0 and 3 cut it in halves, and 0 and 2 unmask member 1."""
+    shares = {
+        (f"masked:partners={partners}", who): (
+            answer(call, "attack", "gossip", *common, "--attackers", who),
+            answer(call, "account", *common, "--observer", who[0], "--collude", who[2:])["exact"],
+        )
+        for partners in (5, 2)
+        for who in ("0,3", "0,2")
+        for common in [("--graph", "complete:6", "--protocol", f"masked:partners={partners}")]
+    }
+    for who in ("0,3", "0,2"):
+        attack, loss = shares["masked:partners=5", who]
+        assert (attack["rank"], attack["reconstructed"]) == (1, [])
+        assert max(loss) == pytest.approx(1 / 4)
+    halves, loss = shares["masked:partners=2", "0,3"]
+    assert halves["combinations"] == ["x1 + x2", "x4 + x5"]
+    assert [round(loss[u], 9) for u in (1, 2, 4, 5)] == [0.5] * 4
+    unmasked, loss = shares["masked:partners=2", "0,2"]
+    assert unmasked["reconstructed"] == [1]
+    assert loss[1] == pytest.approx(1.0)
+
+
+def test_text_names_the_nodes(call):
+    code, out, _ = call("attack", "gossip", "--graph", "star:5", "--attackers", "1", "--rounds", "3")
+    assert code == 0
+    assert "1 of 4 nodes" in out
+    assert "x2 + x3 + x4" in out
+
+
+def test_attack_dgd(call):
+    found = answer(call, "attack", "dgd", "--graph", "path:6", "--attackers", "0")
+    assert found["identifiable"] == [1, 2, 3, 4, 5]
+    assert found["count"] >= 4
+    code, out, _ = call("attack", "dgd", "--graph", "path:4", "--noise", "0.1")
+    assert code == 0
+    assert "PSNR" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "9"), "attackers names node 9"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "0,1,2,3"), "nobody left"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--rounds", "0"), "at least 1"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "x"), "node numbers such as 3,5"),
+        (
+            ("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--protocol", "mail"),
+            "--protocol: A protocol is one of gossip",
+        ),
+        (("attack", "dgd", "--data", "letters"), "pictures come from"),
+        (("audit", "--graph", "ring:6", "--user", "6"), "nodes are 0 to 5"),
+        (("audit", "--graph", "ring:6", "--noise-multiplier", "0"), "positive"),
+        (("audit", "--graph", "ring:6", "--claim", "guess"), "exact or published"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_one(call, words, sentence):
+    code, out, err = call(*words)
+    assert code == 1
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
