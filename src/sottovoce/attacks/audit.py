@@ -232,8 +232,8 @@ def audit_consensus(
 ) -> Audit:
     """Audit a plan over exact consensus: the user contributes in every step, with alternating sign.
 
-    What runs is what the plan says: its schedule, and in every step the noise and the sensitivity of its
-    releases, a sampled record being there as often as it is drawn. The views of all steps are tested
+    The run has the plan's schedule and, in every step, the noise and the sensitivity of its releases; a
+    sampled record is present as often as it is drawn. The views of all steps are tested
     together. With fresh noise the loss is the composition of the steps; noise that is used twice cancels
     between a step and the next, and the discriminant finds it.
 

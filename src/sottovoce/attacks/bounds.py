@@ -3,7 +3,7 @@
 Many runs: a test with true positives ``tp`` of ``members`` and false positives ``fp`` of ``others`` has
 rates inside Clopper-Pearson intervals, and every (epsilon, delta) or mu-GDP mechanism bounds one rate by
 the other. One run: with ``m`` canaries of which each is included by a fair coin, the number of right
-guesses is dominated by a binomial law.
+guesses is dominated by a binomial distribution.
 
 A lower bound above a claim proves a bug, at the stated confidence; a lower bound below it proves nothing.
 

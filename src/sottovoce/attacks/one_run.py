@@ -1,9 +1,9 @@
 """Auditing with one run: many canaries, each included by a fair coin, guessed from what was seen.
 
 Many-run audits train thousands of models to learn about one record. One run with ``m`` canaries gives ``m``
-coin flips at once: an (epsilon, delta)-DP mechanism lets nobody guess more of them than a binomial law
-with success rate ``e^eps / (1 + e^eps)`` does, up to delta. Users are the canaries of an averaging, records
-those of a training.
+coin flips at once: an (epsilon, delta)-DP mechanism lets nobody guess more of them than a binomial
+distribution with success rate ``e^eps / (1 + e^eps)`` does, up to delta. Users are the canaries of an
+averaging, records those of a training.
 
 References: Steinke, Nasr, Jagielski 2023, "Privacy auditing with one (1) training run", Algorithm 1 and
 Theorem 5.2.

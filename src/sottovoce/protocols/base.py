@@ -127,12 +127,6 @@ class Protocol(NotebookDisplay, ABC):
 
         Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
         ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.HypercubeExchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist()
-        [0.0, 1.0, 0.8, 0.2]
         """
         variance = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
         shares = np.zeros(self.n)
@@ -174,18 +168,6 @@ class NodeState(ABC):
 
     A peer calls `start` with its row, then for every round sends `message` to `sends` and gives the rows
     from `expects` to `receive`. The result is the row that `Protocol.apply` gives this node, bit for bit.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> exchange = sv.protocols.HypercubeExchange(2)
-    >>> left, right = exchange.local(0), exchange.local(1)
-    >>> left.start(np.array([1.0])); right.start(np.array([3.0]))
-    >>> left.sends(0), left.expects(0)
-    ((1,), (1,))
-    >>> left.receive(0, {1: right.message(0)})
-    >>> left.result().tolist()
-    [2.0]
     """
 
     node: int

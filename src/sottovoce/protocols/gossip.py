@@ -145,12 +145,6 @@ class NeighborSum(Gossip):
     """One round in which each node receives its neighbors' rows and adds them up (no own row).
 
     It is not an averaging protocol; algorithms that penalize disagreement edge by edge (DiNNO) use it.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> sv.protocols.NeighborSum(sv.graphs.path(3)).apply(np.array([1.0, 2.0, 4.0])).ravel().tolist()
-    [2.0, 5.0, 2.0]
     """
 
     name = "neighbor-sum"

@@ -18,12 +18,6 @@ class Server(LinearProtocol):
 
     As a linear protocol it is treated as if the server sent every row to every client.
     What a secure sum hides is stated by the observation model of the plan.
-
-    Examples
-    --------
-    >>> server = Server(2)
-    >>> server.apply(np.array([[1.0], [3.0]])).ravel().tolist(), server.messages
-    ([2.0, 2.0], 4)
     """
 
     name = "server"
