@@ -1,24 +1,18 @@
-"""`peer check`, health, the unit: what an operator sees before and during a run, and nothing sent by it."""
+"""`peer check`: what an operator sees before a run; nothing is sent by it."""
 
 import asyncio
 import datetime as dt
-import json
-import shutil
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sottovoce.errors import ConfigError, LostPeer, PeerError
+from sottovoce.errors import LostPeer, PeerError
 from sottovoce.peers import preflight as module
 from sottovoce.peers import transport
 from sottovoce.peers.core import Timing
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.preflight import check_files, check_neighbors
-from sottovoce.peers.service import systemd_unit
-from sottovoce.peers.status import Health, metrics
 
 
 @pytest.fixture
@@ -188,89 +182,6 @@ def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, co
     assert isinstance(ends[0], LostPeer)
     assert "m1 did not come back" in str(ends[0])
     assert "with another agreement: b7e8" in str(ends[0])
-
-
-def test_health_is_on_localhost_and_counts(group):
-    """/metrics in Prometheus' form, /healthz, nothing else; the port is not open on other addresses."""
-
-    async def get(port, line):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(line + b"\r\nHost: x\r\n\r\n")
-        answer = (await reader.read()).decode()
-        writer.close()
-        return answer
-
-    async def scene():
-        peers = group.peers(health=0)
-        tasks = [asyncio.create_task(peer.run()) for peer in peers[:2]]
-        peers[2].ledger.close()
-        await asyncio.sleep(0.4)
-        peers[0].transport.deliver = peers[0]._deliver
-        port = peers[0]._health.port
-        assert peers[0]._health._server.sockets[0].getsockname()[0] == "127.0.0.1"
-        pages = [await get(port, line) for line in (b"GET /metrics HTTP/1.1", b"GET /healthz HTTP/1.1",
-                 b"GET /etc/passwd HTTP/1.1", b"POST /metrics HTTP/1.1", b"\xff\xfe")]  # fmt: skip
-        for peer in peers[:2]:
-            peer.stop()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return pages
-
-    numbers, well, missing, post, rubbish = asyncio.run(scene())
-    assert 'sottovoce_connected{member="m1"} 1' in numbers
-    assert "sottovoce_rounds 4" in numbers
-    assert json.loads(well.split("\r\n\r\n")[1])["well"]
-    assert missing.startswith("HTTP/1.1 404")
-    assert post.startswith("HTTP/1.1 405")
-    assert rubbish == "" or rubbish.startswith("HTTP/1.1 405")
-
-
-def test_metrics_hold_what_was_refused():
-    report = {
-        "round": 1,
-        "refused": [{"from": 'a"b', "why": "too many\n", "count": 3}],
-        "listener": {"waiting": 2},
-    }
-    page = metrics(report)
-    assert 'sottovoce_refused_total{from="a\\"b",why="too many "} 3' in page
-    assert "sottovoce_listener_waiting 2" in page
-    with pytest.raises(ConfigError):
-        Health(None, -1)
-
-
-def test_a_unit_says_what_to_do_with_each_exit_code(tmp_path):
-    unit = systemd_unit(
-        ["/usr/bin/sottovoce", "peer", "run", "/srv/100% mine.toml"], title="a % test", user="sottovoce",
-        writable=["/srv/home", "/srv/copy"], low_port=True,
-    )  # fmt: skip
-    for line in ("RestartForceExitStatus=75", "SuccessExitStatus=75", "RestartPreventExitStatus=1 2 78",
-                 "User=sottovoce", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
-                 'ReadWritePaths="/srv/home" "/srv/copy"'):  # fmt: skip
-        assert line in unit.splitlines()
-    assert '"/srv/100%% mine.toml"' in unit
-    with pytest.raises(ConfigError, match="whole path"):
-        systemd_unit(["sottovoce"], title="x", writable=[])
-    with pytest.raises(ConfigError, match="printable"):
-        systemd_unit(["/bin/true"], title="x\nExecStartPre=/bin/rm", writable=[])
-    if shutil.which("systemd-analyze"):
-        file = tmp_path / "peer.service"
-        file.write_text(unit.replace("/usr/bin/sottovoce", "/bin/true").replace("User=sottovoce\n", ""))
-        done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True)
-        assert str(file.name) not in done.stderr, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("place", "protected"),
-    [
-        ("/home/ann/x", True),
-        (str(Path("/", "root", "x")), True),
-        ("/run/user/7/x", True),
-        ("/homes/x", False),
-        ("/srv/home", False),
-    ],
-)
-def test_a_unit_hides_home_folders_unless_the_peer_writes_there(place, protected):
-    unit = systemd_unit(["/usr/bin/sottovoce", "peer", "run"], title="x", writable=[place])
-    assert ("ProtectHome=yes" in unit.splitlines()) is not protected
 
 
 def test_checks_of_a_stranger_reach_nothing(group):

@@ -1,11 +1,13 @@
-"""Comparing ledgers: honest ones agree, a member that sends two versions of a row is detected."""
+"""Comparing ledgers: honest ones agree, two versions of a row are detected; health and metrics of a peer."""
 
+import asyncio
 import copy
+import json
 
 import pytest
 
 from sottovoce.errors import ConfigError
-from sottovoce.peers.status import compare_proofs, read_proof
+from sottovoce.peers.status import Health, compare_proofs, metrics, read_proof
 
 
 @pytest.fixture
@@ -43,3 +45,50 @@ def test_proofs_that_cannot_be_compared_are_refused(proofs):
     ):
         with pytest.raises(ConfigError, match=match):
             compare_proofs(files)
+
+
+def test_health_is_on_localhost_and_counts(consortium):
+    """/metrics in Prometheus' form, /healthz, nothing else; the port is not open on other addresses."""
+
+    async def get(port, line):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(line + b"\r\nHost: x\r\n\r\n")
+        answer = (await reader.read()).decode()
+        writer.close()
+        return answer
+
+    async def scene():
+        peers = consortium(n=3, graph="path:3").peers(health=0)
+        tasks = [asyncio.create_task(peer.run()) for peer in peers[:2]]
+        peers[2].ledger.close()
+        await asyncio.sleep(0.4)
+        peers[0].transport.deliver = peers[0]._deliver
+        port = peers[0]._health.port
+        assert peers[0]._health._server.sockets[0].getsockname()[0] == "127.0.0.1"
+        pages = [await get(port, line) for line in (b"GET /metrics HTTP/1.1", b"GET /healthz HTTP/1.1",
+                 b"GET /etc/passwd HTTP/1.1", b"POST /metrics HTTP/1.1", b"\xff\xfe")]  # fmt: skip
+        for peer in peers[:2]:
+            peer.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return pages
+
+    numbers, well, missing, post, rubbish = asyncio.run(scene())
+    assert 'sottovoce_connected{member="m1"} 1' in numbers
+    assert "sottovoce_rounds 4" in numbers
+    assert json.loads(well.split("\r\n\r\n")[1])["well"]
+    assert missing.startswith("HTTP/1.1 404")
+    assert post.startswith("HTTP/1.1 405")
+    assert rubbish == "" or rubbish.startswith("HTTP/1.1 405")
+
+
+def test_metrics_hold_what_was_refused():
+    report = {
+        "round": 1,
+        "refused": [{"from": 'a"b', "why": "too many\n", "count": 3}],
+        "listener": {"waiting": 2},
+    }
+    page = metrics(report)
+    assert 'sottovoce_refused_total{from="a\\"b",why="too many "} 3' in page
+    assert "sottovoce_listener_waiting 2" in page
+    with pytest.raises(ConfigError):
+        Health(None, -1)
