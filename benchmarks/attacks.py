@@ -4,7 +4,7 @@
 
 Lines: ``ego414``, what each of the 148 nodes of Facebook's ego graph 414 reconstructs from ten rounds of
 gossip, against row reduction in Python floats as one writes it down; ``models``, the time to train 10,000
-audit models of three agents for 100 steps (DP-DSGD, lots of 32), against running the same plan model after
+audit models of three agents for 100 steps (DP-DSGD, batches of 32), against running the same plan model after
 model (a few of them, scaled up). Both sides run in the same process.
 """
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.deep [--quick] [--only sequences,steps] [--processor]
 
-Rivals run in the same process, interleaved with ours, on the same lots. Times are medians of wall-clock
+Rivals run in the same process, interleaved with ours, on the same batches. Times are medians of wall-clock
 time, with ``--processor`` of processor time, which says the same of one thread on a quiet machine and still
 something on a busy one; the record holds the load. Memory is the growth of the process' peak while one
 form runs in its own process.
@@ -138,7 +138,7 @@ def a_step(
     batch_size: int = 256,
     records: int = 6000,
 ) -> dict[str, object]:
-    """A whole step (lots, gradients, noise, mixing, update) against its gradient work alone."""
+    """A whole step (batches, gradients, noise, mixing, update) against its gradient work alone."""
     import sottovoce as sv
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.noise.run_randomness import RunRandomness
@@ -152,16 +152,16 @@ def a_step(
     plan = sv.algorithms.registry.algorithm(algorithm)(
         objective, network, steps=2000, sizes=data.sizes, batch_size=batch_size, noise_multiplier=1.0
     )
-    gate = plan.source(data, range(agents), RunRandomness.from_rng(rng))
+    mechanism = plan.source(data, range(agents), RunRandomness.from_rng(rng))
     start = objective.random_init(rng, agents)
-    text = plan.algorithm(gate, start)
-    gossip, state = plan.schedule(0), text.init()
-    held = data.gather(gate.batches.draw(range(agents), 0), range(agents))
+    rule = plan.algorithm(mechanism, start)
+    gossip, state = plan.schedule(0), rule.init()
+    held = data.gather(mechanism.batches.draw(range(agents), 0), range(agents))
     step = iter(range(10**9))
 
     def whole():
         k = next(step)
-        return text.update(state, gossip.apply(text.message(state, k)), k)
+        return rule.update(state, gossip.apply(rule.message(state, k)), k)
 
     def gradients():
         for _ in range(plan.releases(0)[0].count):
@@ -169,10 +169,10 @@ def a_step(
 
     seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats)
     parts = {
-        "drawing lots": (gate.batches, "draw"),
-        "gathering records": (gate.query.data, "gather"),
-        "clipped sums": (gate.query.objective, "clipped_sums"),
-        "noise": (gate, "_released"),
+        "drawing batches": (mechanism.batches, "draw"),
+        "gathering records": (mechanism.query.data, "gather"),
+        "clipped sums": (mechanism.query.objective, "clipped_sums"),
+        "noise": (mechanism, "draw"),
         "mixing": (gossip, "apply"),
     }
     return {

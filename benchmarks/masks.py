@@ -103,17 +103,17 @@ def whole_step(objective: Any, batch_size: int, records: int = 6000) -> Callable
     x = rng.standard_normal((records, 1, 32, 32), dtype=np.float32)
     data = objective.prepared(AgentData(x, rng.integers(0, 10, records), [np.arange(records)]))
     source = plan.source(data, [0], RunRandomness.from_rng(sv.privacy.ProtectiveNoise()))
-    text = plan.algorithm(source, objective.random_init(rng, 1))
-    state, taken = text.init(), iter(range(plan.steps))
+    rule = plan.algorithm(source, objective.random_init(rng, 1))
+    state, taken = rule.init(), iter(range(plan.steps))
     assert plan.grid is not None
     grid = plan.grid
 
     def one() -> None:
         nonlocal state
         k = next(taken)
-        whole = grid.place(np.asarray(text.message(state, k)[0], np.float64))
+        whole = grid.place(np.asarray(rule.message(state, k)[0], np.float64))
         next_chain(CHAIN, k, whole)
-        state = text.update(state, grid.mean(whole)[None], k)
+        state = rule.update(state, grid.mean(whole)[None], k)
 
     return one
 

@@ -3,7 +3,7 @@
 Four parts, each computed without the advisor's own formulas:
 
 - consortia: random members, links, records and colluders; the recommended plan meets its budget by the
-  pricer, and no candidate of a grid of at least 200 (random trees with equal, closed-form and random noise,
+  accountant, and no candidate of a grid of at least 200 (random trees with equal, closed-form, random noise,
   masked sums where keys may be shared, exchange, gossip) is both better and no slower; the linear program on
   trees equals the closed form;
 - leaves: the search for trees of few leaves against one with ten times its patience;
