@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce.accounting.renyi import rdp_delta, rdp_epsilon
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, Curve, Guarantee
 
@@ -91,3 +92,27 @@ def test_many_different_worst_curves_stay_bounded_in_number_and_above_every_pair
     highest = Curve.total(worst.alternatives[0] for worst in worsts)
     assert total.renyi(6.0) >= highest.renyi(6.0)
     assert total.epsilon(1e-5) >= highest.epsilon(1e-5)
+
+
+@given(q=st.floats(0.01, 0.5), z=st.floats(0.8, 20), steps=st.integers(1, 300), factor=st.floats(1.05, 3))
+@settings(deadline=None, max_examples=10)
+def test_more_noise_costs_less_and_more_steps_cost_more(q, z, steps, factor):
+    loss = Curve.sampled_gaussian(q, z, steps).epsilon(1e-6)
+    assert Curve.sampled_gaussian(q, z * factor, steps).epsilon(1e-6) <= loss * (1 + 1e-3) + 1e-9
+    assert Curve.sampled_gaussian(q, z, steps + 50).epsilon(1e-6) >= loss * (1 - 1e-3)
+
+
+def test_replace_one_lies_between_once_and_twice_the_clip_norm():
+    once = Curve.sampled_gaussian(0.1, 2.0, 50).epsilon(1e-5)
+    replaced = Curve.sampled_gaussian(0.1, 2.0, 50, adjacency="replace-one").epsilon(1e-5)
+    twice = Curve.sampled_gaussian(0.1, 1.0, 50).epsilon(1e-5)
+    assert 1.5 * once < replaced <= twice
+    full = Curve.sampled_gaussian(1.0, 2.0, 1, adjacency="replace-one")
+    assert full.mu == 1.0  # 2 C / (2 C)
+
+
+def test_conversions():
+    table = ([2.0, 8.0, 32.0], [1.0, 4.0, 16.0])
+    assert rdp_epsilon(table, 1e-5) >= rdp_epsilon(lambda a: a / 2, 1e-5)
+    assert rdp_epsilon(lambda a: math.inf, 1e-5) == math.inf
+    assert rdp_delta(lambda a: 10 * a, 0.0) == 1.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sottovoce.privacy as privacy
 from sottovoce.accounting.renyi import rdp_epsilon
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
-from sottovoce.privacy import Adversary, Curve, Guarantee
+from sottovoce.privacy import Adversary, Curve, Guarantee, sampled_gaussian
 
 LOCAL = Adversary("local")
 PAIR = Adversary("pairwise", observers=1, user=0)
@@ -280,3 +280,14 @@ def test_the_least_of_two_bounds_is_kept_through_composition_and_storage():
     assert Curve.from_dict(json.loads(json.dumps(both.to_dict()))) == both
     with pytest.raises(InvalidInput):
         _ = both.mu
+
+
+def test_edges_and_label():
+    assert sampled_gaussian(0.0, 1.0, 100).epsilon(1e-5) == 0
+    assert sampled_gaussian(0.1, 1.0, 0).epsilon(1e-5) == 0
+    assert sampled_gaussian(0.1, 0.0, 1).epsilon(1e-5) == math.inf
+    assert sampled_gaussian(0.1, 0.0, 1).delta(5.0) == 1
+    one = sampled_gaussian(0.1, 1.0, 5)
+    assert (one.label, one.adjacency, one.adversary.kind) == ("ldp", "add-remove", "local")
+    assert any("Poisson" in line for line in one.assumptions)
+    assert sampled_gaussian(1.0, 2.0, 4).mu == 1.0
