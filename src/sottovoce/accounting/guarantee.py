@@ -10,7 +10,7 @@ Labels, and which of them may accept a budget:
 label         how the number is known                                             accepts
 ============  ==================================================================  =======
 ldp           local differential privacy: holds whatever the others see or do     yes
-exact         computed from the joint law of everything the adversary sees        yes
+exact         computed from the joint distribution of what the adversary sees     yes
 conditional   exact for the linear system, not shown for the learning run         no
 published     a formula as printed in a paper, for reproduction                   no
 ============  ==================================================================  =======

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import isqrt
-from typing import Any
 
 import numpy as np
 from numba import njit
@@ -174,7 +173,7 @@ def _nearest(value: float) -> Fraction | None:
 
 
 @njit(cache=True, inline="always")
-def _fold(x: Any, offset: Any) -> Any:
+def _fold(x: np.uint64, offset: np.uint64) -> np.uint64:
     """Reduce x < 2**62 modulo p = 2**31 - offset."""
     mask = np.uint64(0x7FFFFFFF)
     x = (x & mask) + offset * (x >> np.uint64(31))
@@ -184,7 +183,7 @@ def _fold(x: Any, offset: Any) -> Any:
 
 
 @njit(cache=True)
-def _inverse(x: Any, offset: Any) -> Any:
+def _inverse(x: np.uint64, offset: np.uint64) -> np.uint64:
     """Return x**(p-2) modulo p."""
     exponent = np.uint64(0x80000000) - offset - np.uint64(2)
     result = np.uint64(1)
@@ -198,7 +197,7 @@ def _inverse(x: Any, offset: Any) -> Any:
 
 @njit(cache=True)
 def _extend(
-    basis: np.ndarray, pivots: np.ndarray, rank: int, rows: np.ndarray, is_new: np.ndarray, offset: Any
+    basis: np.ndarray, pivots: np.ndarray, rank: int, rows: np.ndarray, is_new: np.ndarray, offset: np.uint64
 ) -> int:
     """Reduce each row against the basis and append what is left of it, scaled to a pivot of one."""
     width = basis.shape[1]
@@ -231,7 +230,7 @@ def _extend(
 
 
 @njit(cache=True)
-def _back_substitute(basis: np.ndarray, pivots: np.ndarray, rank: int, offset: Any) -> None:
+def _back_substitute(basis: np.ndarray, pivots: np.ndarray, rank: int, offset: np.uint64) -> None:
     p = np.uint64(0x80000000) - offset
     for j in range(rank - 1, 0, -1):
         b = basis[j]
@@ -245,7 +244,12 @@ def _back_substitute(basis: np.ndarray, pivots: np.ndarray, rank: int, offset: A
 
 @njit(cache=True)
 def _sparse_times(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: np.ndarray, out: np.ndarray, offset: Any
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    dense: np.ndarray,
+    out: np.ndarray,
+    offset: np.uint64,
 ) -> None:
     for v in range(out.shape[0]):
         start, stop = indptr[v], indptr[v + 1]

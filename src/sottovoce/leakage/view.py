@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sottovoce import _validate
@@ -103,7 +103,7 @@ class GaussianView(NotebookDisplay):
         contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
         return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
 
-    def with_noise(self, std: Any) -> GaussianView:
+    def with_noise(self, std: ArrayLike) -> GaussianView:
         """Return the same view where user ``u`` draws its noise with standard deviation ``std[u]``.
 
         The observer's best combination now leans on the quiet users, so neither ``h`` nor the noise of one
@@ -143,7 +143,7 @@ class GaussianView(NotebookDisplay):
         (u,) = _validate.nodes(user, self.n, "user")
         return u not in self.observers and bool(self.leakage()[u] > 1 - DETERMINED)
 
-    def reconstruct(self, observations: Any) -> np.ndarray:
+    def reconstruct(self, observations: ArrayLike) -> np.ndarray:
         """Return the observers' best estimate (n, dim) of every user's noisy value.
 
         Rows with ``leakage() == 1`` are exact up to the rounding of the messages, which faint weights enlarge
