@@ -1,0 +1,51 @@
+"""Operations that keep samples apart."""
+
+import pytest
+import torch
+from tests.objectives.nets.networks import WIDTH, Does
+from torch.nn import functional as F
+
+from sottovoce.objectives.nets.per_sample_rules import NotPerSample
+from sottovoce.objectives.nets.trace import trace
+
+STEPS = {
+    "a part of the samples": lambda h: h[:2],
+    "a step over the samples": lambda h: h[::2],
+    "an axis before the samples": lambda h: h[None] + 1,
+    "another order": lambda h: h[torch.tensor([1, 0])],
+    "a mask": lambda h: h[h[:, 0] > 0],
+    "an open reduction": lambda h: h - h.sum(),
+    "a norm of all": lambda h: h / h.norm(),
+    "an axis counted from the end": lambda h: h.sum(-2),
+    "axes among which the samples'": lambda h: h.amax((1, 0)),
+    "a transpose": lambda h: h.t(),
+    "moved axes": lambda h: h.movedim(0, 1),
+    "a flat view": lambda h: h.flatten(),
+    "half the rows": lambda h: h.view(-1, 2 * h.shape[1]),
+    "a size that is computed": lambda h: h.view(h.shape[0] * 1, -1),
+    "joined samples": lambda h: torch.cat([h, h]),
+    "stacked before": lambda h: torch.stack([h, h]),
+    "squeezed": lambda h: h.squeeze(),
+    "split samples": lambda h: h.chunk(2)[0],
+    "a product with itself": lambda h: h.T @ h,
+    "a product of rows": lambda h: h @ h.transpose(0, 1),
+    "einsum over samples": lambda h: torch.einsum("nf,ng->fg", h, h),
+    "einsum that forgets": lambda h: torch.einsum("nf,nf->f", h, h),
+    "broadcast against rows": lambda h: h[:, :1] * h[:, 0],
+    "expanded": lambda h: h[:, 0].expand(4, -1),
+    "softmax without an axis": lambda h: F.softmax(h[:, None], dim=0),
+    "padded samples": lambda h: F.pad(h, (0, 0, 1, 0)),
+    "one value out": lambda h: h * h.max().item(),
+    "the batch's length": lambda h: h / len(h),
+    "a step not listed": lambda h: torch.linalg.qr(h)[0],
+    "one hot of unknown width": lambda h: F.one_hot(h.argmax(1)),
+    "training statistics": lambda h: F.batch_norm(h, None, None, training=True),
+    "written in place": lambda h: torch.zeros(8).add_(h[:, 0].mean()) + h,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_that_do_not_keep_samples_apart_are_not_on_the_list(name):
+    module = Does(STEPS[name])
+    with pytest.raises(NotPerSample):
+        trace(module, lambda out, y: out.exp()[:, 0], (WIDTH,), torch.float32, (), torch.float32)
