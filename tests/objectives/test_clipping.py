@@ -72,3 +72,8 @@ def test_the_weights_of_tensors_are_the_same_rule():
 def test_one_coordinate_is_clipped_at_both_ends():
     values = [3.0, 2.0, 1.0, 0.0, -2.0, -3.0, math.inf, -math.inf, math.nan]
     assert [clip_scalar(v, 2.0) for v in values] == [2.0, 2.0, 1.0, 0.0, -2.0, -2.0, 2.0, -2.0, 0.0]
+
+
+def test_clip_weights_at_the_edges():
+    weights = clip_weights(torch.tensor([0.0, 4.0, float("inf")]), float("inf"))
+    assert weights.tolist() == [1.0, 1.0, 0.0]

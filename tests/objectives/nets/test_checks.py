@@ -1,6 +1,7 @@
 """Checks of networks on random records."""
 
 import pytest
+import torch
 from tests.objectives.nets.networks import CLASSES, CLIP, WIDTH, Net, records
 from torch import nn
 
@@ -37,3 +38,26 @@ def test_user_errors_are_one_sentence():
         NetObjective(nn.Linear(2, 2).half())
     with pytest.raises(InvalidInput, match="shape \\(agents, batch"):
         objective.clipped_sums(objective.start(1), x, y[:, :5])
+
+
+def test_layers_that_mix_samples_are_refused_by_name():
+    with pytest.raises(InvalidInput, match=r"'1' \(BatchNorm2d\).*GroupNorm\(4, 4\)"):
+        NetObjective(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)))
+    with pytest.raises(InvalidInput, match="running statistics"):
+        NetObjective(nn.Sequential(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True)))
+    with pytest.raises(InvalidInput, match="max_norm"):
+        NetObjective(nn.Embedding(3, 2, max_norm=1.0))
+
+
+def test_mixing_without_a_layer_is_refused_by_the_probe():
+    class Centered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.linear(x - x.mean(0))
+
+    objective = NetObjective(Centered())
+    with pytest.raises(InvalidInput, match="other samples of the batch"):
+        objective.clipped_sums(objective.start(1), torch.randn(1, 4, 4), torch.zeros(1, 4, dtype=torch.long))

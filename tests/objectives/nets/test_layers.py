@@ -1,6 +1,11 @@
 """Norms and sums of per-sample gradients, layer by layer."""
 
+import numpy as np
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.objectives.nets.cases import SlowTanh, close, sums_by_autograd
 from tests.objectives.nets.networks import APART, CLASSES, CLIP, SINGLE, WIDTH, records, with_head
 from torch import nn
 
@@ -30,3 +35,161 @@ def test_every_kind_of_layer_that_opacus_samples_is_right():
     assert len(kinds) >= 12
     assert kinds <= tested, sorted(kind.__name__ for kind in kinds - tested)
     assert {nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention} <= tested
+
+
+class Twice(nn.Module):
+    """Calls the same layers twice: gradients of one sample add up before the norm."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+class Skip(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+LAYERS = {
+    "linear": (nn.Linear(6, 5), (6,)),
+    "linear without bias": (nn.Linear(6, 5, bias=False), (6,)),
+    "linear over positions, ghost": (nn.Linear(40, 30), (3, 40)),
+    "linear over positions, formed": (nn.Linear(3, 2), (20, 3)),
+    "linear twice": (Twice(nn.Linear(6, 6)), (6,)),
+    "conv2d formed": (nn.Conv2d(1, 3, 5), (1, 12, 12)),
+    "conv2d ghost": (nn.Conv2d(16, 24, 3, padding=1), (16, 3, 3)),
+    "conv2d options": (nn.Conv2d(2, 4, 3, stride=2, padding=(1, 0), dilation=2, bias=False), (2, 11, 12)),
+    "conv2d dilated ghost": (nn.Conv2d(16, 24, 3, padding=2, dilation=2), (16, 3, 3)),
+    "conv2d groups": (nn.Conv2d(4, 6, 3, groups=2), (4, 6, 6)),
+    "conv2d groups ghost": (nn.Conv2d(32, 48, 3, groups=2, padding=1), (32, 2, 2)),
+    "conv2d twice": (Twice(nn.Conv2d(2, 2, 3, padding=1)), (2, 5, 5)),
+    "conv2d twice ghost": (Twice(nn.Conv2d(16, 16, 3, padding=1)), (16, 2, 2)),
+    "conv1d": (nn.Conv1d(3, 4, 3, stride=2, padding=1), (3, 9)),
+    "group norm": (nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)), (2, 6, 6)),
+    "group norm twice": (Twice(nn.GroupNorm(2, 4)), (4, 3)),
+    "layer norm": (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), (3, 4)),
+    "layer norm of images": (nn.LayerNorm([2, 5]), (2, 5)),
+    "embedding": (nn.Embedding(7, 4), None),
+    "embedding with padding": (nn.Embedding(7, 4, padding_idx=2), None),
+    "no twin": (nn.Sequential(nn.Linear(6, 4), SlowTanh()), (6,)),
+    "residual": (Skip(nn.Linear(6, 6), nn.Tanh()), (6,)),
+}
+
+
+@pytest.mark.parametrize("clip_norm", [0.05, 0.5, 1e6], ids=["all clipped", "some", "none"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_equals_per_sample_autograd(name, clip_norm):
+    layer, shape = LAYERS[name]
+    torch.manual_seed(1)
+    agents, batch_size = 3, 5
+    x = (
+        torch.randint(0, 7, (agents, batch_size, 4))
+        if shape is None
+        else torch.randn(agents, batch_size, *shape)
+    )
+    head = nn.Sequential(layer, nn.Flatten())
+    width = head(x[0]).shape[1]
+    net = nn.Sequential(head, nn.Tanh(), nn.Linear(width, 3))
+    objective = NetObjective(net, clip_norm=clip_norm)
+    assert objective.uses_fallback == (name == "no twin")
+    theta = objective.start(agents) + 0.1 * np.random.default_rng(0).normal(
+        size=(agents, objective.n_params)
+    ).astype(np.float32)
+    y = torch.randint(0, 3, (agents, batch_size))
+    assert close(objective.clipped_sums(theta, x, y), sums_by_autograd(objective, theta, x, y, clip_norm))
+    assert objective.uses_fallback == (name == "no twin")  # the fast form did not step aside
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_random_networks(data):
+    """Any chain of supported layers."""
+    torch.manual_seed(data.draw(st.integers(0, 2**31)))
+    channels = data.draw(st.integers(1, 3))
+    layers, c = [], channels
+    for _ in range(data.draw(st.integers(1, 3))):
+        out = 2 * data.draw(st.integers(1, 4))
+        layers.append(
+            nn.Conv2d(c, out, data.draw(st.sampled_from([1, 3])), padding=1, bias=data.draw(st.booleans()))
+        )
+        layers.append(
+            data.draw(
+                st.sampled_from([nn.Mish(), nn.Tanh(), nn.GroupNorm(2, out), Skip(nn.Conv2d(out, out, 1))])
+            )
+        )
+        c = out
+    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(4 * c), nn.Linear(4 * c, 3)]
+    objective = NetObjective(nn.Sequential(*layers), clip_norm=data.draw(st.sampled_from([0.1, 1.0, 100.0])))
+    x, y = torch.randn(2, 4, channels, 6, 6), torch.randint(0, 3, (2, 4))
+    theta = objective.random_init(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
+    expected = sums_by_autograd(objective, theta, x, y, objective.clip_norm)
+    assert close(objective.clipped_sums(theta, x, y), expected, 2e-5)
+
+
+def cancelling(width, length, seed):
+    """Two positions whose terms nearly cancel: a gradient far shorter than what it is added up from."""
+    g = torch.Generator().manual_seed(seed)
+    x, shift, out = (torch.nn.functional.normalize(torch.randn(width, generator=g), dim=0) for _ in range(3))
+    inputs = torch.stack([x * length, x * length + shift * length * 3e-4 * (1 + seed % 5) / 5])
+    return inputs[None, None], torch.stack([-out, out])[None, None]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("width", [2, 40])  # the gradient itself, and its ghost norm
+@pytest.mark.parametrize("length", [1e3, 1e5, 1e9])
+def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bias):
+    """In float32 the ghost norm of such a record is noise: taken at its word it let 3000 C through."""
+    objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", clip_norm=1.0)
+    theta = np.zeros((1, objective.n_params), np.float32)
+    for seed in range(20):
+        inputs, targets = cancelling(width, length, seed)
+        assert objective.clipped_sums(theta, inputs, targets).norm().item() <= 1 + 1e-5
+    assert not objective.uses_fallback
+
+
+def test_a_record_that_cancels_itself_to_the_last_digit_is_clipped_all_the_same():
+    """Two positions that differ in the last digit of one number: float64 too loses their ghost norm."""
+    objective = NetObjective(nn.Linear(40, 40, bias=False), "squared_error", clip_norm=1.0)
+    theta = np.zeros((1, objective.n_params), np.float32)
+    for seed in range(20):
+        inputs, targets = cancelling(40, 1e9, seed)
+        inputs[..., 1, :] = inputs[..., 0, :]
+        inputs[..., 1, 0] = torch.nextafter(inputs[..., 0, 0], torch.tensor(torch.inf))
+        assert objective.clipped_sums(theta, inputs, targets).norm().item() <= 1 + 1e-5
+    assert not objective.uses_fallback
+
+
+def test_a_repeated_token_that_cancels_itself_is_clipped_all_the_same():
+    objective = NetObjective(nn.Embedding(4, 8), "squared_error", clip_norm=1.0)
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        there = 1e5 * torch.randn(8, generator=g)
+        back = 20 * torch.randn(8, generator=g) - there
+        sums = objective.clipped_sums(
+            np.zeros((1, 32), np.float32), torch.tensor([[[1, 1]]]), torch.stack([there, back])[None, None]
+        )
+        assert sums.norm().item() <= 1 + 1e-5
+
+
+def test_a_sum_over_positions_is_clipped_by_what_it_may_truly_be():
+    """Positions that nearly cancel: float32 measures the length of their sum wrongly, float64 adds it."""
+    torch.manual_seed(0)
+    objective = NetObjective(
+        nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 512, 1)),
+        clip_norm=1e-3,
+        loss="squared_error",
+    )
+    x = torch.randn(1, 1, 512, 3)
+    x[:, :, 1::2] = -x[:, :, ::2] * (1 + 1e-4 * torch.randn(1, 1, 256, 1))
+    theta = objective.start(1)
+    half = objective.layout[-2]
+    theta[:, half.start : half.stop] = 1.0  # every position has the same gradient, so the inputs cancel
+    moved = objective.clipped_sums(theta, x, torch.full((1, 1, 1), 50.0))
+    assert 0.5e-3 < moved.norm() <= 1e-3 * (1 + 1e-9)
