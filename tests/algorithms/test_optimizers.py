@@ -191,3 +191,25 @@ def test_adam_divides_by_the_root_and_a_hundred_millionth():
     adam, gradient = Optimizer("adam"), np.array([[1e-8, -1e-8, 3e-8]])
     step, _ = adam.step(adam.init(gradient), gradient, 0.2, np.zeros((1, 3)))
     np.testing.assert_allclose(step, [[0.1, -0.1, 0.15]], rtol=1e-9)
+
+
+def test_warm_up_and_cosine_rates_are_those_of_torch():
+    rate = Rate(0.5, 0.1, "cosine", warmup=0.25)
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    rising = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 5, 1.0, total_iters=4)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 14, eta_min=0.1)
+    both = torch.optim.lr_scheduler.SequentialLR(optimizer, [rising, falling], [5])
+    expected = []
+    for _ in range(20):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        both.step()
+    assert np.allclose([rate(k, 20) for k in range(20)], expected, atol=1e-12)
+
+
+def test_optimizers_by_torchs_names():
+    assert Optimizer.from_value("Adam").kind == "adam"
+    assert Optimizer.from_value({"name": "SGD", "momentum": 0.5}) == Optimizer("momentum", 0.5)
+    with pytest.raises(InvalidInput, match="amsgrad"):
+        Optimizer.from_value({"name": "adam", "amsgrad": True})

@@ -5,6 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.objectives.cases import HOSTILE
 
 from sottovoce.objectives.clipping import clip_around, clip_in_place, clip_rows, clip_scalar, clip_weights
 
@@ -77,3 +80,11 @@ def test_one_coordinate_is_clipped_at_both_ends():
 def test_clip_weights_at_the_edges():
     weights = clip_weights(torch.tensor([0.0, 4.0, float("inf")]), float("inf"))
     assert weights.tolist() == [1.0, 1.0, 0.0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.lists(st.lists(HOSTILE, min_size=2, max_size=2), min_size=1, max_size=3))
+def test_clipped_rows_are_finite_and_short(rows):
+    out = clip_rows(np.array(rows), 2.0)
+    assert np.isfinite(out).all()
+    assert (np.linalg.norm(out, axis=1) <= 2.0 * (1 + 1e-12)).all()

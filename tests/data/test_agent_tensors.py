@@ -1,0 +1,52 @@
+"""Records of agents as tensors, in memory or read when needed."""
+
+import numpy as np
+import torch
+from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
+
+
+class Lazily(torch.utils.data.Dataset):
+    def __init__(self, X, y, transform=None, as_dict=False):
+        self.X, self.y, self.transform, self.as_dict, self.read = X, y, transform, as_dict, []
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        x = torch.as_tensor(self.X[i], dtype=torch.float32)
+        x = x if self.transform is None else self.transform(x)
+        return {"image": x, "label": int(self.y[i])} if self.as_dict else (x, int(self.y[i]))
+
+
+def test_a_dataset_is_read_when_a_batch_needs_it():
+    X, y = circles(120)
+    X = X.astype(np.float32)
+    options = {"network": "ring:3", "steps": 4, "batch_size": 5, **BUDGET}
+    arrays = fit(mlp(), (X, y), rng=rng(), **options)
+    data = Lazily(X, y)
+    lazy = fit(mlp(), data, rng=rng(), **options)
+    assert np.array_equal(lazy.rows, arrays.rows)
+    assert 20 < len(data.read) < 110  # about 4 steps of 3 batches of 5, not 4 times 120
+    by_name = fit(mlp(), Lazily(X, y, as_dict=True), label="label", rng=rng(), **options)
+    assert np.array_equal(by_name.rows, arrays.rows)
+    whole = torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))
+    assert np.array_equal(fit(mlp(), whole, rng=rng(), **options).rows, arrays.rows)
+    assert np.array_equal(lazy.predict(Lazily(X, y)), arrays.predict(X))
+    assert any("made from one record" in said for said in lazy.privacy.assumptions)
+
+
+def test_random_transforms_follow_the_runs_seed():
+    X, y = circles(60)
+
+    def shaken(x):
+        return x + 0.1 * torch.randn(2)
+
+    options = {"network": "ring:3", "steps": 3, "noise_multiplier": 0.0}
+    torch.manual_seed(1)
+    one = fit(mlp(), Lazily(X, y, shaken), rng=rng(4), **options)
+    torch.manual_seed(2)
+    two = fit(mlp(), Lazily(X, y, shaken), rng=rng(4), **options)
+    three = fit(mlp(), Lazily(X, y, shaken), rng=rng(5), **options)
+    assert np.array_equal(one.rows, two.rows)
+    assert not np.array_equal(one.rows, three.rows)

@@ -1,0 +1,131 @@
+"""Fitted models: predictions, saving and loading."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.estimators.cases import (
+    GOOD,
+    X,
+    Y,
+    circles,
+    fit,
+    fitted_circles,
+    mlp,
+)
+from torch import nn
+
+import sottovoce as sv
+from sottovoce.errors import DataError, InvalidInput, SottovoceError
+
+
+def test_a_saved_model_comes_back_in_another_process(tmp_path):
+    fitted = fitted_circles(steps=5)
+    place = fitted.save(tmp_path / "saved")
+    again = sv.load_model(place)
+    X, _ = circles(50, 3)
+    assert np.array_equal(again.scores(X), fitted.scores(X))
+    assert again.privacy == fitted.privacy
+    assert again.metrics == pytest.approx(dict(fitted.metrics))
+    assert again.plan["steps"] == 5
+    assert not again.model.training
+    np.save(tmp_path / "x.npy", X)
+    code = (
+        "import numpy as np, sottovoce as sv; x = np.load('x.npy');"
+        "np.save('p.npy', sv.load_model('saved').scores(x))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=os.environ)
+    assert np.array_equal(np.load(tmp_path / "p.npy"), fitted.scores(X))
+    assert "epsilon = " in (place / "statement.txt").read_text()
+    assert 'sv.load_model(".")' in (place / "README.md").read_text()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(2, 2)
+        self.b = nn.Linear(2, 2)
+        self.b.weight = self.a.weight
+        self.register_buffer("shift", torch.ones(2))
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x))) + self.shift
+
+
+def test_networks_with_code_of_their_own_are_given_again(tmp_path):
+    fitted = fitted_circles(module=Tied(), steps=3)
+    fitted.save(tmp_path)
+    with pytest.raises(DataError, match=r"module=Tied\(\.\.\.\)"):
+        sv.load_model(tmp_path)
+    again = sv.load_model(tmp_path, module=Tied())
+    X, _ = circles(50, 3)
+    assert np.array_equal(again.scores(X), fitted.scores(X))
+    assert again.model.b.weight is again.model.a.weight
+    with pytest.raises(DataError, match="do not fit this Sequential"):
+        sv.load_model(tmp_path, module=mlp())
+
+
+def test_damaged_models_are_refused_in_a_sentence(tmp_path):
+    place = fitted_circles(steps=1).save(tmp_path)
+    weights = place / "model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(DataError, match="SHA-256 differs"):
+        sv.load_model(place)
+    weights.write_bytes(b"not weights at all")
+    stored = json.loads((place / "saved_model.json").read_text())
+    stored["model"]["sha256"] = hashlib.sha256(b"not weights at all").hexdigest()
+    (place / "saved_model.json").write_text(json.dumps(stored))
+    with pytest.raises(DataError, match="not a safetensors file"):
+        sv.load_model(place)
+    stored["model"]["file"] = "../elsewhere"
+    (place / "saved_model.json").write_text(json.dumps(stored))
+    with pytest.raises(DataError, match="names the model"):
+        sv.load_model(place)
+    (place / "saved_model.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        sv.load_model(place)
+
+
+def test_load_takes_results_and_report_writes_a_page(tmp_path):
+    fitted = fitted_circles(steps=2)
+    fitted.result.save(tmp_path / "result")
+    assert sv.load_model(tmp_path / "result").metrics["loss"] == fitted.metrics["loss"]
+    page = fitted.report(tmp_path / "page.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "accuracy" in page
+
+
+def test_new_records_of_another_shape_are_refused():
+    fitted = fitted_circles(steps=1)
+    with pytest.raises(SottovoceError, match=r"cannot use an input of shape \(1, 3\)"):
+        fitted.predict(np.ones((4, 3)))
+    linear = fit("logistic", (X, Y), **GOOD)
+    with pytest.raises(DataError, match="takes 2 features"):
+        linear.predict(np.ones((4, 3)))
+
+
+@pytest.mark.slow
+def test_an_exported_model_gives_the_same_scores_without_torch(tmp_path):
+    pytest.importorskip("onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (60, 3)), rng.integers(0, 2, 60)
+    options = {"network": "complete:3", "budget": sv.Budget(5.0, 1e-5), "rng": rng}
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    for module, example in (("logistic", None), (net, X)):
+        fitted = sv.fit(module, (X, y), training=sv.TrainingOptions(steps=2), **options)
+        if example is not None:
+            with pytest.raises(InvalidInput, match="example=records"):
+                fitted.to_onnx(tmp_path / "no.onnx")
+        file = fitted.to_onnx(tmp_path / "model.onnx", example)
+        run = ReferenceEvaluator(str(file))
+        kind = np.float64 if module == "logistic" else np.float32
+        scores = run.run(None, {"inputs": X[:7].astype(kind)})[0]
+        np.testing.assert_allclose(scores.squeeze(), fitted.scores(X[:7]), atol=1e-6)
