@@ -1,0 +1,216 @@
+"""The recommendation: it meets its budget, nothing beats it, and where nothing fits it says what would."""
+
+import dataclasses
+import importlib.util
+import math
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.advice.consortia import consortium
+
+import sottovoce as sv
+from sottovoce.errors import BudgetInfeasible
+from sottovoce.protocols import Tree
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "twelve-hospitals" / "run.py"
+
+
+def budget_met(plan, c, epsilon, delta):
+    view = {"view": "network"} if c == 1 else {"view": "colluders", "colluders": c}
+    return plan.privacy(**view).epsilon(delta) <= epsilon
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_in_a_small_grid_beats_the_recommendation(seed):
+    beaten_by_none(seed, trees=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200))
+def test_nothing_in_a_grid_of_two_hundred_beats_the_recommendation(seed):
+    beaten_by_none(seed, trees=100)
+
+
+def beaten_by_none(seed, trees):
+    graph, sizes, c, hide = consortium(seed)
+    epsilon, delta = 8.0, 1e-5
+    advice = sv.advise(graph, epsilon=epsilon, delta=delta, records=sizes, hide=hide, colluders=c)
+    best = advice.rows[0]
+    assert budget_met(best.plan, c, epsilon, delta)
+    assert best.private
+    assert best.dominated_by is None
+    network = sv.graphs.from_networkx(graph)
+    worst_of_grid = math.inf
+    for k in range(trees):
+        rng = np.random.default_rng([seed, k])
+        tree = Tree(
+            network, root=int(rng.integers(network.n)), kind=["bfs", "uniform", "capped"][k % 3], rng=rng
+        )
+        for protocol in (tree, sv.protocols.Masked(tree, tolerate=c)):
+            if hide == "member":
+                plan = sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5)
+            else:
+                plan = sv.algorithms.ConsensusSGD(
+                    sv.objectives.GLM("squared", dim=1), protocol, steps=1, learning_rate=1.0, clip_norm=0.5,
+                    sizes=sizes, noise_multiplier=1.0,
+                )  # fmt: skip
+            who = {} if c == 1 else {"colluders": c}
+            plan = plan.calibrated_to(epsilon, delta, "network" if c == 1 else "colluders", **who)
+            error, seconds = sv.advice.usefulness(plan).error, plan.cost()["rounds"] * 0.05
+            worst_of_grid = min(worst_of_grid, error)
+            assert not (error < 0.995 * best.loss and seconds <= best.seconds * 1.001)
+    assert best.loss <= 1.005 * worst_of_grid  # masked sums are the least of all here
+
+
+def test_masks_need_keys_and_few_leaves_are_next():
+    requirements = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
+    assert sv.advise(10, **requirements).recommended.name == "consensus-sgd over masked"
+    assert (
+        sv.advise(10, masks=False, **requirements).recommended.name == "consensus-sgd over tree, few leaves"
+    )
+    assert (
+        sv.advise(2, **requirements).recommended.name == "consensus-sgd over exchange"
+    )  # of two, masks hide nothing
+    two = sv.advise(10, colluders=2, **requirements).recommended
+    assert two.name == "consensus-sgd over masked:tolerate=2"
+    assert two.plan.privacy("colluders", colluders=[3, 7]).epsilon(1e-5) <= 1.0
+
+
+def test_outsiders_alone_are_not_enough():
+    """A budget is never accepted against less than one member."""
+    advice = sv.advise(6, epsilon=1.0, delta=1e-5, records=100, view="outsider")
+    for row in advice.rows:
+        if row.private:
+            assert row.epsilon_outsider <= 1.0
+            assert row.epsilon_network <= 1.0
+    assert {row.private for row in advice.rows} == {True}
+
+
+def test_local_view_counts_own_noise_only():
+    row = sv.advise(5, epsilon=1.0, delta=1e-5, records=100, view="local").recommended
+    assert row.epsilon_local <= 1.0
+    assert sv.advise(5, epsilon=1.0, delta=1e-5, records=100, colluders=4).requirements.view == "local"
+
+
+def test_silent_members_and_time_limit_decide():
+    requirements = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
+    goes_on = sv.advise(8, silent="go on", **requirements)
+    assert "gossip" in goes_on.recommended.name
+    assert any("silent" in problem for row in goes_on.rows[1:] for problem in row.problems)
+    slow = sv.advise("path:9", seconds=0.2, **requirements)  # a tree of depth 4 takes 0.4 s
+    assert slow.recommended is None or slow.recommended.seconds <= 0.2
+    assert any("more than 0.2" in problem for row in slow.rows for problem in row.problems)
+
+
+def test_suggested_epsilon_and_members_are_the_smallest_that_fit():
+    requirements = {"delta": 1e-5, "hide": "member", "records": 50}
+    advice = sv.advise(10, epsilon=1.0, **requirements)
+    assert advice.recommended is None
+    with pytest.raises(BudgetInfeasible, match="Nothing fits"):
+        _ = advice.plan
+    suggested = {suggestion.what: suggestion.value for suggestion in advice.suggestions}
+    assert sv.advise(10, epsilon=suggested["epsilon"], **requirements).recommended is not None
+    assert sv.advise(10, epsilon=suggested["epsilon"] * 0.98, **requirements).recommended is None
+    assert sv.advise(suggested["members"], epsilon=1.0, **requirements).recommended is not None
+    assert sv.advise(suggested["members"] - 1, epsilon=1.0, **requirements).recommended is None
+    # closed form: sd = sqrt(n / (n - 1)) tau / n <= 1/4 with tau = 3.73 at epsilon 1
+    assert suggested["members"] == 16
+    assert suggested["hide"] == "record"
+
+
+def test_an_impossible_budget_gets_suggestions():
+    """No noise makes two records at five members useful at epsilon 1e-6; records do."""
+    advice = sv.advise(5, epsilon=1e-6, delta=1e-9, records=2)
+    assert advice.recommended is None
+    assert "wider than the range" in advice.reasons
+    assert advice.suggestions
+    assert all(suggestion.sentence.endswith(".") for suggestion in advice.suggestions)
+
+
+def test_suggested_records_are_the_fewest_that_fit():
+    requirements = {"epsilon": 0.5, "delta": 1e-6, "target": 0.01}
+    advice = sv.advise(4, records=10, **requirements)
+    (records,) = [suggestion.value for suggestion in advice.suggestions if suggestion.what == "records"]
+    assert sv.advise(4, records=records, **requirements).recommended is not None
+    assert sv.advise(4, records=round(records * 0.97), **requirements).recommended is None
+
+
+def test_twelve_hospitals(tmp_path):
+    """Twelve hospitals, epsilon 2, a logistic model: a plan whose run ends inside the predicted interval."""
+    advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=100, compute="logistic", features=4)
+    row = advice.recommended
+    assert "masked" in row.name
+    assert row.plan.epsilon(1e-5, "network") <= 2.0
+    assert row.use.score.useful
+    assert "synthetic" in advice.simulated_on
+    assert len(advice.rows) >= 8
+    sample = sv.advice.Sample.synthetic("logistic", 4)
+    data, judge = sample.draw([100] * 12, np.random.default_rng(99))
+    accuracy = judge(row.plan.run(data, np.random.default_rng(7)).outputs["rows"])
+    assert abs(accuracy - row.use.score.mean) <= max(2 * row.use.score.half, 0.04)
+    named = {path.name for path in advice.save(tmp_path)}
+    assert named == {"advice.json", "front.svg", "plan.toml", "agreement-draft.toml"}
+    assert advice.reasons.count(". ") == 1  # two sentences
+
+
+def test_hiding_a_member_among_twelve_suggests_to_hide_a_record():
+    advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=60, compute="logistic", features=8, hide="member")
+    assert advice.recommended is None
+    assert advice.suggestions[0].what == "hide"
+
+
+def test_a_linear_model_is_judged_in_the_unit_of_its_target():
+    advice = sv.advise(
+        5, epsilon=4.0, delta=1e-5, records=200, compute="linear", features=3, values=(0, 100), seed=1
+    )
+    score = advice.recommended.use.score
+    assert score.lower_is_better
+    assert 5 < score.best <= score.mean < score.chance < 25
+
+
+def test_a_network_is_accounted_without_data():
+    pytest.importorskip("torch")
+    advice = sv.advise(
+        4, epsilon=4.0, delta=1e-5, records=300, compute="net", model="mlp:inputs=8:hidden=4:classes=3"
+    )
+    row = advice.recommended
+    assert "masked" in row.name
+    assert row.use.score is None
+    assert row.use.signal > 10
+    assert "nothing was simulated" in advice.simulated_on
+    text = sv.advice.files.plan_file(advice.requirements, row)
+    assert tomllib.loads(text)["model"] == {
+        "name": "mlp",
+        "options": {"inputs": 8, "hidden": 4, "classes": 3},
+    }
+    with pytest.raises(sv.errors.ConfigError, match="name:key=number"):
+        sv.advise(4, epsilon=4.0, delta=1e-5, compute="net", model="mlp:inputs")
+
+
+def test_too_few_steps_are_held_against_what_more_would_learn():
+    """A short run that learned all it could is not useful if a longer one learns much more."""
+    score = sv.advice.Score("accuracy", 0.55, 0.01, runs=4, chance=0.5, best=0.56, source="synthetic records")
+    assert score.useful
+    assert not dataclasses.replace(score, best=0.9).useful
+    advice = sv.advise(4, epsilon=8.0, delta=1e-5, records=100, compute="logistic", features=3)
+    assert len({row.use.score.best for row in advice.rows}) == 1
+
+
+def test_advice_is_deterministic():
+    one, two = (sv.advise("ring:6", epsilon=2.0, delta=1e-5, records=30) for _ in range(2))
+    assert one.to_dict() == two.to_dict()
+
+
+@pytest.mark.slow
+def test_twelve_hospitals_end_where_the_advice_said(tmp_path):
+    spec = importlib.util.spec_from_file_location("twelve_hospitals", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    run = module.main(tmp_path / "twelve")
+    assert run["equal"]
+    assert run["epsilon"] <= 2.0
+    assert abs(run["accuracy"] - run["predicted"]) <= run["half"]
+    assert run["half"] <= max(0.03, 2 * run["deviation"]) + 1e-12
+    assert run["accuracy"] > 0.85
