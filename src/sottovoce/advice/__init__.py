@@ -22,4 +22,4 @@ __all__ = [
     "simulate",
     "suggestions",
     "usefulness",
-]  # fmt: skip
+]

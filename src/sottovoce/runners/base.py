@@ -172,7 +172,7 @@ class Result(NotebookDisplay):
         return cls(**fields, outputs=outputs)
 
 
-def provenance_now(started: float, **more: Any) -> dict[str, Any]:
+def provenance_now(started: float, **more: object) -> dict[str, Any]:
     """Return version, Python, and seconds since ``started`` (`time.perf_counter`)."""
     from sottovoce import __version__
 

@@ -27,7 +27,7 @@ LOCK = ".lock"
 
 
 def identity_of(
-    plan: Any, schedule: Protocol | Callable[[int], Protocol], steps: int, *, noise: Any = None
+    plan: object, schedule: Protocol | Callable[[int], Protocol], steps: int, *, noise: object = None
 ) -> str:
     """Return the digest that names a run, the same in one process and on every rank.
 
@@ -123,7 +123,7 @@ class Checkpoint:
             )
         return saved
 
-    def write(self, step: int, agents: np.ndarray, state: Any, part: int) -> str:
+    def write(self, step: int, agents: np.ndarray, state: object, part: int) -> str:
         """Write the hosted agents' state durably and return the file's name."""
         self._make()
         name = f"step-{step:09d}.part-{part:05d}.npz"
@@ -152,11 +152,13 @@ class Checkpoint:
                 if old.name not in files:
                     old.unlink(missing_ok=True)
 
-    def save(self, step: int, agents: np.ndarray, state: Any, about: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self, step: int, agents: np.ndarray, state: object, about: Mapping[str, Any] | None = None
+    ) -> None:
         """Write the checkpoint of a run that is in one process: the state of all agents before ``step``."""
         self.commit(step, [self.write(step, agents, state, part=0)], about)
 
-    def load(self, agents: np.ndarray, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
+    def load(self, agents: np.ndarray, like: object) -> tuple[int, Any, dict[str, Any]] | None:
         """Return (step to do next, state, notes) of the last checkpoint, None if there is none."""
         saved = self.latest()
         return None if saved is None else (saved.step, self._state(saved, agents, like), saved.about)
@@ -178,7 +180,7 @@ class Checkpoint:
                 ) from None
             yield
 
-    def read(self, agents: np.ndarray, like: Any) -> Any:
+    def read(self, agents: np.ndarray, like: object) -> Any:
         """Return the state of ``agents`` from the last checkpoint, whoever hosted them when it was written.
 
         ``like`` is a fresh state of the same agents. Arrays whose first axis counts the hosted agents
@@ -189,7 +191,7 @@ class Checkpoint:
             raise DataError(f"There is no checkpoint in {self.folder} to go on from.")
         return self._state(saved, agents, like)
 
-    def _state(self, saved: Saved, agents: np.ndarray, like: Any) -> Any:
+    def _state(self, saved: Saved, agents: np.ndarray, like: object) -> Any:
         agents = np.asarray(agents)
         wanted = leaves(like)
         per_agent = [leaf.ndim > 0 and leaf.shape[0] == len(agents) for leaf in wanted]

@@ -22,18 +22,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+from scipy import sparse
 
 from sottovoce._io import digest, plain
 from sottovoce._validate import positive
 from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
+from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import LinearProtocol, Protocol, as_linear
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.checkpoint import Checkpoint, identity_of
 from sottovoce.runners.launch import limit_threads, parse_threads
 from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 _GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
@@ -89,7 +95,9 @@ class Cluster:
     (0, 1, 3)
     """
 
-    def __init__(self, rank: int, size: int, store: Any, *, timeout: float, device: Any = None) -> None:
+    def __init__(
+        self, rank: int, size: int, store: Any, *, timeout: float, device: torch.device | None = None
+    ) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.traffic = Traffic()
         self.lost: int | None = None
@@ -151,7 +159,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         reason = self._announce(error) if isinstance(error, Exception) else error
         self._leave(reason)
         if reason is not None and reason is not error:
@@ -195,7 +203,7 @@ class Cluster:
             )
         return value
 
-    def meet(self, message: Any = None) -> list[Any]:
+    def meet(self, message: object = None) -> list[Any]:
         """Wait for all ranks, and return the message of each of them (plain values)."""
         if self._store is None:
             return [plain(message)]
@@ -369,7 +377,7 @@ def run_cluster(
     schedule: Protocol | Callable[[int], Protocol],
     steps: int,
     *,
-    noise: Any = None,
+    noise: NoiseSource | None = None,
     owner: np.ndarray | None = None,
     checkpoint: str | Path | None = None,
     every: int = 0,
@@ -443,11 +451,13 @@ def run_cluster(
 class _Mixer:
     """Runs protocols on the hosted rows, remembering the cuts of the matrices it has met."""
 
-    def __init__(self, cluster: Cluster, owner: np.ndarray, agents: np.ndarray, noise: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, owner: np.ndarray, agents: np.ndarray, noise: NoiseSource | None
+    ) -> None:
         self.cluster, self.owner, self.agents, self.noise = cluster, owner, agents, noise
         self.cuts: OrderedDict[tuple[int, str], tuple[Any, MatrixPartition]] = OrderedDict()
 
-    def apply(self, protocol: LinearProtocol, rows: Any, step: int) -> np.ndarray | None:
+    def apply(self, protocol: LinearProtocol, rows: ArrayLike | None, step: int) -> np.ndarray | None:
         """Return the hosted rows that `Protocol.apply` gives; None where nobody is hosted."""
         if rows is None:
             return None
@@ -464,7 +474,7 @@ class _Mixer:
             previous, state = protocol.remember(t, mixed, state, previous), after
         return protocol.leaving(state, checked.dtype)
 
-    def cut(self, matrix: Any, dtype: Any) -> MatrixPartition:
+    def cut(self, matrix: sparse.csr_array, dtype: DTypeLike) -> MatrixPartition:
         key = (id(matrix), np.dtype(dtype).str)
         held, cut = self.cuts.get(key, (None, None))
         if cut is None or held is not matrix:
@@ -474,7 +484,7 @@ class _Mixer:
                 self.cuts.popitem(last=False)
         return cut
 
-    def _checked(self, rows: Any) -> np.ndarray:
+    def _checked(self, rows: ArrayLike) -> np.ndarray:
         array = np.asarray(rows)
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
@@ -497,7 +507,7 @@ def _linear(protocol: Protocol) -> LinearProtocol:
     )
 
 
-def _checked_owner(owner: Any, n: int, ranks: int) -> np.ndarray:
+def _checked_owner(owner: ArrayLike, n: int, ranks: int) -> np.ndarray:
     array = np.asarray(owner, dtype=np.int64)
     if array.shape != (n,) or array.min() < 0 or array.max() >= ranks:
         raise InvalidInput(f"owner must name a rank below {ranks} for each of {n} agents.")
@@ -520,7 +530,12 @@ def _resumed(
 
 
 def _save(
-    cluster: Cluster, folder: Checkpoint, step: int, agents: np.ndarray, state: Any, notes: Mapping[str, Any]
+    cluster: Cluster,
+    folder: Checkpoint,
+    step: int,
+    agents: np.ndarray,
+    state: object,
+    notes: Mapping[str, Any],
 ) -> None:
     failing = "could not write the checkpoint"
     name = cluster.agree(

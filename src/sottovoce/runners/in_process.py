@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sottovoce._validate import count
+from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import Protocol
 from sottovoce.runners.base import Algorithm
 
@@ -15,9 +16,9 @@ def run_stacked(
     schedule: Protocol | Callable[[int], Protocol],
     steps: int,
     *,
-    state: Any = None,
+    state: object = None,
     start: int = 0,
-    noise: Any = None,
+    noise: NoiseSource | None = None,
     after_step: Callable[[int, Any], None] | None = None,
     every: int = 1,
 ) -> Any:

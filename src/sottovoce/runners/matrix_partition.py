@@ -7,9 +7,10 @@ it; that is why a split run gives the same bytes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from sottovoce.errors import InvalidInput
@@ -70,7 +71,7 @@ class MatrixPartition(NamedTuple):
 
 
 def cut_matrix(
-    matrix: sparse.csr_array, owner: np.ndarray, rank: int, dtype: Any = np.float64
+    matrix: sparse.csr_array, owner: np.ndarray, rank: int, dtype: DTypeLike = np.float64
 ) -> MatrixPartition:
     """Return ``rank``'s part of the product with ``matrix``, when agent i lives on rank ``owner[i]``."""
     mine = owner == rank

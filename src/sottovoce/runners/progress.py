@@ -34,10 +34,9 @@ def bar(
     if not (console.is_terminal or console.is_jupyter):
         yield lambda step, metrics: None
         return
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[seen]}", markup=False),
-    )  # fmt: skip
+    name_column = TextColumn("{task.description}", markup=False)
+    numbers_column = TextColumn("{task.fields[seen]}", markup=False)
+    columns = (name_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), numbers_column)
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(name, total=steps, completed=done, seen="")
 

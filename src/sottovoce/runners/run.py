@@ -17,7 +17,7 @@ from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import Protocol as CommunicationProtocol
-from sottovoce.runners.base import Algorithm, Result, provenance_now
+from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.in_process import run_stacked
@@ -55,13 +55,13 @@ class RunnablePlan(Protocol):
     def schedule(self) -> OrderedSchedule:
         """The protocol of every step."""
 
-    def prepared(self, data: Any) -> Any:
+    def prepared(self, data: object) -> Any:
         """Return the data of all agents, checked."""
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: object, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows."""
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+    def source(self, data: object, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism before the agents' records."""
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
@@ -70,10 +70,10 @@ class RunnablePlan(Protocol):
     def releases(self, agent: int) -> Sequence[Release]:
         """Return everything that an agent publishes."""
 
-    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, data: object, random: RunRandomness) -> dict[str, Any]:
         """Return numbers about the final rows that may be published."""
 
-    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+    def outputs(self, rows: np.ndarray, state: State[Any, Any]) -> dict[str, np.ndarray]:
         """Return the arrays of a result besides the rows."""
 
     def guarantees(self) -> Sequence[Guarantee]:
@@ -123,7 +123,7 @@ def run(
         done, state = saved.step, folder.read(np.arange(plan.n), state)
     with bar(progress, plan.name, plan.steps, done) as tell:
 
-        def after(k: int, now: Any) -> None:
+        def after(k: int, now: object) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
                 if evaluating:
                     this_run.record(k + 1, np.asarray(algorithm.output(now)))
@@ -254,7 +254,7 @@ class _Run:
         self.evaluate, self.on_step = evaluate, on_step
         self.history: list[dict[str, Any]] = []
 
-    def algorithm(self, data: Any, agents: Sequence[int], start: np.ndarray | None = None) -> Algorithm:
+    def algorithm(self, data: object, agents: Sequence[int], start: np.ndarray | None = None) -> Algorithm:
         """Return the update rule of the hosted agents, whose records are ``data``."""
         plan, random = self.plan, self.random
         first = plan.starting(data, random, agents) if start is None else _starting_rows(start, plan.n)

@@ -16,7 +16,7 @@ import numpy as np
 from sottovoce.errors import ConfigError, DataError
 
 
-def leaves(state: Any) -> list[np.ndarray]:
+def leaves(state: object) -> list[np.ndarray]:
     """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested."""
     if state is None:
         return []
@@ -27,7 +27,7 @@ def leaves(state: Any) -> list[np.ndarray]:
     return [np.asarray(_without_torch(state))]
 
 
-def rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
+def rebuilt(like: object, arrays: Sequence[np.ndarray]) -> Any:
     """Return a state shaped like ``like`` that holds ``arrays``, the inverse of `leaves`."""
     left = list(arrays)
     state = _filled(like, left)
@@ -36,14 +36,14 @@ def rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
     return state
 
 
-def pack(state: Any) -> bytes:
+def pack(state: object) -> bytes:
     """Return ``state`` as bytes."""
     buffers: list[np.ndarray] = []
     tree = json.dumps(_describe(state, buffers), separators=(",", ":")).encode()
     return b"".join([struct.pack("<Q", len(tree)), tree, *[b.tobytes() for b in buffers]])
 
 
-def unpack(raw: bytes, template: Any = None) -> Any:
+def unpack(raw: bytes, template: object = None) -> Any:
     """Return the state; classes of tuples and tensors are taken from ``template`` where it has them."""
     try:
         (size,) = struct.unpack_from("<Q", raw)
@@ -61,7 +61,7 @@ def _without_torch(value: Any) -> Any:
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
-def _filled(like: Any, left: list[np.ndarray]) -> Any:
+def _filled(like: object, left: list[np.ndarray]) -> Any:
     if like is None:
         return None
     if isinstance(like, Mapping):
@@ -83,7 +83,7 @@ def _same_kind(like: Any, items: list[Any]) -> Any:
     return type(like)._make(items) if hasattr(like, "_make") else type(like)(items)
 
 
-def _describe(value: Any, buffers: list[np.ndarray]) -> Any:
+def _describe(value: object, buffers: list[np.ndarray]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"v": value}
     if isinstance(value, np.generic):
@@ -100,7 +100,7 @@ def _describe(value: Any, buffers: list[np.ndarray]) -> Any:
     raise TypeError(f"a state may hold arrays and numbers, got {type(value).__name__}")
 
 
-def _rebuild(tree: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
+def _rebuild(tree: Any, raw: bytes, at: int, template: object) -> tuple[Any, int]:
     ((kind, body),) = tree.items()
     if kind == "v":
         return body, at
@@ -113,8 +113,9 @@ def _rebuild(tree: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
             entries[key], at = _rebuild(item, raw, at, known.get(key))
         return entries, at
     fits = isinstance(template, (tuple, list)) and len(template) == len(body)
+    pieces: Any = template if fits else [None] * len(body)
     items = []
-    for item, piece in zip(body, template if fits else [None] * len(body), strict=True):
+    for item, piece in zip(body, pieces, strict=True):
         value, at = _rebuild(item, raw, at, piece)
         items.append(value)
     if kind == "l":
@@ -122,7 +123,7 @@ def _rebuild(tree: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
     return _same_kind(template if fits and isinstance(template, tuple) else (), items), at
 
 
-def _array(body: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
+def _array(body: Any, raw: bytes, at: int, template: object) -> tuple[Any, int]:
     dtype, shape = np.dtype(str(body[0])), tuple(int(size) for size in body[1])
     if dtype.kind not in "fiub":
         raise ValueError(dtype)

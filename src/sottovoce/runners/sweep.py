@@ -52,7 +52,7 @@ def run_cells(
     return [[next(values) for _ in cell] for cell in cells]
 
 
-def read_trial(path: Path | None, **made_with: Any) -> dict[str, Any] | None:
+def read_trial(path: Path | None, **made_with: object) -> dict[str, Any] | None:
     """Return the result of a trial at ``path``, None if there is none; refuse one with other settings."""
     if path is None or not path.is_file():
         return None
