@@ -306,11 +306,7 @@ def read_numbers(path: str | Path) -> np.ndarray:
     try:
         if source.suffix.lower() in (".npz", ".npy"):
             archive = np.load(source, allow_pickle=False)
-            arrays = (
-                {name: archive[name] for name in archive.files}
-                if hasattr(archive, "files")
-                else {"": archive}
-            )
+            arrays = {"": archive} if isinstance(archive, np.ndarray) else dict(archive)
             if len(arrays) != 1:
                 raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
             return np.asarray(next(iter(arrays.values())), dtype=float)

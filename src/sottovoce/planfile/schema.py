@@ -147,10 +147,7 @@ class BudgetSection(PlanSection):
         """The budget that calibrates a plan."""
         from sottovoce.accounting.budget import Budget
 
-        return Budget(
-            self.epsilon, self.delta, self.view, observer=self.observer, user=self.user,
-            colluders=self.colluders,
-        )  # fmt: skip
+        return Budget(**self.model_dump(exclude={"max_noise"}))
 
 
 class AverageSection(PlanSection):

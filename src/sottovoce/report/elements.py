@@ -9,21 +9,12 @@ from typing import Any
 from sottovoce._format import fine, fixed, number
 from sottovoce.accounting import wording
 
-__all__ = ["Figure", "Section", "Table", "best_guess", "guarantee_row"]
-
-
 CERTAIN = 0.99  # a best guess above this protects nobody in practice
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture (inline SVG) and the sentence that says what it shows.
-
-    Examples
-    --------
-    >>> Figure("<svg></svg>", caption="Nothing yet.")
-    Figure(caption='Nothing yet.', kind='figure')
-    """
+    """A picture (inline SVG) and the sentence that says what it shows."""
 
     svg: str = field(repr=False)
     caption: str
@@ -70,13 +61,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """The part of a page for one result: a title, a first paragraph, figures and tables, and its guarantees.
-
-    Examples
-    --------
-    >>> Section("Averages", "What was averaged.").blocks
-    ()
-    """
+    """The part of a page for one result: title, lead, figures, tables and guarantees."""
 
     title: str
     lead: str = ""
@@ -85,7 +70,7 @@ class Section:
     footnote: str = ""
 
 
-def _numeric(value: Any) -> bool:
+def _numeric(value: object) -> bool:
     return (
         value is None or value == "inf" or (isinstance(value, (int, float)) and not isinstance(value, bool))
     )

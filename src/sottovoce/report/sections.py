@@ -27,8 +27,7 @@ def section_of(result: StoredResult) -> Section:
     'Something new'
     """
     name = str(result["name"])
-    found = (SECTIONS.get(name), *(find(name) for find in _added() if name not in SECTIONS), general)
-    make = next(each for each in found if each is not None)
+    make = SECTIONS.get(name) or next(filter(None, (find(name) for find in _added())), general)
     try:
         return make(result)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:

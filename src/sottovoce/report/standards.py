@@ -11,8 +11,6 @@ from typing import Any
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 
-__all__ = ["nist", "registry"]
-
 MEMBERS = "To be filled in by the members."
 _UNITS = {
     "add-remove": "one record (added or removed)",
@@ -130,7 +128,7 @@ def _parts(result: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, A
     page = result.get("summary_page")
     if not page or not page["stated"]:
         raise DataError(
-            f"The record {result.get('name')!r} states no guarantee, so no registry could list it; give a "
+            f"The result {result.get('name')!r} states no guarantee, so no registry could list it; give a "
             "plan, an agreement or a statement."
         )
     return page, page["stated"]
@@ -141,7 +139,7 @@ def _definition(stated: Mapping[str, Any]) -> str:
     return "Gaussian differential privacy" if gaussian else "Approximate differential privacy"
 
 
-def _n(value: Any) -> str:
+def _n(value: float | str) -> str:
     return "infinite" if value == "inf" else f"{float(value):.3f}"
 
 

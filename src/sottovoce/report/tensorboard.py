@@ -10,8 +10,6 @@ from typing import Any
 
 from sottovoce.errors import MissingDependency
 
-__all__ = ["EventLog", "require_tensorboard"]
-
 
 def require_tensorboard() -> None:
     """Raise if the package `tensorboard` is not installed."""

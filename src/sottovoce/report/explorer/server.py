@@ -20,8 +20,6 @@ from sottovoce.errors import SottovoceError
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings, answered
 from sottovoce.report.explorer.page import live_page
 
-__all__ = ["ExplorerServer"]
-
 _LARGEST = 1_000_000  # bytes of one query
 _PATIENCE = 30.0  # seconds a connection may stay silent
 HEADERS = {
@@ -95,7 +93,7 @@ class ExplorerServer:
             self._thread = None
         self._server.server_close()
 
-    def answer(self, what: str, query: Any) -> dict[str, Any]:
+    def answer(self, what: str, query: object) -> dict[str, Any]:
         """Return one answer; what does not fit is a sentence under ``refused``."""
         try:
             if not isinstance(query, dict):
@@ -118,7 +116,7 @@ class ExplorerServer:
             server_version = "sottovoce"
             sys_version = ""
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 """Stay silent: the address holds the token."""
 
             def do_GET(self) -> None:
