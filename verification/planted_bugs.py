@@ -175,7 +175,7 @@ BUGS = [
         "without a member directory the previous run continues too",
         P + "runtime:give_up",
         does_nothing,
-        MEMBERSHIP + " -k without_a_home",
+        MEMBERSHIP + " -k without_a_member_directory",
     ),
     Bug("any model continues a run", P + "membership_changes:model_digest", returns("0" * 64), MEMBERSHIP),
     # ---- connections, agreements ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ DELTA = 1e-5
 def directory(tmp_path, monkeypatch):
     limit = LifetimeBudget(9.0, DELTA, "user", "local")
     made = MemberDirectory.create(
-        tmp_path / "home", "north", population="p", budgets=[limit], copy=tmp_path / "copy"
+        tmp_path / "directory", "north", population="p", budgets=[limit], copy=tmp_path / "copy"
     )
     monkeypatch.setenv(VARIABLE, str(made.folder))
     return made
@@ -41,7 +41,7 @@ def fit(steps=5, z=8.0, **options):
     return sv.fit("logistic", records(), network="ring:4", training=training, adjacency="user", **options)
 
 
-def price(steps, z=8.0):
+def cost(steps, z=8.0):
     """By hand: user-level Gaussian releases of sensitivity 2 C and noise z C."""
     return gaussian_epsilon(2 / z * np.sqrt(steps), DELTA)
 
@@ -53,17 +53,19 @@ def total(directory):
 
 def test_a_fit_is_charged_before_its_noise_is_drawn(directory, monkeypatch):
     fitted = fit()
-    assert total(directory) == pytest.approx(price(5), rel=1e-6)
+    assert total(directory) == pytest.approx(cost(5), rel=1e-6)
     assert fitted.result.provenance["lifetime_budget"]["population"] == "p"
     fit()
-    assert total(directory) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(cost(10), rel=1e-6)
     monkeypatch.setattr(sv.algorithms.ConsensusSGD, "run", lambda *args, **options: pytest.fail("it ran"))
     with pytest.raises(BudgetExceeded, match="nothing was charged"):
         fit(steps=400)
-    assert total(directory) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(cost(10), rel=1e-6)
 
 
-def test_simulations_and_machines_without_a_home_are_charged_to_nobody(directory, monkeypatch, tmp_path):
+def test_simulations_and_machines_without_a_member_directory_are_charged_to_nobody(
+    directory, monkeypatch, tmp_path
+):
     fit(rng=np.random.default_rng(0))
     assert directory.lifetime_ledger.charges == []
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
@@ -95,7 +97,7 @@ def interrupted(folder, at):
 def test_a_fit_that_goes_on_is_not_charged_twice_and_one_set_back_is(directory, tmp_path):
     folder = tmp_path / "checkpoint"
     interrupted(folder, at=4)
-    once = price(10)
+    once = cost(10)
     assert total(directory) == pytest.approx(once, rel=1e-6)
     shutil.copytree(folder, tmp_path / "backup")
     interrupted(folder, at=8)
@@ -106,7 +108,7 @@ def test_a_fit_that_goes_on_is_not_charged_twice_and_one_set_back_is(directory, 
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "backup", folder)  # these steps are drawn a second time
     fit(steps=10, every=2, checkpoint=folder)
-    assert total(directory) == pytest.approx(price(20), rel=1e-6)
+    assert total(directory) == pytest.approx(cost(20), rel=1e-6)
 
 
 def test_a_checkpoint_pays_for_its_own_plan_only(directory, tmp_path):
@@ -136,8 +138,8 @@ noise_multiplier = 8.0
 """
 
 
-def test_train_charges_the_same_book(directory, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the study is kept where one stands
+def test_train_charges_the_same_ledger(directory, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the model is saved in the working folder
 
     def run(*arguments):
         with pytest.raises(SystemExit) as stopped:
@@ -151,17 +153,17 @@ def test_train_charges_the_same_book(directory, tmp_path, capsys, monkeypatch):
     (tmp_path / "simulated.toml").write_text(PLAN + "seed = 1\n")
     fit()
     assert run("train", tmp_path / "plan.toml", "--json") == 0
-    assert total(directory) == pytest.approx(price(10), rel=1e-6)
-    said = json.loads(capsys.readouterr().out)
-    assert said["provenance"]["lifetime_budget"]["budgets"][0]["total"] == pytest.approx(total(directory))
+    assert total(directory) == pytest.approx(cost(10), rel=1e-6)
+    result = json.loads(capsys.readouterr().out)
+    assert result["provenance"]["lifetime_budget"]["budgets"][0]["total"] == pytest.approx(total(directory))
     assert run("train", tmp_path / "simulated.toml", "--json") == 0
-    assert total(directory) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(cost(10), rel=1e-6)
     assert run("train", tmp_path / "plan.toml", "--population", "staff") == 1
     directory.lifetime_ledger.set_budget(
         "p", LifetimeBudget(total(directory) * 1.01, DELTA, "user", "local"), "less"
     )
     assert run("train", tmp_path / "plan.toml") == 1
-    assert total(directory) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(cost(10), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -186,7 +188,7 @@ def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
     assert compose(dominating([lists[0]] * 3)).epsilon(DELTA) == compose(lists[0]).epsilon(DELTA)
 
 
-def test_exact_prices_count_against_their_own_view(directory):
+def test_exact_costs_count_against_their_own_view(directory):
     plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
     charge(directory.lifetime_ledger, plan, "a masked mean", statements=[plan.privacy("network")])
     [each] = directory.lifetime_ledger.charges

@@ -22,7 +22,7 @@ DELTA = 1e-5
 HUNDRED = Release(0, 0, sensitivity=1.0, noise_std=12.0, adjacency="add-remove", steps=100)
 
 
-def new_book(folder, *limits):
+def new_ledger(folder, *limits):
     lifetime = LifetimeLedger(folder / "lifetime.jsonl", folder / "away" / "lifetime.jsonl", folder / "lock")
     lifetime.create("north")
     lifetime.open_population(
@@ -40,7 +40,7 @@ def run(number, *releases, **more):
 
 def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_path):
     """Each printed 3.549 of 5; together they cost 5.300 and 6.735, and beyond the lifetime budget is no."""
-    lifetime = new_book(tmp_path)
+    lifetime = new_ledger(tmp_path)
     lifetime.start(run(1))
     assert round(lifetime.summary()[0]["budgets"][0]["total"], 3) == 3.549
     (row,) = lifetime.forecast(run(2))
@@ -56,7 +56,7 @@ def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_pa
 
 
 def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releases(tmp_path):
-    lifetime = new_book(tmp_path)
+    lifetime = new_ledger(tmp_path)
     lifetime.start(run(1, state="runs/1"))
     for _ in range(3):
         assert lifetime.start(run(1, state="elsewhere")).state == "runs/1"
@@ -77,7 +77,7 @@ def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releas
 
 
 def test_a_closed_run_costs_what_left(tmp_path):
-    lifetime = new_book(tmp_path)
+    lifetime = new_ledger(tmp_path)
     lifetime.start(run(1))
     lifetime.begun(run(1).run)
     lifetime.close(run(1).run, [replace(HUNDRED, steps=25)], "a member left")
@@ -86,7 +86,7 @@ def test_a_closed_run_costs_what_left(tmp_path):
 
 
 def test_populations_are_separate_and_named_by_an_act(tmp_path):
-    lifetime = new_book(tmp_path)
+    lifetime = new_ledger(tmp_path)
     with pytest.raises(ConfigError, match="no population 'staff'"):
         lifetime.charge("staff", [HUNDRED], "a mean")
     lifetime.open_population("staff", [LifetimeBudget(4.0, DELTA, "add-remove", "local")], "a vote")
@@ -123,17 +123,17 @@ def test_every_adjacency_counts_every_release(rate):
 
 
 def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
-    lifetime = new_book(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
+    lifetime = new_ledger(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
     with pytest.raises(BudgetExceeded, match="inf"):
         lifetime.start(run(1))
 
 
-def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path):
+def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
     def against(kind, mu, **who):
         return Guarantee(Adversary(kind, **who), "add-remove", "exact", Curve.gaussian(mu))
 
     member, pair = against("network", 0.1), against("colluders", 0.2, count=2)
-    lifetime = new_book(
+    lifetime = new_ledger(
         tmp_path,
         LifetimeBudget(9.0, DELTA, "add-remove", "local"),
         LifetimeBudget(9.0, DELTA, "add-remove"),
@@ -166,14 +166,14 @@ def test_a_budget_is_never_against_less_than_one_member():
         LifetimeBudget(1.0, DELTA, "user", "colluders:0")
 
 
-def test_a_training_on_a_machine_with_a_home_is_charged_to_the_same_book(tmp_path):
+def test_trainings_and_runs_share_one_lifetime_ledger(tmp_path):
     limit = LifetimeBudget(6.0, DELTA, "add-remove", "local")
     directory = MemberDirectory.create(
-        tmp_path / "home", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
+        tmp_path / "directory", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
     )
     directory.lifetime_ledger.start(run(1))
-    said = directory.lifetime_ledger.charge(None, [HUNDRED], "sv.fit of a net")
-    assert round(said["budgets"][0]["total"], 3) == 5.3
+    summary = directory.lifetime_ledger.charge(None, [HUNDRED], "sv.fit of a net")
+    assert round(summary["budgets"][0]["total"], 3) == 5.3
     with pytest.raises(BudgetExceeded):
         directory.lifetime_ledger.charge("patients", [HUNDRED], "once more")
     assert [each.what for each in directory.lifetime_ledger.charges] == ["run 1", "sv.fit of a net"]
@@ -183,7 +183,7 @@ def test_a_training_on_a_machine_with_a_home_is_charged_to_the_same_book(tmp_pat
 
 
 def filled(folder):
-    lifetime = new_book(folder)
+    lifetime = new_ledger(folder)
     lifetime.start(run(1))
     lifetime.begun(run(1).run)
     return lifetime
@@ -214,7 +214,7 @@ def test_a_changed_bit_or_a_cut_is_refused(tmp_path, which):
     assert list(lifetime.runs) == [run(1).run]
 
 
-def test_a_missing_or_forked_book_is_refused(tmp_path):
+def test_a_missing_or_forked_ledger_is_refused(tmp_path):
     lifetime = filled(tmp_path)
     for file in (lifetime.path, lifetime.copy):
         kept = file.read_bytes()
@@ -234,7 +234,7 @@ def test_a_missing_or_forked_book_is_refused(tmp_path):
             act()
 
 
-def test_a_book_continued_from_one_copy_says_so_for_good(tmp_path):
+def test_a_ledger_restored_from_one_copy_says_so(tmp_path):
     lifetime = filled(tmp_path)
     lifetime.copy.unlink()
     assert lifetime.restore("the other disk died") == "ledger"
@@ -283,12 +283,12 @@ def test_a_crash_between_the_copies_is_made_good_before_anything_else(tmp_path, 
     lifetime = filled(tmp_path)
     real = lifetime_module.atomic_write
 
-    def only_the_book(path, *rest, **more):
+    def only_the_ledger(path, *rest, **more):
         if path == lifetime.copy:
             raise KeyboardInterrupt
         return real(path, *rest, **more)
 
-    monkeypatch.setattr(lifetime_module, "atomic_write", only_the_book)
+    monkeypatch.setattr(lifetime_module, "atomic_write", only_the_ledger)
     with pytest.raises(KeyboardInterrupt):
         lifetime.start(run(2))
     monkeypatch.undo()
@@ -298,7 +298,7 @@ def test_a_crash_between_the_copies_is_made_good_before_anything_else(tmp_path, 
 
 
 def test_several_writers_come_one_after_the_other(tmp_path):
-    lifetime = new_book(tmp_path)
+    lifetime = new_ledger(tmp_path)
     small = replace(HUNDRED, steps=1)
 
     def some():

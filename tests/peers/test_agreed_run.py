@@ -49,9 +49,9 @@ def test_rows_that_clip_and_noise_do_not_allow_are_known(protocol, graph, times,
         "noise_multiplier": 4.0,
         "center": center,
     }
-    found = agreed_run(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
+    averaging = agreed_run(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
     far = float(np.max(np.abs(center)))
-    assert found.bound == pytest.approx(times * largest(4 * 2, radius, 4.0 * radius, far), rel=1e-12)
+    assert averaging.bound == pytest.approx(times * largest(4 * 2, radius, 4.0 * radius, far), rel=1e-12)
 
 
 def test_no_bound_where_nothing_public_bounds_a_row(consortium):
@@ -80,15 +80,15 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
     )
     assert made.tolerate == {4: 1, 3: 2}[around]
 
-    def price(steps, noises):  # a member replaced moves its row by twice the clip
+    def cost(steps, noises):  # a member replaced moves its row by twice the clip
         return gaussian_epsilon(2 * clip_norm * math.sqrt(steps) / (z * clip_norm * math.sqrt(noises)), DELTA)
 
     (release,) = made.plan.releases(2)
     for steps in (1, 2, 3):
         some = [release.at(k) for k in range(steps)]
-        assert made.spent(2, some).epsilon(DELTA) == pytest.approx(price(steps, around), rel=1e-6)
-        assert made.spent_locally(2, some).epsilon(DELTA) == pytest.approx(price(steps, 1), rel=1e-6)
-    assert made.charged_guarantee(2).epsilon(DELTA) == pytest.approx(price(3, around), rel=1e-6)
+        assert made.spent(2, some).epsilon(DELTA) == pytest.approx(cost(steps, around), rel=1e-6)
+        assert made.spent_locally(2, some).epsilon(DELTA) == pytest.approx(cost(steps, 1), rel=1e-6)
+    assert made.charged_guarantee(2).epsilon(DELTA) == pytest.approx(cost(3, around), rel=1e-6)
     assert made.noise_amplification(2) == pytest.approx(math.sqrt(around), rel=1e-6)
     assert made.spent(2, []).epsilon(DELTA) == 0.0
     assert made.spent(2, []).adversary.kind == "local"
@@ -107,7 +107,7 @@ def test_the_table_says_what_each_number_is(consortium):
         assert 0 < row["epsilon_mean"] <= row["epsilon_network"] <= row["epsilon_local"] * (1 + 1e-12)
 
 
-def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
+def test_no_exact_cost_where_exchanges_may_be_left_out(consortium):
     """An edge left out can tell more: node 0 hears 1, who hears 2 and 3; without 3 it hears 2 alone."""
     from sottovoce.protocols import TimeVarying
 
@@ -143,7 +143,7 @@ def test_a_run_is_as_long_as_its_steps_together(consortium):
 
 
 @pytest.mark.parametrize("late", ["wait", "drop"])
-def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late):
+def test_trees_drawn_anew_are_accounted_exactly_up_to_a_limit(late):
     """16 members are 256 pairs: 2^16 pairs and steps are reached with 256 steps."""
 
     def exact(steps, *, steady=False, **options):
@@ -157,8 +157,8 @@ def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late)
         )
         return AgreedRun(agreement, **options)._exact
 
-    found = [exact(256), exact(257), exact(257, exact=True), exact(10**6, steady=True)]
-    assert found == ([True, False, True, True] if late == "wait" else [False] * 4)
+    exactness = [exact(256), exact(257), exact(257, exact=True), exact(10**6, steady=True)]
+    assert exactness == ([True, False, True, True] if late == "wait" else [False] * 4)
 
 
 def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
@@ -185,13 +185,13 @@ def test_the_loudest_member_says_how_large_a_row_may_be():
     assert AgreedRun(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
 
 
-def price(steps, noises):
+def cost(steps, noises):
     """A member replaced moves its row by twice the clip, which so many noises of 8 clips hide."""
     return gaussian_epsilon(2 * math.sqrt(steps) / (8.0 * math.sqrt(noises)), DELTA)
 
 
 def epsilons(guarantees):
-    return {name: found.epsilon(DELTA) for name, found in guarantees.items()}
+    return {name: guarantee.epsilon(DELTA) for name, guarantee in guarantees.items()}
 
 
 def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
@@ -202,21 +202,21 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
     (release,) = pairs.plan.releases(2)
     some = [release.at(k) for k in range(2)]
     assert epsilons(pairs.cost_of_interrupted(2, some)) == pytest.approx(
-        {"colluders:2": price(2, 3), "network": price(2, 4)}, rel=1e-6
+        {"colluders:2": cost(2, 3), "network": cost(2, 4)}, rel=1e-6
     )
     assert epsilons(pairs.cost_of_interrupted(2, [])) == {"colluders:2": 0.0, "network": 0.0}
     spending = pairs.spending(2)  # counts a release as it is seen: with three noises around it
     for steps in (1, 2):
         spending.add(release.at(steps - 1))
-        assert spending.epsilon() == pytest.approx(price(steps, 3), rel=1e-6)
+        assert spending.epsilon() == pytest.approx(cost(steps, 3), rel=1e-6)
 
 
-def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_price(consortium):
+def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_cost(consortium):
     """In an exchange of four a member hears one other alone, and the sum of the two others."""
     exchange = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
     (release,) = exchange.plan.releases(1)
     assert epsilons(exchange.cost_of_interrupted(1, [release.at(0)])) == pytest.approx(
-        {"network": price(1, 1)}, rel=1e-6
+        {"network": cost(1, 1)}, rel=1e-6
     )
     assert epsilons(exchange.cost_of_interrupted(1, [])) == {"network": 0.0}
     plain = {"name": "dp-dsgd", "protocol": "gossip:1"}

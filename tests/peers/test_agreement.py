@@ -1,4 +1,4 @@
-"""Agreements, identities and the command line: what is wrong is said in one sentence, and nothing is sent."""
+"""Agreements: checked, named by their content, signed; the command line answers in one sentence."""
 
 import json
 
@@ -92,7 +92,7 @@ SENTENCES = {
     "a divisor alone": {"adjacency": "add-remove", "batch_size": 12.0},
     "a rate alone": {"adjacency": "add-remove", "sample_rate": 0.5},
     "a rate above one": {"adjacency": "add-remove", "batch_size": 12.0, "sample_rate": 1.5},
-    "a lot of nothing": {"adjacency": "add-remove", "batch_size": 0.0, "sample_rate": 0.5},
+    "an empty batch": {"adjacency": "add-remove", "batch_size": 0.0, "sample_rate": 0.5},
     "a rate of zero": {"learning_rate": 0.0},
     "another optimizer": {"optimizer": "lion"},
 }
@@ -353,11 +353,11 @@ def test_bad_input_on_the_command_line_is_a_sentence_and_a_code(cli, consortium,
         "no address": ("agree", group.file, "-m", "x.pem", "-o", tmp_path / "o.toml"),
     }
     for name, words in cases.items():
-        code, said = cli(*words)
+        code, answer = cli(*words)
         # a service manager must not start again what a wrong file has ended
         assert code == (78 if words[0] == "run" and name != "state is a file" else 1), name
-        assert set(said) == {"error"}, name
-        assert said["error"].endswith("."), name
+        assert set(answer) == {"error"}, name
+        assert answer["error"].endswith("."), name
     assert not state.exists()
 
 
@@ -406,10 +406,10 @@ def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
     assert any(isinstance(end, LostPeer) for end in ends[:2]), ends
     assert all(isinstance(end, SottovoceError) for end in ends[:2]), ends
     status = read_status(group.state(1))
-    said = json.loads((group.state(1) / "statement.json").read_text())
+    statement = json.loads((group.state(1) / "statement.json").read_text())
     assert not status["finished"]
-    assert not said["finished"]
-    assert status["releases"] == said["guarantee"]["releases"] > 0
+    assert not statement["finished"]
+    assert status["releases"] == statement["guarantee"]["releases"] > 0
     assert np.load(group.state(1) / "model.npz")["parameters"].shape == (3,)
 
 

@@ -24,7 +24,7 @@ from sottovoce.errors import (
 )
 from sottovoce.ledger.lifetime import LifetimeBudget
 from sottovoce.ledger.run_ledger import ANCHOR
-from sottovoce.peers import member_directory as home_module
+from sottovoce.peers import member_directory as directory_module
 from sottovoce.peers.agreement import (
     member_entry,
     parse_agreement,
@@ -201,7 +201,7 @@ def test_other_records_after_a_restart_are_noticed_and_open_no_new_budget(member
     assert len(members.directories[0].lifetime_ledger.charges) == 1
 
 
-def test_the_digest_of_records_is_keyed_by_the_home(members):
+def test_the_digest_of_records_is_keyed_by_the_directory(members):
     one, two = (directory.digest(members.records[0]) for directory in members.directories)
     assert one != two
     key = members.directories[0].folder / "key"
@@ -244,7 +244,7 @@ def test_an_emptied_or_deleted_anchor_is_refused(members):
             members.peer(0, agreement)
 
 
-def test_a_book_older_than_its_runs_is_refused_and_restored_by_charging_for_them(members):
+def test_a_ledger_older_than_its_runs_is_refused_and_restored_by_charging_for_them(members):
     directory = members.directories[0]
     old = directory.lifetime_ledger.path.read_bytes()
     members.run(members.agree("first"))
@@ -271,7 +271,7 @@ def test_what_the_printed_assumption_excludes(members, tmp_path):
         shutil.rmtree(tmp_path / name)
         shutil.copytree(tmp_path / "snapshot" / name, tmp_path / name)
     assert members.total() == 0.0
-    assert any("set back together" in sentence for sentence in home_module.ASSUMPTIONS)
+    assert any("set back together" in sentence for sentence in directory_module.ASSUMPTIONS)
     assert directory.lifetime_ledger.charges == []
 
 
@@ -316,9 +316,7 @@ def test_words_to_read_aloud_are_the_published_ones():
     assert proquint("3f54dcc1" + "3f760723" + "00000000") == "gutih-tugad-gutuk-bisog-babab-babab"
 
 
-def test_a_home_is_found_by_name_around_its_identity_by_variable_or_in_its_usual_place(
-    members, tmp_path, monkeypatch
-):
+def test_a_directory_is_found_by_name_identity_variable_or_usual_place(members, tmp_path, monkeypatch):
     north, south = members.directories
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
@@ -334,7 +332,7 @@ def test_a_home_is_found_by_name_around_its_identity_by_variable_or_in_its_usual
     assert find_member_directory().name == "north"
 
 
-def test_a_home_open_to_others_or_with_its_copy_inside_is_refused(tmp_path):
+def test_a_directory_open_to_others_or_with_its_copy_inside_is_refused(tmp_path):
     limit = [LifetimeBudget(1.0, DELTA, "user")]
     with pytest.raises(ConfigError, match="outside the member directory"):
         MemberDirectory.create(
@@ -353,7 +351,7 @@ def test_a_home_open_to_others_or_with_its_copy_inside_is_refused(tmp_path):
         MemberDirectory(directory.folder)
 
 
-def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free_ports):
+def test_a_killed_process_goes_on_in_its_directory_and_is_charged_once(tmp_path, free_ports):
     """Real processes: kill -9 in the middle, another --state afterwards, one charge, one model."""
     members = Members(tmp_path, None)
     agreement = members.agree("first", noise=6.0, protocol="gossip:300", ports=free_ports(2))
@@ -374,7 +372,7 @@ def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free
             "--json",
             *more,
         ]
-        source = str(Path(home_module.__file__).parents[2])
+        source = str(Path(directory_module.__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(list(map(str, words)), env=environment, stdout=subprocess.PIPE, text=True)
 

@@ -200,7 +200,7 @@ def mu(releases):
 
 @pytest.mark.parametrize("protocol", ["masked", "tree"])
 def test_a_run_goes_through_all_six(protocol, members):
-    """Leave, move, new key, lost disk, renewed certificate, upgrade: one model at the end, and true books."""
+    """Leave, move, new key, lost disk, renewed certificate, upgrade: one model, and true ledgers."""
     group = members(n=5 if protocol == "masked" else 4, protocol=protocol)
     last = group.names[-1]
     ends = group.run(stop_at=8)
@@ -215,7 +215,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     raised = math.sqrt((was - 1) / (n - 1)) if protocol == "masked" else 1.0
     assert agreed.algorithm.noise_multiplier == pytest.approx(Z * raised)
     assert all(isinstance(end, PeerError) for end in group.run(stop_at=4))
-    # the broken step at its old price, its repeat at the new one
+    # the broken step at its old cost, its repeat at the new one
     for name in group.names[:-1]:
         assert group.directories[name].lifetime_ledger.runs[agreed.continues].status == "closed"
     planned = list(agreed.plan.releases(0))
@@ -245,7 +245,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     by_name = {end.statement["member"]: end.statement for end in ends}
     assert by_name["m2"]["before"][-1]["ledger"].startswith("lost")
     assert by_name["m0"]["before"][-1]["ledger"] == "whole"
-    assert [len(said["before"]) for said in by_name.values()] == [3] * len(by_name)
+    assert [len(result["before"]) for result in by_name.values()] == [3] * len(by_name)
 
     for name in group.names[:-1]:
         left = mu(group.rows(name))
@@ -261,16 +261,16 @@ def test_a_run_goes_through_all_six(protocol, members):
         assert by_name["m0"]["epsilon_all_versions"] == pytest.approx(total, rel=1e-6)
 
 
-def test_an_epoch_beyond_the_agreed_budget_is_refused(members):
-    price = gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA)
-    group = members(n=3, protocol="tree", epsilon=price * 1.01)
+def test_a_version_beyond_the_agreed_budget_is_refused(members):
+    cost = gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA)
+    group = members(n=3, protocol="tree", epsilon=cost * 1.01)
     group.run(stop_at=STEPS)
     group.next(moved={"m2": "elsewhere.example:2"})
     with pytest.raises(BudgetExceeded, match="membership versions before"):
         group.run()
 
 
-def test_what_an_epoch_goes_on_from_is_signed(members, tmp_path):
+def test_what_a_version_goes_on_from_is_signed(members, tmp_path):
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     group.next(moved={"m2": "elsewhere.example:2"})
@@ -286,7 +286,7 @@ def test_what_an_epoch_goes_on_from_is_signed(members, tmp_path):
         group.run()
 
 
-def test_the_old_epoch_cannot_be_gone_on_with(members):
+def test_the_old_version_cannot_be_gone_on_with(members):
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     first = group.file
@@ -329,12 +329,12 @@ def test_drafts(changes, words, members):
 def test_a_statement_says_its_version(members):
     group = members(n=3, protocol="tree")
     group.run()
-    said = json.loads((group.state("m0") / "statement.json").read_text())
-    assert (said["version"], said["membership_version"], said["before"]) == (1, 0, [])
-    assert said["compared"] == ["m1", "m2"]
+    result = json.loads((group.state("m0") / "statement.json").read_text())
+    assert (result["version"], result["membership_version"], result["before"]) == (1, 0, [])
+    assert result["compared"] == ["m1", "m2"]
 
 
-def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
+def test_the_command_shows_the_cost_and_writes_what_is_signed(members, capsys):
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     out = group.folder / "next.toml"
@@ -354,12 +354,12 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
             ]
         )
     assert not stopped.value.code
-    said = json.loads(capsys.readouterr().out)
-    assert said["run"] == read_agreement(out).run.hex()
+    result = json.loads(capsys.readouterr().out)
+    assert result["run"] == read_agreement(out).run.hex()
     spent = mu(read_ledger(group.state("m0"))["saved"].releases)
-    assert said["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
-    total = math.hypot(spent, 2 / Z * math.sqrt(said["steps"]))
-    assert said["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    assert result["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
+    total = math.hypot(spent, 2 / Z * math.sqrt(result["steps"]))
+    assert result["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     with pytest.raises(SystemExit) as stopped:
         main(
             [
@@ -378,20 +378,20 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree"])
-def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, members):
-    """Steps charged, the broken one too, and the rest at the new price; not the whole old run."""
+def test_what_is_forecast_before_signing_is_what_the_ledger_then_says(protocol, members):
+    """Steps charged, the broken one too, and the rest at the new cost; not the whole old run."""
     group = members(n=4, protocol=protocol, views=("local", "network"))
     group.run(stop_at=9)
     whole = {row["view"]: row["total"] for row in group.forecast("m0")["lifetime"]}
     first = group.file
     group.next(without=["m3"])
-    said = group.forecast("m0", first)
+    result = group.forecast("m0", first)
     made = read_ledger(group.directories["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
     assert 0 < len(made) < STEPS
     planned = list(group.agreement.plan.releases(0))
     done = sum(release.draws for release in planned)
     assert len(made) + done > STEPS  # the broken step is in both
-    by_view = {row["view"]: row for row in said["lifetime"]}
+    by_view = {row["view"]: row for row in result["lifetime"]}
     assert by_view["local"]["spent"] == pytest.approx(gaussian_epsilon(mu(made), DELTA), rel=1e-9)
     assert by_view["local"]["total"] == pytest.approx(
         gaussian_epsilon(mu([*made, *planned]), DELTA), rel=1e-9
@@ -407,9 +407,9 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
         assert row["spent"] < whole[view]
         assert row["total"] < careless[view]
     # who left may still collude with one who stays, about the steps before it left
-    warned = [line for line in said["summary"]["assumptions"] if "over all membership versions" in line]
+    warned = [line for line in result["summary"]["assumptions"] if "over all membership versions" in line]
     assert len(warned) == (protocol == "masked")
-    agreed = said["earlier"]
+    agreed = result["earlier"]
     assert agreed["total"] == pytest.approx(by_view["network" if protocol == "masked" else "local"]["total"])
     group.peer("m0").ledger.close()  # it starts: now the lifetime ledger says it
     [entry] = group.directories["m0"].lifetime_ledger.summary()
@@ -426,9 +426,9 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     old, first = group.peer("m0"), group.file
     directory, run = group.directories["m0"], group.agreement.run.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
-    said = group.forecast("m0", first)
-    assert said["lifetime"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
-    assert any("in use by another process" in remark for remark in said["remarks"])
+    result = group.forecast("m0", first)
+    assert result["lifetime"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
+    assert any("in use by another process" in remark for remark in result["remarks"])
     with pytest.raises(ConfigError, match="not at rest"):
         group.peer("m0")
     with pytest.raises(LedgerError, match="in use"):
@@ -441,7 +441,7 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
         directory.lifetime_ledger.begun(run)
 
 
-def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
+def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(members):
     group = members(n=3, protocol="tree")
     first = group.agreement
     group.run(stop_at=6)
@@ -465,7 +465,7 @@ def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
 
-def test_an_epoch_that_was_signed_but_never_begun_hides_nothing(members):
+def test_a_version_that_was_signed_but_never_begun_hides_nothing(members):
     group = members(n=3, protocol="tree")
     first = group.agreement
     group.run(stop_at=6)
@@ -483,7 +483,7 @@ def test_an_epoch_that_was_signed_but_never_begun_hides_nothing(members):
     assert file.exists()
 
 
-def test_two_epochs_of_one_run_are_both_counted(members):
+def test_two_versions_of_one_run_are_both_counted(members):
     """A membership version begun and given up for another that continues the same run: both have cost
     something.
     """
@@ -502,7 +502,7 @@ def test_two_epochs_of_one_run_are_both_counted(members):
     assert file.exists()
 
 
-def test_an_epoch_stays_with_its_people_and_its_records(members):
+def test_a_version_stays_with_its_people_and_its_records(members):
     group = members(n=3, protocol="tree")
     directory = group.directories["m0"]
     directory.lifetime_ledger.open_population("staff", [LifetimeBudget(60.0, DELTA, "user", "local")], "vote")
@@ -524,7 +524,7 @@ def test_an_epoch_stays_with_its_people_and_its_records(members):
     assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
 
 
-def test_an_epoch_that_is_refused_leaves_the_old_run_as_it_was(members):
+def test_a_version_that_is_refused_leaves_the_old_run_as_it_was(members):
     group = members(n=3, protocol="tree", epsilon=gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA) * 1.01)
     group.run(stop_at=6)
     first, file = group.agreement, group.file
@@ -539,7 +539,7 @@ def test_an_epoch_that_is_refused_leaves_the_old_run_as_it_was(members):
     group.peer(furthest).ledger.close()  # it can still go on
 
 
-def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tmp_path):
+def test_without_a_member_directory_the_previous_run_is_named_and_ended(members, tmp_path):
     group = members(n=3, protocol="tree")
     places = {name: tmp_path / f"state-{name}" for name in group.names}
 
@@ -587,7 +587,7 @@ def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tm
         run(places, 99)
 
 
-def test_the_sheet_says_when_an_epoch_goes_on_from_another_model(members):
+def test_the_summary_says_when_a_version_goes_on_from_another_model(members):
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     first = group.file

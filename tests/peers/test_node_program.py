@@ -56,8 +56,8 @@ def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
     assert lengths.max() > lengths.min()
 
 
-def test_lots_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
-    """Keys go forward with what was received, and a lot of an earlier step cannot be drawn again."""
+def test_batches_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
+    """Keys go forward with what was received, and a batch of an earlier step cannot be drawn again."""
     made = consortium(
         algorithm={
             **SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "protocol": "exchange",
@@ -86,8 +86,8 @@ def test_steps_of_a_program_may_differ_in_length_unless_it_is_said_that_they_do_
     trees = [Tree(graphs.path(3), root=root) for root in (0, 1, 0)]
     lengths = [tree.rounds for tree in trees]
     assert len(set(lengths)) == 2
-    text = SimpleNamespace(init=lambda: None)
-    program = StepProgram(text, lambda k: trees[k], 3, node=2, source=SimpleNamespace(random=None))
+    algorithm = SimpleNamespace(init=lambda: None)
+    program = StepProgram(algorithm, lambda k: trees[k], 3, node=2, source=SimpleNamespace(random=None))
     assert list(program.starts) == [0, *np.cumsum(lengths)]
     for r in range(program.rounds):
         step = int(np.searchsorted(np.cumsum(lengths), r, side="right"))

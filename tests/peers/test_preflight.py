@@ -35,14 +35,14 @@ def files(group, i=0, **changes):
         "state": group.state(i),
     }
     file = changes.pop("agreement", group.file)
-    found = check_files(file, **{**given, **changes})
-    return found, {each.what: each for each in found.findings}
+    findings = check_files(file, **{**given, **changes})
+    return findings, {each.what: each for each in findings.findings}
 
 
 def test_all_is_well_and_nothing_was_made(group):
     before = sorted(group.folder.rglob("*"))
-    found, by = files(group)
-    assert all(each.well for each in found.findings)
+    findings, by = files(group)
+    assert all(each.well for each in findings.findings)
     assert list(by) == ["agreement", "signatures", "identity", "data", "privacy cost", "ledger"]
     assert sorted(group.folder.rglob("*")) == before  # not even the state folder
 
@@ -98,16 +98,16 @@ def foreign(g):
 @pytest.mark.parametrize("case", WRONG)
 def test_bad_input_is_one_sentence(case, group):
     change, what, words = WRONG[case]
-    found = files(group, **change(group))[1][what]
-    assert not found.well
-    assert found.fatal
-    assert words in found.says
-    assert found.says.count(". ") == 0
+    finding = files(group, **change(group))[1][what]
+    assert not finding.well
+    assert finding.fatal
+    assert words in finding.says
+    assert finding.says.count(". ") == 0
 
 
 async def around(group, i, **options):
-    found = await check_neighbors(group.agreement, group.identities[i], **options)
-    return {each.what: each for each in found}
+    findings = await check_neighbors(group.agreement, group.identities[i], **options)
+    return {each.what: each for each in findings}
 
 
 def test_each_neighbor_is_asked_and_nothing_is_sent(group):
@@ -117,17 +117,17 @@ def test_each_neighbor_is_asked_and_nothing_is_sent(group):
         peer = group.peers()[1]
         running = asyncio.create_task(peer.run())
         await asyncio.sleep(0.2)
-        found = await around(group, 0)
+        findings = await around(group, 0)
         lone = await around(group, 2)
         heard = peer.transport.report()["neighbors"]["m0"]["frames"]
         peer.stop()
         await asyncio.gather(running, return_exceptions=True)
-        return found, lone, heard
+        return findings, lone, heard
 
-    found, lone, heard = asyncio.run(scene())
-    assert found["m1"].well
-    assert "the same run" in found["m1"].says
-    assert found["clock"].well
+    findings, lone, heard = asyncio.run(scene())
+    assert findings["m1"].well
+    assert "the same run" in findings["m1"].says
+    assert findings["clock"].well
     assert lone["m1"].well
     assert heard == 0
 
@@ -152,15 +152,15 @@ def test_a_clock_that_is_off_is_told_with_its_hours(hours, words, group, monkeyp
         peer.transport.clock = lambda: time.time() + 3600 * hours + 5 * (1 if hours > 0 else -1)
         running = asyncio.create_task(peer.run())
         await asyncio.sleep(0.2)
-        found = await around(group, 0)
+        findings = await around(group, 0)
         peer.stop()
         await asyncio.gather(running, return_exceptions=True)
-        return found
+        return findings
 
-    found = asyncio.run(scene())
-    assert not found["clock"].well
-    assert f"m1's is {words}" in found["clock"].says
-    assert f"{dt.datetime.now(dt.UTC):%Y-%m-%d}" in found["clock"].says
+    findings = asyncio.run(scene())
+    assert not findings["clock"].well
+    assert f"m1's is {words}" in findings["clock"].says
+    assert f"{dt.datetime.now(dt.UTC):%Y-%m-%d}" in findings["clock"].says
 
 
 def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, consortium, tmp_path):

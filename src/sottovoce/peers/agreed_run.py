@@ -228,8 +228,8 @@ class AgreedRun:
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what was revealed by releases that were made, as a ledger lists them."""
-        made = tuple(releases)
-        return self._cost_of(node, made, self.charged_view if made else {"view": "local"})
+        actual = tuple(releases)
+        return self._cost_of(node, actual, self.charged_view if actual else {"view": "local"})
 
     def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what the own noise alone leaves of it, whatever all others do."""
@@ -243,15 +243,15 @@ class AgreedRun:
         Every step that released anything is accounted in full, the broken one too: what was seen of it is a
         part of what a whole step shows. A view that is not named here has the cost of the whole agreed run.
         """
-        made = tuple(releases)
-        if not made:
+        actual = tuple(releases)
+        if not actual:
             nothing = self.spent_locally(node, ())
             planned = (self.network(node), self.charged_guarantee(node))
             return {view_name(each): nothing for each in planned if each.label == "exact"}
         views = [self.charged_view] if self.tolerate else []
         if self.plan.observation.common_model and self._exact:
             views.append({"view": "network"})
-        guarantees = [self._cost_of(node, made, view) for view in views]
+        guarantees = [self._cost_of(node, actual, view) for view in views]
         return {view_name(each): each for each in guarantees if each.label == "exact"}
 
     def _cost_of(self, node: int, releases: tuple[Release, ...], view: Mapping[str, Any]) -> Guarantee:
