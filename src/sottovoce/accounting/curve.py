@@ -24,8 +24,8 @@ from typing import Any, Literal, NamedTuple
 
 from sottovoce import _validate
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from sottovoce.accounting.loss_parts import Gaussian, Laplace, Part, Pure, RenyiTable, SampledGaussian
-from sottovoce.accounting.pld import Composed, composed, rare_delta, rare_epsilon
+from sottovoce.accounting.loss_parts import Gaussian, Laplace, LossPart, Pure, RenyiTable, SampledGaussian
+from sottovoce.accounting.pld import Composed, Parts, composed, rare_delta, rare_epsilon
 from sottovoce.accounting.renyi import ORDERS, RenyiLoss, rdp_delta, rdp_epsilon
 from sottovoce.errors import CannotCompose, InvalidInput
 
@@ -43,7 +43,7 @@ class _Quantity(NamedTuple):
     gaussian: Callable[[float, float], float]
     rdp: Callable[[RenyiLoss, float], float]
     composed: Callable[[Composed, float], float]
-    rare: Callable[[tuple[tuple[Part, int], ...], float], float]
+    rare: Callable[[Parts, float], float]
 
 
 _EPSILON = _Quantity(math.inf, gaussian_epsilon, rdp_epsilon, Composed.epsilon, rare_epsilon)
@@ -70,7 +70,7 @@ class Curve:
     True
     """
 
-    parts: tuple[tuple[Part, int], ...] = ()
+    parts: Parts = ()
     method: Method = "pld"
     others: tuple[Curve, ...] = ()  # the loss is this one or one of these, whichever is larger
     bounds: tuple[Curve, ...] = ()  # each of these bounds the same loss too, so the least counts
@@ -149,7 +149,7 @@ class Curve:
         return cls._repeated(RenyiTable(orders, values), count, "rdp")
 
     @classmethod
-    def _repeated(cls, part: Part, count: int, method: Method = "pld") -> Curve:
+    def _repeated(cls, part: LossPart, count: int, method: Method = "pld") -> Curve:
         return cls(((part, _validate.count(count, "the number of steps", minimum=0)),), method)._tidy()
 
     @classmethod
@@ -352,14 +352,14 @@ class Curve:
     def _tidy(self) -> Curve:
         """Merge equal parts, all Gaussian parts into one, and drop what costs nothing."""
         mus: list[float] = []
-        counts: Counter[Part] = Counter()
+        counts: Counter[LossPart] = Counter()
         for part, count in self.parts:
             if isinstance(part, Gaussian):
                 mus.append(part.mu * math.sqrt(count) if count else 0.0)
             elif part.size:
                 counts[part] += count
         mu = math.hypot(*mus)
-        gaussian: list[tuple[Part, int]] = [(Gaussian(mu), 1)] if mu > 0 else []
+        gaussian: list[tuple[LossPart, int]] = [(Gaussian(mu), 1)] if mu > 0 else []
         others = sorted(((part, count) for part, count in counts.items() if count), key=repr)
         return Curve((*gaussian, *others), self.method)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Part:
+class LossPart:
     """One mechanism, as a worst-case pair of output distributions or a bound on its loss."""
 
     kind: ClassVar[str]
@@ -52,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Gaussian(Part):
+class Gaussian(LossPart):
     """N(0, 1) against N(mu, 1)."""
 
     mu: float
@@ -77,7 +77,7 @@ class Gaussian(Part):
 
 
 @dataclass(frozen=True)
-class SampledGaussian(Part):
+class SampledGaussian(LossPart):
     """One Poisson-sampled Gaussian step; the multiplier is noise over clip norm for both adjacencies."""
 
     sample_rate: float
@@ -114,7 +114,7 @@ class SampledGaussian(Part):
 
 
 @dataclass(frozen=True)
-class Pure(Part):
+class Pure(LossPart):
     """Any mechanism known only to be epsilon-DP."""
 
     epsilon: float
@@ -139,7 +139,7 @@ class Pure(Part):
 
 
 @dataclass(frozen=True)
-class Laplace(Part):
+class Laplace(LossPart):
     """Laplace noise, ratio = L1 sensitivity / scale."""
 
     ratio: float
@@ -165,7 +165,7 @@ class Laplace(Part):
 
 
 @dataclass(frozen=True)
-class RenyiTable(Part):
+class RenyiTable(LossPart):
     """Rényi losses at given orders; between them the chord of (alpha - 1) D_alpha, which is convex."""
 
     orders: tuple[float, ...]

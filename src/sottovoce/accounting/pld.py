@@ -30,7 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.loss_parts import Gaussian, Part, SampledGaussian
+from sottovoce.accounting.loss_parts import Gaussian, LossPart, SampledGaussian
+
+Parts = tuple[tuple[LossPart, int], ...]  # mechanisms and how often each is used
 
 MAX_GROUPS = 32
 _MAX_SINGLE = 50_000  # grid points of one step, where that is fine enough
@@ -59,7 +61,7 @@ class Composed:
 
 
 @lru_cache(maxsize=8)
-def composed(parts: tuple[tuple[Part, int], ...]) -> Composed:
+def composed(parts: Parts) -> Composed:
     """Return the distribution of all parts with their counts, which are applied here only."""
     grouped = _grouped(parts)
     interval = _interval(grouped)
@@ -72,7 +74,7 @@ def composed(parts: tuple[tuple[Part, int], ...]) -> Composed:
     return Composed(total, 1e-14 + 1e-16 * sum(count for _, count in grouped))
 
 
-def _interval(parts: list[tuple[Part, int]]) -> float:
+def _interval(parts: list[tuple[LossPart, int]]) -> float:
     count = sum(k for _, k in parts)
     variance = sum(k * part.spread[0] ** 2 for part, k in parts)
     widest = max(part.spread[1] for part, _ in parts)
@@ -83,9 +85,9 @@ def _interval(parts: list[tuple[Part, int]]) -> float:
     return max(spacing, widest / _MAX_COMPOSED, 20 * math.sqrt(variance) / _MAX_COMPOSED)
 
 
-def _grouped(parts: tuple[tuple[Part, int], ...]) -> list[tuple[Part, int]]:
+def _grouped(parts: Parts) -> list[tuple[LossPart, int]]:
     families: dict[tuple[float, str], dict[float, int]] = {}
-    others: list[tuple[Part, int]] = []
+    others: list[tuple[LossPart, int]] = []
     for part, count in parts:
         if isinstance(part, SampledGaussian):
             family = families.setdefault((part.sample_rate, part.adjacency), {})
@@ -157,12 +159,12 @@ class LossDensity:
         return (self.first + np.arange(len(self.mass))) * self.interval
 
 
-def rare_epsilon(parts: tuple[tuple[Part, int], ...], delta: float) -> float:
+def rare_epsilon(parts: Parts, delta: float) -> float:
     """Return an upper bound on epsilon at a delta too small for the plain composition."""
     return max(_rare_epsilon(densities, delta) for densities in _directions(parts))
 
 
-def rare_delta(parts: tuple[tuple[Part, int], ...], epsilon: float) -> float:
+def rare_delta(parts: Parts, epsilon: float) -> float:
     """Return an upper bound on a delta too small for the plain composition."""
     deltas = []
     for densities in _directions(parts):
@@ -175,7 +177,7 @@ Densities = list[tuple[LossDensity, int]]
 
 
 @lru_cache(maxsize=8)
-def _directions(parts: tuple[tuple[Part, int], ...]) -> tuple[Densities, ...]:
+def _directions(parts: Parts) -> tuple[Densities, ...]:
     """Return the densities of both directions: a record removed, a record added."""
     grouped = _grouped(parts)
     interval = _interval(grouped)
@@ -185,7 +187,7 @@ def _directions(parts: tuple[tuple[Part, int], ...]) -> tuple[Densities, ...]:
     return removed, [(_density(part, interval, True), count) for part, count in grouped]
 
 
-def _density(part: Part, interval: float, added: bool) -> LossDensity:
+def _density(part: LossPart, interval: float, added: bool) -> LossDensity:
     """Return the density of one step; far tails have the relative precision that weighting asks for."""
     if isinstance(part, Gaussian):
         part = SampledGaussian(1.0, 1 / part.mu)
