@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
@@ -199,7 +200,7 @@ class Target:
     scale: Scale | None = None
     names: tuple[str, ...] = ()
 
-    def encode(self, raw: Any) -> np.ndarray:
+    def encode(self, raw: Sequence[Any] | np.ndarray) -> np.ndarray:
         """Return targets as the loss takes them."""
         if self.task == "regression":
             numbers = _floats(raw)
@@ -323,7 +324,7 @@ def _scaled(
     return columns(named), columns
 
 
-def _array_as_table(inputs: Any, columns: Columns) -> np.ndarray:
+def _array_as_table(inputs: npt.ArrayLike, columns: Columns) -> np.ndarray:
     array = np.asarray(inputs)
     if array.ndim != 2 or array.shape[1] != len(columns.features):
         raise DataError(
@@ -341,7 +342,7 @@ def _refuse_column_options(table: TableData, accept: Collection[str]) -> None:
         raise DataError("accept is for tables; these data come without columns.")
 
 
-def _groups(group: Any, n: int) -> np.ndarray | None:
+def _groups(group: Sequence[object] | np.ndarray | None, n: int) -> np.ndarray | None:
     if group is None:
         return None
     sites = np.asarray(group)
@@ -366,7 +367,7 @@ def _label_column(values: np.ndarray) -> np.ndarray:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def _floats(raw: Any) -> np.ndarray:
+def _floats(raw: npt.ArrayLike) -> np.ndarray:
     try:
         return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce._validate import count, positive, probability
 from sottovoce.errors import DataError
@@ -56,7 +56,7 @@ def skew_matrix(users: int, classes: int, skew: float) -> np.ndarray:
     return A
 
 
-def by_label(y: Any, users: int, skew: float, rng: np.random.Generator) -> list[np.ndarray]:
+def by_label(y: ArrayLike, users: int, skew: float, rng: np.random.Generator) -> list[np.ndarray]:
     """Deal records out by class with the skew matrix A(t).
 
     Examples
@@ -71,7 +71,7 @@ def by_label(y: Any, users: int, skew: float, rng: np.random.Generator) -> list[
     return _deal(y, classes, A, rng)
 
 
-def dirichlet(y: Any, users: int, concentration: float, rng: np.random.Generator) -> list[np.ndarray]:
+def dirichlet(y: ArrayLike, users: int, concentration: float, rng: np.random.Generator) -> list[np.ndarray]:
     """Deal each class out with shares drawn from a symmetric Dirichlet distribution.
 
     A small concentration is very uneven. Users the draw leaves empty receive one record from the largest
@@ -97,7 +97,7 @@ def dirichlet(y: Any, users: int, concentration: float, rng: np.random.Generator
     return parts
 
 
-def by_column(groups: Any, names: Sequence[Any] | None = None) -> list[np.ndarray]:
+def by_column(groups: ArrayLike, names: Sequence[object] | None = None) -> list[np.ndarray]:
     """Give each value of a column (a site, a bank) its own records, in sorted order of the values.
 
     Where the values are those of ``names`` (the nodes of a network), they come in that order. Whole numbers

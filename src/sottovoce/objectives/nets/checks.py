@@ -33,7 +33,7 @@ def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype,
     return numbers
 
 
-def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
+def random_targets(outputs: object, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
     """Return random targets: numbers in [0, 1), or labels 0 and 1 (0 where there is one class)."""
     g = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point or dtype.is_complex:
@@ -178,7 +178,7 @@ def output_shape(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype)
         return None
 
 
-def scores(outputs: Any) -> Tensor:
+def scores(outputs: object) -> Tensor:
     """Return the tensor in which the largest number names the class."""
     outputs = logits(outputs)
     if not torch.is_tensor(outputs):

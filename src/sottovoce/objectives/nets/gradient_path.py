@@ -300,7 +300,7 @@ class GradientPaths:
         forms = self.forms
         x = checks.random_inputs(forms.evaluation, (1, *inputs.shape[2:]), inputs.dtype).to(forms.device)
 
-        def make_targets(outputs: Any) -> Tensor:
+        def make_targets(outputs: object) -> Tensor:
             return checks.random_targets(outputs, (1, *targets.shape[2:]), target_type).to(forms.device)
 
         try:

@@ -21,7 +21,7 @@ from sottovoce.errors import DataError
 EXACT = 1 << 24  # whole numbers that float32 holds
 
 
-class Part(NamedTuple):
+class InputPart(NamedTuple):
     """One tensor of a record: its name (or place), its shape, and what its numbers are."""
 
     name: str | int
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 class Layout:
     """Where the parts of a record lie in its row."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[InputPart, ...]
 
     @classmethod
     def of(cls, batch: Mapping[str, Any] | Sequence[Any]) -> Layout:
@@ -51,7 +51,7 @@ class Layout:
                 raise DataError(f"the input {name!r} must have one entry per record, got a single number.")
             whole = "bool" if tensor.dtype == torch.bool else "whole"
             kind = "number" if tensor.is_floating_point() else whole
-            parts.append(Part(name, tuple(tensor.shape[1:]), kind))
+            parts.append(InputPart(name, tuple(tensor.shape[1:]), kind))
         if not parts:
             raise DataError("a record needs at least one input, got none.")
         return cls(tuple(parts))
@@ -104,7 +104,7 @@ class Layout:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Layout:
         """Read the output of `to_dict`."""
-        return cls(tuple(Part(name, tuple(shape), kind) for name, shape, kind in record["parts"]))
+        return cls(tuple(InputPart(name, tuple(shape), kind) for name, shape, kind in record["parts"]))
 
 
 class Unpacking(nn.Module):
@@ -130,7 +130,7 @@ class Unpacking(nn.Module):
         return self.module(**parts) if self.layout.named else self.module(*parts.values())
 
 
-def as_tensor(value: Any, name: str | int) -> Tensor:
+def as_tensor(value: object, name: str | int) -> Tensor:
     """Return an array, a list or a tensor as a tensor, or raise one sentence."""
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))

@@ -14,36 +14,36 @@ from sottovoce.errors import InvalidInput
 PerSampleLoss = Callable[[Any, Tensor], Tensor]
 
 
-def logits(outputs: Any) -> Any:
+def logits(outputs: object) -> Any:
     """Return the scores of a network that returns a dict with them, as many language models do."""
     return outputs["logits"] if isinstance(outputs, dict) and "logits" in outputs else outputs
 
 
-def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
+def cross_entropy(outputs: object, targets: Tensor) -> Tensor:
     """Return the cross-entropy of each sample, (samples,)."""
     return nn.functional.cross_entropy(logits(outputs), targets, reduction="none")
 
 
-def squared_error(outputs: Any, targets: Tensor) -> Tensor:
+def squared_error(outputs: object, targets: Tensor) -> Tensor:
     """Return half the squared error of each sample, (samples,)."""
     scores, targets = _same_axes(outputs, targets)
     return 0.5 * (scores - targets).flatten(1).square().sum(1)
 
 
-def absolute_error(outputs: Any, targets: Tensor) -> Tensor:
+def absolute_error(outputs: object, targets: Tensor) -> Tensor:
     """Return the absolute error of each sample, summed over its numbers, (samples,)."""
     scores, targets = _same_axes(outputs, targets)
     return (scores - targets).flatten(1).abs().sum(1)
 
 
-def binary_cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
+def binary_cross_entropy(outputs: object, targets: Tensor) -> Tensor:
     """Return the mean logistic loss of each sample's yes-or-no labels, (samples,)."""
     scores, targets = _same_axes(outputs, targets)
     each = nn.functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
     return each.flatten(1).mean(1)
 
 
-def _same_axes(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _same_axes(outputs: object, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores and targets of one shape: (samples, 1) minus (samples,) would subtract every pair."""
     scores = logits(outputs)
     return scores, targets if scores.ndim == targets.ndim else targets.reshape(scores.shape)
@@ -87,13 +87,13 @@ class PerRecord(nn.Module):
         self.loss = copy.deepcopy(loss)
         vars(self.loss)["reduction"] = "none"
 
-    def forward(self, outputs: Any, targets: Tensor) -> Tensor:
-        outputs = logits(outputs)
-        if not isinstance(self.loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and outputs.ndim != targets.ndim:
-            targets = targets.reshape(outputs.shape)
+    def forward(self, outputs: object, targets: Tensor) -> Tensor:
+        scores = logits(outputs)
+        if not isinstance(self.loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and scores.ndim != targets.ndim:
+            targets = targets.reshape(scores.shape)
         if isinstance(self.loss, nn.BCEWithLogitsLoss):
-            targets = targets.to(outputs.dtype)
-        each = self.loss(outputs, targets)
+            targets = targets.to(scores.dtype)
+        each = self.loss(scores, targets)
         return each.flatten(1).mean(1) if each.ndim > 1 else each
 
 

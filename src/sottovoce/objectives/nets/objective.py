@@ -163,7 +163,7 @@ class NetObjective:
 
     @torch.no_grad()
     def clipped_sums(
-        self, theta: Any, inputs: Tensor, targets: Tensor, present: Tensor | None = None
+        self, theta: Tensor | np.ndarray, inputs: Tensor, targets: Tensor, present: Tensor | None = None
     ) -> Tensor:
         """Return the clipped sum of every agent's batch, (agents, n_params), in float64 (see `float64_sums`).
 
@@ -270,12 +270,12 @@ class NetObjective:
         return metrics | {"accuracy": float(np.mean(scores)), "accuracy_least": float(np.min(scores))}
 
     @torch.no_grad()
-    def losses(self, theta: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, theta: Tensor | np.ndarray, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample under each agent's parameters, (agents, samples)."""
         inputs, targets = (t[0] for t in self.paths.typed(inputs[None], targets[None]))
         return torch.stack([self.loss(out, targets.to(self.device)) for out in self.outputs(theta, inputs)])
 
-    def outputs(self, theta: Any, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
+    def outputs(self, theta: Tensor | np.ndarray, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
         """Yield the outputs of each agent's network for all inputs, in evaluation mode."""
         theta = torch.as_tensor(theta, dtype=self.dtype, device=self.device)
         inputs = inputs.to(self.paths.input_type(inputs[None]))
@@ -370,7 +370,7 @@ def _joined(parts: list[Any]) -> Any:
     )
 
 
-def _score(task: str | None, outputs: Any, targets: Tensor) -> float | None:
+def _score(task: str | None, outputs: object, targets: Tensor) -> float | None:
     """Return the accuracy in percent or the root mean squared error; None if neither fits."""
     out = logits(outputs)
     if task == "regression":

@@ -82,13 +82,13 @@ class _Recur(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        anchor: Any,
+        anchor: Tensor | None,
         added: Tensor,
         weight: Tensor,
-        bias: Any,
+        bias: Tensor | None,
         kind: str,
         backwards: bool,
-        record: Any,
+        record: Record | None,
     ) -> Any:
         agents, hidden = weight.shape[0], weight.shape[2]
         a = added.reshape(agents, -1, *added.shape[1:])
@@ -100,7 +100,7 @@ class _Recur(torch.autograd.Function):
         return tuple(out.reshape(len(added), -1, hidden) for out in outputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         (weight,) = ctx.saved_tensors
         agents = len(weight)
         by_agent = [

@@ -160,7 +160,7 @@ class LastStates:
     def __init__(self, states: list[Any]) -> None:
         self._states = states
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         if not isinstance(index, int) or isinstance(index, bool):
             raise NotPerSample(_SECOND_AXIS)
         return self._states[index]
@@ -205,7 +205,7 @@ class SplitRecurrent(nn.Module):
         ends = ["", "_reverse"][: self.directions]
         return [f"l{k}{end}" for k in range(self.num_layers) for end in ends]
 
-    def forward(self, x: Any, hx: Any = None) -> tuple[Any, Any]:
+    def forward(self, x: Tensor, hx: object = None) -> tuple[Any, Any]:
         """Return outputs of all positions and the last states."""
         if hx is not None:
             raise NotPerSample("a recurrent layer starts from states that were given to it")
@@ -222,7 +222,7 @@ class SplitRecurrent(nn.Module):
         final = LastStates([states[0] for states in last])
         return x, (final, LastStates([states[1] for states in last])) if self.has_memory else final
 
-    def _run(self, x: Any, name: str, backwards: bool) -> tuple[Any, list[Any]]:
+    def _run(self, x: Tensor, name: str, backwards: bool) -> tuple[Any, list[Any]]:
         added = self.get_submodule(f"ih_{name}")(x)
         outputs = self.get_submodule(f"hh_{name}")(added)
         return outputs[0], [states[:, 0 if backwards else -1] for states in outputs]
