@@ -96,12 +96,12 @@ def signed(sottovoce):
     return sign
 
 
-def test_the_sheet_shows_what_is_signed_and_the_records_are_checked_before(sottovoce, drafted, tmp_path):
+def test_the_summary_shows_what_is_signed_and_the_records_are_checked_before(sottovoce, drafted, tmp_path):
     file = drafted("first")
     np.savez(tmp_path / "wide.npz", X=np.ones((4, 3)), y=np.zeros(4))
     code, said = sottovoce("peer", "agree", file, "--data", tmp_path / "wide.npz")
     assert code == 1
-    assert "features of shape (4, 3)" in said
+    assert "expected 2 features per record" in said
     code, said = sottovoce("peer", "agree", file)
     line = " ".join(said.split())
     for part in ("127.0.0.1:4401", "north - south", "clip_norm = 1.0", "batch_size = 20.0", "parameters = 2"):
