@@ -23,7 +23,7 @@ from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
 from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 ALPHA = 2.0
 
@@ -42,14 +42,14 @@ def amplification(
     return result("walk-amplification", started, config, history=rows, metrics={"sizes": len(rows)})
 
 
-def amplification_table(record: dict[str, Any]) -> Shown:
+def amplification_table(record: dict[str, Any]) -> ResultTable:
     """Return the ratio beside ln^2 n / n."""
     rows = tuple(
         (r["n"], r["local"], r["network"], r["network"] / r["local"], r["printed"]) for r in record["history"]
     )
     columns = ("users n", "local loss", "network loss", "ours: network / local", "paper: ln^2 n / n")
     note = f"Rényi loss of order 2, complete graph, {record['config']['visits']} visits a user."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def amplification_held(record: dict[str, Any]) -> bool:
@@ -140,7 +140,7 @@ def _walk_sigma(n: int, hops: int, loss: float) -> float:
     return high
 
 
-def local_table(record: dict[str, Any]) -> Shown:
+def local_table(record: dict[str, Any]) -> ResultTable:
     """Return accuracies by loss and method."""
     rows = tuple(
         (r["loss"], r["method"], r["noise_multiplier"], r["learning_rate"], float(np.median(r["accuracies"])),
@@ -149,7 +149,7 @@ def local_table(record: dict[str, Any]) -> Shown:
     )  # fmt: skip
     settings = ("Rényi loss (order 2)", "method", "noise multiplier", "learning rate")
     columns = (*settings, "accuracy, tuned (median)", "least", "most")
-    return Shown(
+    return ResultTable(
         columns, rows, f"houses, {record['config']['users']:,} users with one record each, complete graph."
     )
 

@@ -72,7 +72,7 @@ MEANINGS: dict[str, str] = {
     "scale": "of the second feature over the first",
     "seed": "of all random numbers",
     "settings": "printed (the paper's), tuned, or both",
-    "share": "of the records in one lot",
+    "share": "of the records in one batch",
     "short_rounds": "gossip cut short at these many rounds",
     "shown": "test records",
     "side": "of the grid",

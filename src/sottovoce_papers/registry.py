@@ -43,7 +43,7 @@ FROM_ZERO = {"attacker", "egos", "example", "l1", "l2", "noise", "rates", "seed"
 UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
 
 
-class Shown(NamedTuple):
+class ResultTable(NamedTuple):
     """A record as a table: headings, rows of text and numbers, and a sentence about them."""
 
     columns: tuple[str, ...]
@@ -128,7 +128,7 @@ class Experiment:
     paper: str  # which paper, and which table or figure of it
     run: Callable[..., Result]
     plot: Callable[[dict[str, Any]], Any] | None = None
-    table: Callable[[dict[str, Any]], Shown] | None = None
+    table: Callable[[dict[str, Any]], ResultTable] | None = None
     claim: str = ""
     held: Callable[[dict[str, Any]], bool | None] | None = None
     config: type | None = None
@@ -177,9 +177,3 @@ def _option(name: str, annotation: str, default: Any) -> Option:
     """Read a kind off an annotation, which is text here: "tuple[float, ...] | None" takes several numbers."""
     kind = next((kind for kind in ("bool", "int", "float") if kind in annotation), "str")
     return Option(name, default, kind, "tuple[" in annotation)
-
-
-def shown(record: Mapping[str, Any]) -> Shown | None:
-    """Return the table of a record of a registered experiment; None for any other record."""
-    experiment = registry().get(str(record["name"]))
-    return None if experiment is None or experiment.table is None else experiment.table(dict(record))

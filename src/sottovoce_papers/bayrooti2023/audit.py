@@ -26,7 +26,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown, pick
+from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 PRINTED = {"dp-sgd": 0.230, "dp-dsgd": 0.173, "dp-dsgt": 0.129, "dp-dinno": 0.165}
 VIEWS = {"neighbor": (1,), "distant node": (2,), "two colluders": (1, 2)}
@@ -171,7 +171,7 @@ def _best_guess(inside: np.ndarray, outside: np.ndarray) -> float:
     return float(max(right)) / 2
 
 
-def table5_table(record: dict[str, Any]) -> Shown:
+def table5_table(record: dict[str, Any]) -> ResultTable:
     """Return lower bounds beside claims and the paper's."""
     keys = ("algorithm", "look", "epsilon_claimed", "epsilon_paper", "epsilon_lower", "tightness")
     rows = pick([{"epsilon_paper": None, **h} for h in record["history"]], *keys)
@@ -180,7 +180,7 @@ def table5_table(record: dict[str, Any]) -> Shown:
     columns = ("algorithm", "observed", "claimed", "paper: at least", "ours: at least", "ours / claimed")
     config = record["config"]
     note = f"Epsilon at delta {config['delta']:g}, {config['models']:,} models each. {verdict}"
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def table5_held(record: dict[str, Any]) -> bool:
@@ -225,12 +225,12 @@ def _draw_histograms(
     drawing.names(panel, "loss on the record", "models", title, legend=legend)
 
 
-def histograms_table(record: dict[str, Any]) -> Shown:
+def histograms_table(record: dict[str, Any]) -> ResultTable:
     """Return how well the two sides are told apart."""
     columns = ("budget", "mean loss with", "mean loss without", "std", "best threshold is right")
     rows = pick(record["history"], "budget", "with", "without", "std", "guessed")
     note = f"Loss on the record, {record['config']['models']:,} models a budget; .5 is a coin."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def histograms_held(record: dict[str, Any]) -> bool | None:

@@ -126,7 +126,7 @@ _BUFFERS: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
 
 def _buffers(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, slopes and arg-max places of a lot; kept, since fresh pages cost more than the arithmetic."""
+    """Features, slopes and arg-max places of a batch; reused, since fresh pages cost more than arithmetic."""
     if samples not in _BUFFERS:
         if len(_BUFFERS) > 4:
             _BUFFERS.clear()

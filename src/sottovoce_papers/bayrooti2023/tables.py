@@ -27,7 +27,7 @@ from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
 from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 NAMES = {
     "central": "DP-SGD, central",
@@ -385,7 +385,7 @@ def _grouped(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[s
 COLUMNS = ("method", "Fiedler", "t", "epsilon", "paper", "ours as printed", "ours tuned", "trials", "reached")
 
 
-def cell_table(record: dict[str, Any]) -> Shown:
+def cell_table(record: dict[str, Any]) -> ResultTable:
     """Return paper, ours as printed and ours tuned, one line per cell."""
     rows = []
     for ours in _grouped(record["history"]).values():
@@ -408,7 +408,7 @@ def cell_table(record: dict[str, Any]) -> Shown:
         " Trials: as printed / tuned."
     )
     more = " Exact sums are the same on every graph: trials on one stand for all." if shared else ""
-    return Shown(COLUMNS, tuple(rows), note + more)
+    return ResultTable(COLUMNS, tuple(rows), note + more)
 
 
 def _verdict(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -544,13 +544,13 @@ def plot_skew(record: dict[str, Any]) -> Any:
     return figure
 
 
-def hours_table(record: dict[str, Any]) -> Shown:
+def hours_table(record: dict[str, Any]) -> ResultTable:
     """Return hours for 2,000 steps, ours beside the paper's."""
     rows = tuple(
         (NAMES[r["method"]], "yes" if r["private"] else "no", r["paper_hours"], r["hours"])
         for r in record["history"]
     )
-    return Shown(
+    return ResultTable(
         ("method", "private", "paper: hours, 4 GPUs", "ours: hours, this machine"), rows,
         f"MNIST, ten agents, 2,000 steps of batch size 256, from {record['config']['steps']} steps measured.",
     )  # fmt: skip

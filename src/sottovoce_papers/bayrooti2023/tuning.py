@@ -28,7 +28,7 @@ from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, _graph, _images, _p
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, INF
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
 from sottovoce_papers.common import SIMULATED, result, trial_costs
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 HELD_OUT = 10_000
 STEPS = 2000  # The paper's
@@ -230,7 +230,7 @@ def chosen(record: Mapping[str, Any]) -> dict[str, Settings]:
     }
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return every setting tried, and which was chosen."""
     best = chosen(record)
     rows = tuple(
@@ -244,7 +244,7 @@ def table(record: dict[str, Any]) -> Shown:
         for row in record["history"]
     )  # fmt: skip
     columns = ("cell", "clip_norm", "first rate", "last rate", "steps", "seed", "held-out accuracy", "")
-    return Shown(columns, rows, "Accuracy in percent on 10,000 training records kept apart.")
+    return ResultTable(columns, rows, "Accuracy in percent on 10,000 training records kept apart.")
 
 
 def _label(row: Mapping[str, Any], title: str) -> str:

@@ -28,7 +28,7 @@ from sottovoce.protocols import Gossip
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 TALK = "Bellet 2024 (talk), El Mrini, Cyffers, Bellet 2024"
 
@@ -131,11 +131,13 @@ def _connected(n: int, p: float, rng: np.random.Generator) -> Network:
     return graphs.from_networkx(nx.Graph(edges))
 
 
-def geometric_table(record: dict[str, Any]) -> Shown:
+def geometric_table(record: dict[str, Any]) -> ResultTable:
     """Return how many nodes are known after how many rounds."""
     others = record["config"]["n"] - 1
     rows = tuple((int(r), count, count / others) for r, count in record["metrics"]["count"].items())
-    return Shown(("rounds", "nodes reconstructed", "share of the others"), rows, "One attacker, no noise.")
+    return ResultTable(
+        ("rounds", "nodes reconstructed", "share of the others"), rows, "One attacker, no noise."
+    )
 
 
 def geometric_held(record: dict[str, Any]) -> bool:
@@ -159,14 +161,14 @@ def plot_geometric(record: dict[str, Any]) -> Any:
     return figure
 
 
-def shares_table(record: dict[str, Any]) -> Shown:
+def shares_table(record: dict[str, Any]) -> ResultTable:
     """Return the share reconstructed by size, density, rounds and number of attackers."""
     rows = tuple(
         (h["n"], h["p"], h["rounds"], h["attackers"], h["share"], h["std"]) for h in record["history"]
     )
     columns = ("nodes", "edge probability", "rounds", "attackers", "share reconstructed", "std over graphs")
     note = f"{record['config']['graphs']} random graphs each; the talk prints curves and no numbers."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def shares_held(record: dict[str, Any]) -> bool:
@@ -202,14 +204,14 @@ def plot_shares(record: dict[str, Any]) -> Any:
     return figure
 
 
-def ego_table(record: dict[str, Any]) -> Shown:
+def ego_table(record: dict[str, Any]) -> ResultTable:
     """Return how many others a node reconstructs: least, mean, most."""
     metrics, others = record["metrics"], record["config"]["n"] - 1
     rows = tuple(
         (what, value, value / others)
         for what, value in (("least", metrics["least"]), ("mean", metrics["mean"]), ("most", metrics["most"]))
     )
-    return Shown(
+    return ResultTable(
         ("over the attackers", "nodes reconstructed", "share of the others"), rows,
         f"{record['config']['graph']}, {record['config']['rounds']} rounds, {others + 1} attackers in turn.",
     )  # fmt: skip
@@ -387,7 +389,7 @@ def _thumbnails(truth: np.ndarray, reconstructed: np.ndarray) -> dict[str, Any]:
     return rows
 
 
-def line_table(record: dict[str, Any]) -> Shown:
+def line_table(record: dict[str, Any]) -> ResultTable:
     """Return the score of every node by distance, beside that of a grey picture."""
     repeats = record["config"]["repeats"]
     rows = tuple(
@@ -399,7 +401,7 @@ def line_table(record: dict[str, Any]) -> Shown:
     )  # fmt: skip
     back = sum(row["better_than_grey"] for row in record["history"]) / repeats
     reach = sum(row["success"] for row in record["history"]) / repeats
-    return Shown(
+    return ResultTable(
         ("distance", "PSNR (dB)", "std", "PSNR of grey (dB)", f"better, of {repeats}", "comes back"),
         rows,
         f"Mean and std over {repeats} draws of pictures. Of {len(rows)} pictures {back:.3g} on average come "
@@ -435,7 +437,7 @@ def plot_line(record: dict[str, Any]) -> Any:
     return figure
 
 
-def florentine_table(record: dict[str, Any]) -> Shown:
+def florentine_table(record: dict[str, Any]) -> ResultTable:
     """Return the success rate of every family."""
     metrics = record["metrics"]
     stds = metrics.get("success_std") or [None] * len(metrics["families"])
@@ -443,7 +445,7 @@ def florentine_table(record: dict[str, Any]) -> Shown:
     rows = tuple(sorted(families, key=lambda row: -row[1]))
     columns = ("attacker", "success rate", "std over draws", "median PSNR (dB)")
     note = f"Share of the others with a PSNR of at least 10, {record['config']['repeats']} draws of pictures."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def florentine_held(record: dict[str, Any]) -> bool:

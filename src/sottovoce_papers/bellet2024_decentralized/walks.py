@@ -13,7 +13,7 @@ from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
 from sottovoce_papers.muffliato2022.losses import by_distance
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 def averaging(
@@ -66,7 +66,7 @@ def _add_by_distance(losses: dict[int, list[float]], network: Any, observer: int
             losses.setdefault(int(far), []).append(float(loss[u]))
 
 
-def averaging_table(record: dict[str, Any]) -> Shown:
+def averaging_table(record: dict[str, Any]) -> ResultTable:
     """Return one line per graph and method."""
     rows = []
     for graph, f in record["metrics"].items():
@@ -75,7 +75,7 @@ def averaging_table(record: dict[str, Any]) -> Shown:
             rows.append((graph, method, count, f[method]["mean"], loss[0], loss[-1]))
     columns = ("graph", "method", "hops or rounds", "mean loss", "neighbors", "furthest")
     note = "Losses at the same noise in the result, in units of gossip's local loss (1)."
-    return Shown(columns, tuple(rows), note)
+    return ResultTable(columns, tuple(rows), note)
 
 
 def averaging_held(record: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def run(quick: bool = False, **options: Any) -> Result:
     )
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return the gaps by form and budget; the paper prints curves, and their order."""
     rows = []
     for form, cells in record["metrics"]["forms"].items():
@@ -108,7 +108,7 @@ def table(record: dict[str, Any]) -> Shown:
     runs = record["config"].get("runs")
     columns = ("form", "epsilon", "gap, tuned (median)", "least", "most", "noise std", "label")
     note = f"Objective gap relative to the zero vector (1), {runs} runs at the best gamma of one other run."
-    return Shown(columns, tuple(rows), note)
+    return ResultTable(columns, tuple(rows), note)
 
 
 def held(record: dict[str, Any]) -> bool:

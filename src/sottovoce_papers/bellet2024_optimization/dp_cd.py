@@ -23,7 +23,7 @@ from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def compare(
     return methods
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return the gaps of both methods, raw and standardized; the talk prints curves."""
     rows = tuple(
         (form, method, cell["median"], min(cell["gaps"]), max(cell["gaps"]), cell["epsilon"])
@@ -124,7 +124,7 @@ def table(record: dict[str, Any]) -> Shown:
     )
     columns = ("features", "method", "gap, tuned (median)", "least", "most", "epsilon spent")
     note = "Objective over the optimum, minus 1. The talk prints curves and no numbers: DP-CD below DP-SGD."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

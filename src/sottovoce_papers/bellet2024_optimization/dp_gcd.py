@@ -27,7 +27,7 @@ from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import curve_of, draw_curve, result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _balanced(guess: np.ndarray, truth: np.ndarray | None) -> float:
     return float(np.mean([np.mean(guess[truth == label] == label) for label in (-1, 1)]))
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return training objectives by penalty and method, beside the optimum and the zero vector."""
     metrics = record["metrics"]
     forms = {"l1": metrics} if "values" in metrics else metrics
@@ -180,7 +180,7 @@ def table(record: dict[str, Any]) -> Shown:
         "penalty", "method", "objective, tuned (median)", "least", "most", "zero vector", "not private",
         "epsilon spent",
     )  # fmt: skip
-    return Shown(columns, tuple(rows), "Training objective; the talk prints curves and no numbers.")
+    return ResultTable(columns, tuple(rows), "Training objective; the talk prints curves and no numbers.")
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown, pick
+from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ def run(quick: bool = False, **options: Any) -> Result:
     )
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return bound and measured error by noise."""
     rows = pick(record["history"], "noise_std", "bound", "error", "std", "relaxation")
     config = record["config"]
     columns = ("noise std", "paper: bound (2)", "ours: E |u - u*|^2", "std", "relaxation")
     note = f"dimension {config['dim']}, tau = {config['tau']:g}, {config['steps']} steps."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

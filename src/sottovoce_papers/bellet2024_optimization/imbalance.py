@@ -21,7 +21,7 @@ from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.bellet2024_optimization import dp_cd
 from sottovoce_papers.common import curve_of, result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 def imbalanced(
@@ -65,7 +65,7 @@ def imbalanced(
     return result("imbalanced", started, config, metrics=metrics, seed=seed)
 
 
-def imbalanced_table(record: dict[str, Any]) -> Shown:
+def imbalanced_table(record: dict[str, Any]) -> ResultTable:
     """Return where both methods end."""
     best = record["metrics"]["optimum"]
     ends = {name: record["metrics"][name]["path"][-1] for name in ("dp-sgd", "dp-cd")}
@@ -74,7 +74,7 @@ def imbalanced_table(record: dict[str, Any]) -> Shown:
     )
     columns = ("method", "w1 (small feature)", "w1 best", "w2 (large feature)", "w2 best", "objective gap")
     note = f"Second feature {record['config']['scale']:g} times as large as the first."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def imbalanced_held(record: dict[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 def excess_risk_order(
@@ -200,7 +200,7 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return slopes
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return printed order and measured risk by number of records or nodes."""
     rows = tuple(
         (r["problem"], r["n"], r["order"], r["excess"], r["std"], r["excess"] / r["order"])
@@ -211,7 +211,7 @@ def table(record: dict[str, Any]) -> Shown:
     )
     columns = ("problem", "n", "paper: order", "ours: excess risk", "± (mean)", "ours / order")
     note = f"Power of n in the excess risk, measured (and printed): {fitted}."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.common import SIMULATED, accuracy_of, result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 DELTA = 1e-5
 INF = float("inf")
@@ -197,7 +197,7 @@ def consensus_mnist(
     return result("consensus-mnist", started, config, history=rows, metrics=metrics, noise=SIMULATED)
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return ours beside Bayrooti et al.'s central and best decentralized accuracy."""
     rows = tuple(
         (
@@ -212,7 +212,7 @@ def table(record: dict[str, Any]) -> Shown:
         "epsilon, worst pair",
     )  # fmt: skip
     note = "Test accuracy in percent; the model is not that of the paper. Epsilon none: not private."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool | None:

@@ -48,7 +48,7 @@ from sottovoce.runners.base import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown, pick
+from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 
 @dataclass(frozen=True)
@@ -340,13 +340,13 @@ class Tape:
         return 0.0
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return claim and lower bound per plan."""
     keys = ("name", "against", "label", "measure", "claimed", "lower_bound", "tightness")
     rows = pick([{"name": name, **row} for name, row in record["metrics"].items()], *keys)
     columns = ("plan", "against", "label", "measure", "claimed at most", "shown at least", "ratio")
     note = f"{record['config'].get('runs', 0):,} runs on each side; a ratio above 1 would prove a mistake."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

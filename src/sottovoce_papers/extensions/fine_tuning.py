@@ -30,7 +30,7 @@ from sottovoce.graphs import complete
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 PUBLIC, PRIVATE = ("networkx", "matplotlib", "sympy"), ("numpy", "scipy", "torch")
 KINDS = ("documentation", "comment", "python", "header")  # the first three in public
@@ -298,7 +298,7 @@ def fine_tuning(
     return result(f"fine-tuning-{task}", started, config, metrics=metrics, seed=seed)
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return one row per epsilon."""
     metrics, task = record["metrics"], record["config"]["task"]
     rows = tuple(
@@ -310,7 +310,9 @@ def table(record: dict[str, Any]) -> Shown:
         f"{record['config']['agents']} agents, {metrics['private records']:,} private records, "
         f"{metrics['trained parameters']:,} of the parameters trained; noise simulated."
     )
-    return Shown(("task", "epsilon", "own noise", "masked", "one trusted holder", "no noise"), rows, note)
+    return ResultTable(
+        ("task", "epsilon", "own noise", "masked", "one trusted holder", "no noise"), rows, note
+    )
 
 
 def plot(record: dict[str, Any]) -> Any:

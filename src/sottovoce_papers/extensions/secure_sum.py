@@ -43,7 +43,7 @@ from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
 from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
 from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.feature_rows import rows_of
-from sottovoce_papers.registry import Experiment, Shown, pick
+from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 DELTA = 1e-5
 AGAINST = ("outsiders", "one", "three", "local", "central")
@@ -528,11 +528,13 @@ def secure_sum_mean(
     return _result("secure-sum-mean", rows, started, quick)
 
 
-def mean_table(record: dict[str, Any]) -> Shown:
+def mean_table(record: dict[str, Any]) -> ResultTable:
     """Return the standard deviation of the mean, measured and by the formula."""
     rows = pick(record["history"], "members", "against", "formula", "measured", "ratio")
     columns = ("members", "against", "formula", "measured", "measured / formula")
-    return Shown(columns, rows, "Standard deviation of the mean of numbers in a unit interval, epsilon 1.")
+    return ResultTable(
+        columns, rows, "Standard deviation of the mean of numbers in a unit interval, epsilon 1."
+    )
 
 
 def _curves(
@@ -569,7 +571,7 @@ def _result(name: str, rows: list[dict[str, Any]], started: float, quick: bool, 
     return result(name, started, config, history=rows, noise=SIMULATED, **costs)
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return the accuracies with the central figures beside them."""
     rows = tuple(
         (row["data"], row["epsilon"], WORDS[row["against"]], row["accuracy"], row["std"], row["trials"],
@@ -579,27 +581,27 @@ def table(record: dict[str, Any]) -> Shown:
     columns = ("data", "epsilon", "who must not learn more", "accuracy", "± std", "trials",
                "epsilon of own noise alone", "central, elsewhere")  # fmt: skip
     note = "Test accuracy in percent at delta 1e-5; settings were chosen on training records."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
-def agents_table(record: dict[str, Any]) -> Shown:
+def agents_table(record: dict[str, Any]) -> ResultTable:
     """Return the accuracies by number of agents."""
     rows = [{**row, "against": WORDS[row["against"]]} for row in record["history"]]
     columns = ("agents", "who must not learn more", "accuracy", "± std", "trials")
     picked = pick(rows, "agents", "against", "accuracy", "std", "trials")
-    return Shown(columns, picked, "Test accuracy in percent.")
+    return ResultTable(columns, picked, "Test accuracy in percent.")
 
 
-def tuning_table(record: dict[str, Any]) -> Shown:
+def tuning_table(record: dict[str, Any]) -> ResultTable:
     """Return the settings tried."""
     rows = [{**row, "noise": "own" if row["own"] else "any one member"} for row in record["history"]]
     keys = ("data", "epsilon", "noise", "features", "steps", "learning_rate", "held_out_accuracy")
     columns = ("data", "epsilon", "noise", "features", "steps", "learning rate", "accuracy, held out")
     note = "Held-out training records, noise of the summed law, seeds outside the trials."
-    return Shown(columns, pick(rows, *keys), note)
+    return ResultTable(columns, pick(rows, *keys), note)
 
 
-def network_table(record: dict[str, Any]) -> Shown:
+def network_table(record: dict[str, Any]) -> ResultTable:
     """Return the accuracies beside those that Bayrooti et al. printed for their methods."""
     rows = tuple(
         (NETWORK_WORDS[row["method"]], row["epsilon"], row["accuracy"], row["std"], row["trials"],
@@ -607,7 +609,7 @@ def network_table(record: dict[str, Any]) -> Shown:
         for row in record["history"]
     )  # fmt: skip
     columns = ("average", "epsilon", "accuracy", "± std", "trials", "Bayrooti et al., same network and graph")
-    return Shown(columns, rows, "Test accuracy in percent at delta 1e-5, batches of 256, ten agents.")
+    return ResultTable(columns, rows, "Test accuracy in percent at delta 1e-5, batches of 256, ten agents.")
 
 
 def plot(record: dict[str, Any]) -> Any:

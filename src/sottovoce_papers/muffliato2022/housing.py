@@ -37,7 +37,7 @@ from sottovoce.runners.base import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 from sottovoce_papers import drawing
 from sottovoce_papers.common import curve_of, draw_curve, result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _spread(one: Mapping[str, Any]) -> tuple[float, float, float]:
     return one["median"], min(one["accuracies"]), max(one["accuracies"])
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return accuracies by method and number of users."""
     rows = tuple(
         (users, name, one["noise_multiplier"], *_spread(one), one["messages_per_node"])
@@ -265,7 +265,7 @@ def table(record: dict[str, Any]) -> Shown:
         "users", "method", "noise multiplier", "accuracy, tuned (median)", "least", "most", "messages a node",
     )  # fmt: skip
     mean = record["config"]["mean_mu"]
-    return Shown(
+    return ResultTable(
         columns, rows,
         f"One mean privacy loss for all (mean mu {mean:g}); the paper prints curves at the same noise "
         "instead (muffliato-iterations).",
@@ -296,7 +296,7 @@ def plot(record: dict[str, Any]) -> Any:
     return figure
 
 
-def walk_table(record: dict[str, Any]) -> Shown:
+def walk_table(record: dict[str, Any]) -> ResultTable:
     """Return the walk beside gossip."""
     rows = tuple(
         (name, one["noise_multiplier"], one["learning_rate"], *_spread(one), one["messages"])
@@ -307,7 +307,7 @@ def walk_table(record: dict[str, Any]) -> Shown:
         "messages",
     )  # fmt: skip
     config = record["config"]
-    return Shown(
+    return ResultTable(
         columns, rows,
         f"houses, {config['users']:,} users on one Erdős-Rényi graph; one mean privacy loss for all (mean mu "
         f"{config['mean_mu']:g}). The walk's cost is the path accountant's, an upper bound: on a sparse "

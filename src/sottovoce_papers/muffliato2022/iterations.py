@@ -22,7 +22,7 @@ from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import curve_of, draw_curve, result
 from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared, schedules
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def run(quick: bool = False, **options: Any) -> Result:
     return result("muffliato-iterations", started, config, metrics=by_users, seed=config.seed)
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return the accuracy at the end, one line per method."""
     rows = tuple(
         (n, name, c["noise_multiplier"], c["median"][-1], c["least"][-1], c["most"][-1])
@@ -91,7 +91,7 @@ def table(record: dict[str, Any]) -> Shown:
     )
     columns = ("users", "method", "noise multiplier", "accuracy at the end (median)", "least", "most")
     note = "Same noise is the paper's comparison; equal loss gives both the same mean loss per step."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
 from sottovoce_papers.muffliato2022.topologies import ego_network
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 PAPER = "Cyffers et al. 2022"
 
@@ -50,7 +50,7 @@ def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 398
     return result("ego-loss", started, {"egos": egos, "seed": seed}, metrics=by_graph, seed=seed)
 
 
-def ego_table(record: dict[str, Any]) -> Shown:
+def ego_table(record: dict[str, Any]) -> ResultTable:
     """Return one line per graph."""
     rows = tuple(
         (name, f["n"], f["rounds"], f["user"], f["mean_of_neighbors"], f["mean"], f["mean_beyond_two_hops"],
@@ -62,7 +62,7 @@ def ego_table(record: dict[str, Any]) -> Shown:
         "paper: beyond two hops, formula (6)",
     )  # fmt: skip
     note = "Loss towards others as a share of the local loss. The paper draws formula (6), not a bound."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def ego_held(record: dict[str, Any]) -> bool:
@@ -152,7 +152,7 @@ def _bins(distance: Any, loss: Any, count: int = 10) -> list[tuple[float, float,
     return rows
 
 
-def distance_table(record: dict[str, Any]) -> Shown:
+def distance_table(record: dict[str, Any]) -> ResultTable:
     """Return exact loss and formula (6) over ranges of Euclidean distance."""
     metrics = record["metrics"]
     exact, printed = (_bins(metrics["distance"], metrics[key]) for key in ("loss", "published"))
@@ -164,7 +164,7 @@ def distance_table(record: dict[str, Any]) -> Shown:
     note = (
         f"Share of the local loss. Rank correlation of formula (6) with distance and with hops: {written}. "
     )
-    return Shown(columns, rows, note + verdict)
+    return ResultTable(columns, rows, note + verdict)
 
 
 def _falls(metrics: dict[str, Any]) -> bool:
@@ -244,7 +244,7 @@ def dropout(
     return result("muffliato-dropout", started, config, history=rows, metrics={"rates": len(rows)}, seed=seed)
 
 
-def dropout_table(record: dict[str, Any]) -> Shown:
+def dropout_table(record: dict[str, Any]) -> ResultTable:
     """Return one line per dropout rate."""
     n = 2 ** record["config"]["dimension"]
     rows = tuple(
@@ -258,7 +258,7 @@ def dropout_table(record: dict[str, Any]) -> Shown:
         "noise left, times n (1: exact)",
     )
     note = f"hypercube of {n} nodes, {record['config']['rounds']} rounds of plain gossip."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def plot_dropout(record: dict[str, Any]) -> Any:
@@ -305,14 +305,14 @@ def histogram(
     return result("muffliato-histogram", started, config, metrics=by_users, seed=seed)
 
 
-def histogram_table(record: dict[str, Any]) -> Shown:
+def histogram_table(record: dict[str, Any]) -> ResultTable:
     """Return one line per number of users."""
     rows = tuple(
         (n, f["rounds"], f["mean"], f["std"], f["least"], f["most"]) for n, f in record["metrics"].items()
     )
     columns = ("users", "rounds a step", "mean loss", "std", "least", "most")
     note = f"Share of the local loss (1), over {record['config']['steps']} steps with a fresh graph each."
-    return Shown(columns, rows, note)
+    return ResultTable(columns, rows, note)
 
 
 def histogram_held(record: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from sottovoce.errors import DataError
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 EGOS = (0, 107, 348, 414, 686, 698, 1684, 3437, 3980)
 
@@ -109,7 +109,7 @@ def ego_network(ego: int) -> Any:
     return sv.graphs.from_networkx(nx.convert_node_labels_to_integers(largest))
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return one line per graph: what one node learns of another, at distance 1, halfway and at the end."""
     rows = []
     for name, cell in record["metrics"].items():
@@ -123,7 +123,7 @@ def table(record: dict[str, Any]) -> Shown:
         "pairs understated by (6)",
     )  # fmt: skip
     config = record["config"]
-    return Shown(
+    return ResultTable(
         columns, tuple(rows),
         f"Exact loss over the local loss (1); observers per graph: {config['observers']}, Erdős-Rényi "
         f"graphs: {config.get('draws', 1)}.",

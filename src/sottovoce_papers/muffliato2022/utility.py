@@ -22,7 +22,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.registry import Experiment, ResultTable
 
 ALGORITHMS = ("synchronous", "randomized", "accelerated randomized")
 SLOPES = {
@@ -121,7 +121,7 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return slopes
 
 
-def table(record: dict[str, Any]) -> Shown:
+def table(record: dict[str, Any]) -> ResultTable:
     """Return predicted order and measured error, one line per graph, algorithm and size."""
     slopes = record["metrics"]["slopes"]
     rows = tuple(
@@ -134,7 +134,7 @@ def table(record: dict[str, Any]) -> Shown:
         "ours / order", "half error", "bound, theorem 2 or 3",
     )  # fmt: skip
     fitted = "; ".join(f"{name} {s['measured']:.2f} ({s['printed']:g})" for name, s in slopes.items())
-    return Shown(
+    return ResultTable(
         columns, rows, f"Power of n in the error, measured (and printed, up to logarithms): {fitted}."
     )
 
