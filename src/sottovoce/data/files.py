@@ -71,7 +71,7 @@ def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.nd
 
 def read_columns(path: StrPath) -> dict[str, list[str]]:
     """Read a comma- or tab-separated table with a header line as columns of words."""
-    with _lines(path) as lines:
+    with text_lines(path) as lines:
         first = next(lines, "")
         if not first.strip():
             raise DataError(f"{path} is empty; expected a header line.")
@@ -147,7 +147,7 @@ def _read_arff(file: Path) -> dict[str, list[str]]:
     names: list[str] = []
     rows: list[list[str]] = []
     in_data = False
-    with _lines(file) as lines:
+    with text_lines(file) as lines:
         for number, line in enumerate(lines, start=1):
             text = line.strip()
             if not text or text.startswith("%"):
@@ -177,7 +177,7 @@ def read_libsvm(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
     indices: list[int] = []
     values: list[float] = []
     indptr = [0]
-    with _lines(path) as lines:
+    with text_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
             words = line.split("#")[0].split()
             if not words:
@@ -217,7 +217,7 @@ def parse_numbers(values: ArrayLike, name: str, hint: str) -> np.ndarray:
 
 
 @contextmanager
-def _lines(path: StrPath) -> Iterator[Iterator[str]]:
+def text_lines(path: StrPath) -> Iterator[Iterator[str]]:
     """Yield the text lines of a plain or gzipped file; spreadsheets put a byte order mark in front."""
     file = Path(path)
     if not file.is_file():

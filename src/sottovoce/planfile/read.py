@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-import zipfile
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import CachedSchedule
+from sottovoce.data.files import read_array, read_arrays, text_lines
 from sottovoce.data.ingest import check_accepted
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError
 from sottovoce.graphs import Network
@@ -229,10 +230,11 @@ def _options_elsewhere(
     elif settings.protocol.model_dump(exclude_defaults=True):
         raise ConfigError("[protocol] is for plans over a network; leave it out.")
     if records is not None:
-        elsewhere |= {"objective": records.objective, "sizes": records.sizes}
-        elsewhere |= {"records": records.total, "users": len(records.sizes)}
-        if isinstance(options.get("smoothness"), (int, float)) and records.dim:  # one for all features
-            elsewhere["smoothness"] = (float(options["smoothness"]),) * records.dim
+        objective, smoothness = records.adapter.objective, options.get("smoothness")
+        elsewhere |= {"objective": objective, "sizes": records.sizes}
+        elsewhere |= {"records": sum(records.sizes), "users": len(records.sizes)}
+        if isinstance(smoothness, (int, float)) and settings.model is None:  # one for all features
+            elsewhere["smoothness"] = (float(smoothness),) * objective.dim
     return {key: value for key, value in elsewhere.items() if key in known}
 
 
@@ -303,51 +305,35 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
 def read_numbers(path: str | Path) -> np.ndarray:
     """Return the one table of numbers in a CSV (no header, or one of words) or NPZ file."""
     source = Path(path)
-    try:
-        if source.suffix.lower() in (".npz", ".npy"):
-            archive = np.load(source, allow_pickle=False)
-            arrays = {"": archive} if isinstance(archive, np.ndarray) else dict(archive)
-            if len(arrays) != 1:
-                raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
-            return np.asarray(next(iter(arrays.values())), dtype=float)
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"There is no file {source}.") from None
-    except OSError as error:
-        raise DataError(f"Cannot read {source}: {error.strerror or error}.") from None
-    except DataError:
-        raise
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.") from None
-    return _csv(source, lines)
+    if source.suffix.lower() not in (".npz", ".npy"):
+        return _read_csv(source)
+    arrays = {"X": read_array(source)} if source.suffix.lower() == ".npy" else read_arrays(source)
+    if len(arrays) != 1:
+        raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
+    (array,) = arrays.values()
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.")
+    return array.astype(float)
 
 
-def _csv(source: Path, lines: list[str]) -> np.ndarray:
+def _read_csv(source: Path) -> np.ndarray:
     rows: list[list[float]] = []
-    for line_number, line in enumerate(lines, start=1):
-        words = [word.strip() for word in line.replace(";", ",").replace("\t", ",").split(",")]
-        if words == [""] or words[0].startswith("#"):
-            continue
-        try:
-            row = [float(word) for word in words]
-        except ValueError:
-            if rows or line_number > 1:
-                bad = next(word for word in words if not _is_number(word))
-                raise DataError(f"Line {line_number} of {source} holds {bad!r}, expected numbers.") from None
-            continue  # a header
-        if rows and len(row) != len(rows[0]):
-            raise DataError(
-                f"Line {line_number} of {source} holds {len(row)} numbers, expected {len(rows[0])}."
-            )
-        rows.append(row)
+    with text_lines(source) as lines:
+        for line_number, line in enumerate(lines, start=1):
+            words = [word.strip() for word in re.split("[,;\t]", line)]
+            if words == [""] or words[0].startswith("#"):
+                continue
+            try:
+                row = [float(word) for word in words]
+            except ValueError:
+                if line_number == 1:
+                    continue  # a header
+                where = f"Line {line_number} of {source}"
+                raise DataError(f"{where} is {line.strip()[:60]!r}, expected numbers.") from None
+            if rows and len(row) != len(rows[0]):
+                where = f"Line {line_number} of {source}"
+                raise DataError(f"{where} holds {len(row)} numbers, expected {len(rows[0])}.")
+            rows.append(row)
     if not rows:
         raise DataError(f"{source} holds no numbers.")
     return np.array(rows)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
-from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.base import Features, Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
 from sottovoce.data.ingest import UserData, ingest
-from sottovoce.data.tables import Columns, Scale, TableData
+from sottovoce.data.tables import Bounds, Columns, Scale, TableData
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
     LinearAdapter,
@@ -32,91 +32,76 @@ from sottovoce.models.adapters import (
     several_classes,
 )
 from sottovoce.models.saved import seen_images
+from sottovoce.objectives import GLM
 from sottovoce.planfile.schema import DataSection, ModelSection, prefix_errors
 
+if TYPE_CHECKING:
+    from torch import nn
+
 IMAGE_KEYS = ("folder", "side", "mean", "std")
-TABLE_KEYS = (
-    "file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardize",
-    "unit_rows", "intercept", "test_share", "test_file", "sizes", "width",
-)  # fmt: skip
 COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
-Score = Callable[[np.ndarray], dict[str, float]]
+TABLE_KEYS = (
+    *("file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardize"),
+    *("unit_rows", "intercept", "test_share", "test_file", "sizes", "width"),
+)
+Names = Sequence[object] | None  # of the nodes
+Table = dict[str, np.ndarray]
 
 
 class PlanRecords(NamedTuple):
     """What a plan runs on, what it must know of it beforehand, and how a row becomes a model.
 
-    ``score`` takes the final coefficients; networks are scored by their own plan, on public records.
     ``adapter`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
+    ``test`` are held-out records of a linear model; networks are scored by their own plan.
     Records of which only the sizes are stated have no ``data``: the plan is accounted before they are there.
     """
 
     data: Any
     sizes: tuple[int, ...]
-    dim: int | None
     uncharged: tuple[str, ...]
-    score: Score
     adapter: ModelAdapter
-    columns: Columns | ImageReading | None = None
-    label: str | None = None
-    builder: Mapping[str, Any] | None = None
+    columns: Columns | ImageReading | None
+    label: str | None
+    builder: Mapping[str, object] | None = None
+    test: tuple[Features, np.ndarray] | None = None
 
-    @property
-    def objective(self) -> Any:
-        """What is minimized."""
-        return self.adapter.objective
-
-    @property
-    def total(self) -> int:
-        """Number of records of all agents together."""
-        return sum(self.sizes)
-
-
-# ---- linear models ------------------------------------------------------------------------------------
+    def score(self, coef: np.ndarray) -> dict[str, float]:
+        """Return how well final coefficients predict the held-out records."""
+        if self.test is None:
+            return {}
+        X, y = self.test
+        task, objective = self.adapter.target.task, self.adapter.objective
+        predicted = np.sign(np.asarray(X @ coef)) if task == "labels" else objective.predict(coef, X)
+        if task == "regression":
+            return {"test_mean_squared_error": float(np.mean((predicted - y) ** 2))}
+        return {"test_accuracy": float(np.mean(predicted == y))}
 
 
 def linear_records(
-    section: DataSection, folder: Path, agents: int | None, model: Any, names: Sequence[Any] | None = None
+    section: DataSection, folder: Path, agents: int | None, model: GLM, names: Names = None
 ) -> PlanRecords:
     """Return the records of a linear model: one holder's, one part per agent, or per user (None)."""
-    for key in IMAGE_KEYS:
-        if getattr(section, key) is not None:
-            raise ConfigError(f"[data] {key} is for images, which need a network: a [model] section.")
-    table = _table(section, folder, agents, names)
-    model_options, uncharged = _model_options(section, table)
-    target = linear_target(model, table.labels, model_options)
-    y = linear_labels(target, table.labels)
-    dim = int(table.X.shape[1])
-    adapter = LinearAdapter(replace(several_classes(model, target), dim=dim), None, target)
-    adapter.names, adapter.intercept = table.names, section.intercept
-    test = None if table.test is None else (table.test[0], linear_labels(target, table.test[1]))
-    score = _linear_score(adapter, test)
+    _refuse(section, IMAGE_KEYS, "is for images, which need a network: a [model] section.")
+    private, features = _table(section, folder, agents, names)
+    X, columns = private.inputs, private.columns
+    options, uncharged = _model_options(section, private)
+    target = linear_target(model, private.targets, options)
+    y = linear_labels(target, private.targets)
+    data: Dataset | Shards
     if agents == 1:
-        data: Any = Dataset(section.name or "file", table.X, y)
-        sizes: tuple[int, ...] = (len(y),)
+        data, sizes = Dataset(section.name or "file", X, y), [len(y)]
+    elif is_sparse(X):
+        raise DataError("the data are sparse; dealing them out among users needs a dense array.")
     else:
-        if is_sparse(table.X):
-            raise DataError("the data are sparse; dealing them out among users needs a dense array.")
-        data = Shards.from_parts(table.X, y, _parts(section, table, y, agents, names))
-        sizes = tuple(data.sizes.tolist())
-    adapter.data = data
-    records = PlanRecords(data, sizes, dim, uncharged, score, adapter, table.columns, section.label)
+        data = Shards.from_parts(X, y, _parts(section, private.groups, y, agents, names))
+        sizes = data.sizes.tolist()
+    objective = replace(several_classes(model, target), dim=int(X.shape[1]))
+    adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
+    test = None if private.test is None else (private.test[0], linear_labels(target, private.test[1]))
+    if columns is not None:
+        columns = replace(columns, ones=False)  # the linear model adds its intercept itself
+    records = PlanRecords(data, tuple(sizes), uncharged, adapter, columns, section.label, test=test)
     return _with_stated_sizes(section, folder, records, names)
-
-
-def _linear_score(adapter: ModelAdapter, test: tuple[Any, np.ndarray] | None) -> Score:
-    def score(coef: np.ndarray) -> dict[str, float]:
-
-        if test is None:
-            return {}
-        X, y = test
-        if adapter.target.task == "regression":
-            return {"test_mean_squared_error": float(np.mean((np.asarray(X @ coef) - y) ** 2))}
-        if adapter.target.task == "labels":
-            return {"test_accuracy": float(np.mean(np.sign(np.asarray(X @ coef)) == y))}
-        return {"test_accuracy": float(np.mean(adapter.objective.predict(coef, X) == y))}
-
-    return score
 
 
 # ---- networks -----------------------------------------------------------------------------------------
@@ -128,53 +113,43 @@ def network_records(
     agents: int | None,
     model: ModelSection,
     clip_norm: float,
-    names: Sequence[Any] | None = None,
+    names: Names = None,
 ) -> PlanRecords:
     """Return the records of a network: official images, or a table or arrays of one's own."""
-    public: UserData | None
+    columns: Columns | ImageReading | None
     if section.file is None and (section.name or "digits") in SETS:
-        private, public, classes, columns = _images(section, folder)
-        model_options, uncharged = _model_options(section, None, classes=tuple(range(classes)))
-        parts = _image_parts(section, private.targets, agents)
+        private, columns, classes = _images(section, folder)
+        options, uncharged = ModelOptions(classes=classes), private.uncharged
+        rng = np.random.default_rng(section.seed)
+        parts = _parts(section, None, private.targets, agents, names, rng, "label")
     else:
-        for key in IMAGE_KEYS:
-            if getattr(section, key) is not None:
-                raise ConfigError(f"[data] {key} is for sets of images: {', '.join(SETS)}.")
-        table = _table(section, folder, agents, names)
-        columns = table.columns
-        if columns is not None and section.intercept:
-            columns = replace(columns, ones=True)
-        model_options, uncharged = _model_options(section, table)
-        private = UserData(table.X, table.labels, columns=columns)
-        public = None if table.test is None else UserData(*table.test)
-        parts = _parts(section, table, _numbered(table.labels), agents, names)
-    if model.physical_batch is not None or model.device:
-        model_options = replace(model_options, physical_batch=model.physical_batch, device=model.device)
-    module, builder = _network(model, folder, np.shape(private.inputs)[1:], model_options.classes)
+        _refuse(section, IMAGE_KEYS, f"is for sets of images: {', '.join(SETS)}.")
+        private, _ = _table(section, folder, agents, names)
+        columns = private.columns
+        options, uncharged = _model_options(section, private)
+        numbers = np.unique(np.asarray(private.targets), return_inverse=True)[1]
+        parts = _parts(section, private.groups, numbers, agents, names)
+    module, builder = _network(model, folder, np.shape(private.inputs)[1:], options.classes)
     initial = model.initial or ("keep" if model.weights is not None or model.module is not None else "reset")
-    adapter = adapt_model(
-        module,
-        private,
-        public,
-        parts,
-        replace(model_options, clip_norm=clip_norm, loss=model.loss, initial=initial),
-    )
+    options = replace(options, physical_batch=model.physical_batch, device=model.device)
+    options = replace(options, clip_norm=clip_norm, loss=model.loss, initial=initial)
+    public = None if private.test is None else UserData(*private.test)
+    adapter = adapt_model(module, private, public, parts, options)
     sizes = tuple(adapter.data.sizes.tolist())
-    records = PlanRecords(
-        adapter.data, sizes, None, uncharged, lambda coef: {}, adapter, columns, section.label, builder
-    )
+    records = PlanRecords(adapter.data, sizes, uncharged, adapter, columns, section.label, builder)
     return _with_stated_sizes(section, folder, records, names)
 
 
 def _network(
-    model: ModelSection, folder: Path, shape: tuple[int, ...], classes: Sequence[Any] | None
-) -> tuple[Any, dict[str, Any]]:
+    model: ModelSection, folder: Path, shape: tuple[int, ...], classes: Sequence[object] | None
+) -> tuple[nn.Module, dict[str, object]]:
     """Return the network that [model] names, with its first weights, and what names it."""
     if (model.name is None) == (model.module is None):
         raise ConfigError('[model] needs either name, a network of the zoo, or module = "mynet:build".')
     from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
     from sottovoce.objectives.nets.zoo import build
 
+    builder: dict[str, object]
     with prefix_errors("[model]"):
         if model.module is not None:
             built = build_module(model.module, folder, sha256=model.sha256, options=model.options)
@@ -183,8 +158,7 @@ def _network(
             assert model.name is not None
             if model.sha256 is not None:
                 raise ConfigError("[model] sha256 is for a module of one's own; leave it out.")
-
-            options = _zoo_options(model.name, model.options, shape, classes)
+            options = _zoo_options(model.name, shape, classes) | model.options
             try:
                 built, builder = build(model.name, **options), {"zoo": model.name, "options": options}
             except (TypeError, OverflowError) as error:
@@ -197,86 +171,58 @@ def _network(
     return built, builder
 
 
-def _zoo_options(
-    name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: Sequence[Any] | None
-) -> dict[str, Any]:
-    """Options of a network of the zoo, with what the data say where the file says nothing."""
+def _zoo_options(name: str, shape: tuple[int, ...], classes: Sequence[object] | None) -> dict[str, Any]:
+    """Return the options of a network of the zoo that follow from the data."""
     from sottovoce.objectives.nets.zoo import MODELS
 
-    known: dict[str, Any] = {"inputs": math.prod(shape)}
+    options = {"inputs": math.prod(shape)}
     if classes is not None:
-        known["classes"] = len(classes)
+        options["classes"] = len(classes)
     if len(shape) == 3:
-        known |= {"channels": shape[0], "side": shape[-1]}
-    takes = inspect.signature(MODELS[name]).parameters if name in MODELS else {}
-    return {key: value for key, value in known.items() if key in takes} | dict(options)
+        options |= {"channels": shape[0], "side": shape[-1]}
+    parameters = inspect.signature(MODELS[name]).parameters if name in MODELS else {}
+    return {key: value for key, value in options.items() if key in parameters}
 
 
-def _images(section: DataSection, folder: Path) -> tuple[UserData, UserData, int, Any]:
-    """Official images as the network sees them, private and public, their classes, and how they are read."""
-    for key in TABLE_KEYS:
-        if getattr(section, key):
-            raise ConfigError(f"[data] {key} is for tables, not for sets of images; leave it out.")
+def _images(section: DataSection, folder: Path) -> tuple[UserData, ImageReading, tuple[int, ...]]:
+    """Return official images as the network sees them, how they are read, and their classes."""
+    _refuse(section, TABLE_KEYS, "is for tables, not for sets of images; leave it out.")
     if isinstance(section.features, tuple):
         raise ConfigError('[data] features of images is the name of fixed features, such as "handwriting".')
     images = load_images(section.name or "digits", section.folder and folder / section.folder)
-    mean, std = section.mean or 0.0, section.std or 1.0
-    reading = ImageReading(section.side, mean, std, section.features)
-    private = UserData(seen_images(reading, images.x), images.y)
-    public = UserData(seen_images(reading, images.x_test), images.y_test)
-    return private, public, images.classes, reading
-
-
-def _image_parts(section: DataSection, y: np.ndarray, agents: int | None) -> list[np.ndarray]:
-
-    users, rng = agents or section.users or len(y), np.random.default_rng(section.seed)
-    if section.partition == "column":
-        raise ConfigError('[data] partition = "column" needs a table with sites.')
-    if section.partition == "dirichlet":
-        return dirichlet(y, users, section.concentration, rng)
-    if section.partition == "equal":
-        return equal(len(y), users, rng)
-    return by_label(y, users, section.skew, rng)
+    reading = ImageReading(section.side, section.mean or 0.0, section.std or 1.0, section.features)
+    test = (seen_images(reading, images.x_test), images.y_test)
+    private = UserData(seen_images(reading, images.x), images.y, test=test)
+    return private, reading, tuple(range(images.classes))
 
 
 # ---- tables -------------------------------------------------------------------------------------------
 
 
-class _Table(NamedTuple):
-    """Records as they are prepared: features, raw labels, sites, public records, and how it was done."""
-
-    X: Any
-    labels: Any
-    groups: Any
-    names: tuple[str, ...]
-    columns: Any
-    uncharged: tuple[str, ...]
-    test: tuple[Any, Any] | None
+def _refuse(section: DataSection, keys: Sequence[str], sentence: str) -> None:
+    """Refuse keys that do not fit the kind of data."""
+    for key in keys:
+        if getattr(section, key) != DataSection.model_fields[key].default:
+            raise ConfigError(f"[data] {key} {sentence}")
 
 
-def _model_options(
-    section: DataSection, table: _Table | None, classes: tuple[Any, ...] | None = None
-) -> tuple[ModelOptions, tuple[str, ...]]:
+def _model_options(section: DataSection, private: UserData) -> tuple[ModelOptions, tuple[str, ...]]:
     """Return what the file says about labels, and what is read of private records without being charged."""
     bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
-    declared = section.classes if classes is None else classes
-    uncharged = () if table is None else table.uncharged
-    has_names = table is not None and np.asarray(table.labels).dtype.kind in "OUS"
-    accept: tuple[str, ...] = ()
-    if has_names and declared is None:
-        accept, uncharged = ("class names",), (*uncharged, "class names")
-    options = ModelOptions(classes=declared, accept=accept, label=section.label, label_bounds=bounds)
+    options = ModelOptions(classes=section.classes, label=section.label, label_bounds=bounds)
+    uncharged = private.uncharged
+    if section.classes is None and np.asarray(private.targets).dtype.kind in "OUS":
+        options = replace(options, accept=("class names",))
+        uncharged = (*uncharged, "class names")
     return options, tuple(dict.fromkeys(uncharged))
 
 
-def sizes_only(section: DataSection, folder: Path) -> bool:
+def _sizes_only(section: DataSection, folder: Path) -> bool:
     """Return whether only the sizes of the records are known: the file states them and is not there yet."""
     return section.sizes is not None and section.file is not None and not (folder / section.file).exists()
 
 
-def _with_stated_sizes(
-    section: DataSection, folder: Path, records: PlanRecords, names: Sequence[Any] | None
-) -> PlanRecords:
+def _with_stated_sizes(section: DataSection, folder: Path, records: PlanRecords, names: Names) -> PlanRecords:
     """Return the records with the sizes that the file states; refuse sizes that the records do not have."""
     if section.sizes is None:
         return records
@@ -287,11 +233,10 @@ def _with_stated_sizes(
             f"[data] sizes must be a number of records, or one per agent ({count}), each at least 1; got "
             f"{section.sizes}."
         )
-    if sizes_only(section, folder):
+    if _sizes_only(section, folder):
         return records._replace(data=None, sizes=stated)
-    for agent, (size, actual) in enumerate(zip(stated, records.sizes, strict=True)):
+    for member, size, actual in zip(names or range(count), stated, records.sizes, strict=True):
         if size != actual:
-            member = names[agent] if names else agent
             raise ConfigError(
                 f"[data] sizes states {size:,} records of member {member}, but there are {actual:,}; correct "
                 "sizes, or leave them out: a privacy cost for other sizes is not this plan's."
@@ -299,7 +244,7 @@ def _with_stated_sizes(
     return records
 
 
-def _stand_ins(section: DataSection, agents: int | None, names: Sequence[Any] | None) -> dict[str, Any]:
+def _stand_ins(section: DataSection, agents: int | None, names: Names) -> Table:
     """Return columns as announced records will have them: what a plan knows of them hangs on no value."""
     bounds = section.bounds if isinstance(section.bounds, dict) else {}
     features = section.features or tuple(name for name in bounds if name != section.label)
@@ -310,24 +255,21 @@ def _stand_ins(section: DataSection, agents: int | None, names: Sequence[Any] | 
             f"There is no file {section.file}; a plan can be accounted before it is there if [data] says "
             "beside sizes how many features its records have: width or features."
         )
-    classes = section.classes or (0.0, 1.0)
+    classes, categories = section.classes or (0.0, 1.0), section.categories or {}
     count = len(section.sizes) if isinstance(section.sizes, tuple) else 1
-    sites: Sequence[Any] = names or range(agents or section.users or count)
-    labels = [label for _ in sites for label in classes]
-    categories = section.categories or {}
-    table = {
-        name: np.array([categories.get(name, ("1",))[0]] * len(labels), dtype=object) for name in features
-    }
-    table[section.label or ""] = np.array([str(label) for label in labels], dtype=object)
+    sites: Sequence[object] = names or range(agents or section.users or count)
+    rows = [(str(site), str(label)) for site in sites for label in classes]
+    table = {name: [categories.get(name, ("1",))[0]] * len(rows) for name in features}
+    table[section.label or ""] = [label for _, label in rows]
     if section.group is not None:
-        table[section.group] = np.array([str(site) for site in sites for _ in classes], dtype=object)
-    return table
+        table[section.group] = [site for site, _ in rows]
+    return {name: np.array(values, dtype=object) for name, values in table.items()}
 
 
 def _table(
-    section: DataSection, folder: Path, agents: int | None = None, names: Sequence[Any] | None = None
-) -> _Table:
-    """Return the prepared table."""
+    section: DataSection, folder: Path, agents: int | None, names: Names
+) -> tuple[UserData, tuple[str, ...]]:
+    """Return the prepared records, and the names of their features."""
     if (section.name is None) == (section.file is None):
         raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
     if isinstance(section.features, str):
@@ -336,132 +278,105 @@ def _table(
         raise ConfigError("[data] takes bounds or standardize, got both; bounds cost nothing.")
     if section.test_share > 0 and section.test_file is not None:
         raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
-    if section.file is not None and table_format(section.file) in TABLE_FORMATS:
-        return _from_columns(section, folder, agents, names)
-    return _from_arrays(section, folder)
-
-
-def _from_columns(
-    section: DataSection, folder: Path, agents: int | None, names: Sequence[Any] | None
-) -> _Table:
-    """A file whose columns have names: how they are read is saved with the model."""
-    assert section.file is not None
-    if section.label is None:
-        raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
-    waiting = sizes_only(section, folder)
+    if section.file is None or table_format(section.file) not in TABLE_FORMATS:
+        return _from_arrays(section, folder)
+    waiting = _sizes_only(section, folder)
     table = _stand_ins(section, agents, names) if waiting else read_table(folder / section.file)
-    options = TableData(
-        table,
-        section.label,
-        section.group,
-        features=section.features,
-        drop=section.drop,
-        bounds=section.bounds,
-        categories=section.categories,
-        missing="middle" if section.missing == "middle" else "refuse",
-    )
-    for name in options.excluded:
-        if name not in table:
-            raise DataError(f"{section.file.name} has no column {name!r}; it has {', '.join(table)}.")
-    _check_columns(section, table)
-    plain = Columns.from_table(table, replace(options, bounds="none", missing="refuse"))
-    numeric = [name for name in plain.features if name not in plain.categories]
-    if section.missing == "drop":
-        keep = plain.complete(table) & np.array([str(word).strip() != "" for word in table[section.label]])
-        table = {name: values[keep] for name, values in table.items()}
-    test_table: dict[str, Any] | None = None
-    if section.test_share > 0:
-        order = np.random.default_rng(section.seed).permutation(len(table[section.label]))
-        test_rows, training_rows = np.split(order, [round(section.test_share * len(order))])
-        test_table = {name: values[test_rows] for name, values in table.items()}
-        table = {name: values[training_rows] for name, values in table.items()}
-    bounds: Any = None  # by mean and deviation
-    if not section.standardize:
-        bounds = options.feature_bounds
-        bounds = "none" if bounds is None else _column_bounds(bounds, numeric)
-    accept = ("standardize",) if section.standardize else ()
-    columns = Columns.from_table(table, replace(options, bounds=bounds), accept)
-    columns = replace(columns, unit_rows=section.unit_rows)
-    private = ingest(TableData(table, section.label, section.group), columns=columns)
-    uncharged = ("held-out score",) * (test_table is not None) + columns.uncharged
-    if section.test_file is not None:
-        test_table = read_table(folder / section.test_file)
-    test = None
-    if test_table is not None:
-        if any(name not in test_table for name in (section.label, *columns.features)):
-            raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
-        public = ingest(TableData(test_table, section.label), columns=columns)
-        test = (_with_ones(public.inputs, section), public.targets)
-    X = _with_ones(private.inputs, section)
-    return _Table(X, private.targets, private.groups, columns.names, columns, uncharged, test)
+    private = _from_columns(section, folder, table)
+    assert private.columns is not None
+    return private, private.columns.names
 
 
-def _check_columns(section: DataSection, table: Mapping[str, Any]) -> None:
-    """Refuse names that the file does not have, in the file's words."""
-    assert section.file is not None
-    for key in ("features", "drop", "categories"):
-        for name in getattr(section, key) or ():
+def _from_columns(section: DataSection, folder: Path, table: Table) -> UserData:
+    """Return the records of a table; how its columns are read is saved with the model."""
+    label, features = section.label, section.features
+    if label is None:
+        raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
+    for key in COLUMN_KEYS:
+        value = getattr(section, key) or ()
+        for name in (value,) if isinstance(value, str) else value:
             if name not in table:
                 raise ConfigError(
-                    f"[data] {key} names {name!r}, but {section.file.name} has the columns "
-                    f"{', '.join(table)}."
+                    f"[data] {key} names {name!r}, but {section.file} has the columns {', '.join(table)}."
                 )
+    assert not isinstance(features, str)
+    options = TableData(
+        table, label, section.group, features, section.drop, "none", categories=section.categories
+    )
+    unscaled = Columns.from_table(table, options)
+    if section.missing == "drop":
+        table = _rows(table, unscaled.complete(table) & [str(word).strip() != "" for word in table[label]])
+    test_table = None
+    if section.test_share > 0:
+        order = np.random.default_rng(section.seed).permutation(len(table[label]))
+        test_rows, training_rows = np.split(order, [round(section.test_share * len(order))])
+        test_table, table = _rows(table, test_rows), _rows(table, training_rows)
+    bounds: Bounds = None if section.standardize else "none"
+    if section.bounds is not None:
+        numeric = [name for name in unscaled.features if name not in unscaled.categories]
+        declared = replace(options, bounds=section.bounds).feature_bounds
+        bounds = dict(zip(numeric, _pairs(declared, numeric), strict=True))
+    options = replace(options, bounds=bounds, missing="middle" if section.missing == "middle" else "refuse")
+    columns = Columns.from_table(table, options, ("standardize",) if section.standardize else ())
+    columns = replace(columns, unit_rows=section.unit_rows, ones=section.intercept)
+    private = ingest(TableData(table, label, section.group), columns=columns)
+    uncharged = columns.uncharged if test_table is None else ("held-out score", *columns.uncharged)
+    if section.test_file is not None:
+        test_table = read_table(folder / section.test_file)
+    if test_table is None:
+        return replace(private, uncharged=uncharged)
+    with prefix_errors(f"[data] test_file {section.test_file}"):
+        public = ingest(TableData(test_table, label), columns=columns)
+    return replace(private, uncharged=uncharged, test=(public.inputs, public.targets))
 
 
-def _with_ones(X: np.ndarray, section: DataSection) -> np.ndarray:
+def _rows(table: Table, rows: np.ndarray) -> Table:
+    return {name: values[rows] for name, values in table.items()}
 
-    return np.hstack([X, np.ones((len(X), 1))]) if section.intercept else X
 
-
-def _from_arrays(section: DataSection, folder: Path) -> _Table:
-    """A data set by name, or a file of arrays: features without names of their own may have numbers."""
-    for key in COLUMN_KEYS:
-        if getattr(section, key):
-            instead = "a file of one's own" if section.file is None else "a csv, tsv, arff or parquet file"
-            raise ConfigError(f"[data] {key} is for {instead}; leave it out.")
+def _from_arrays(section: DataSection, folder: Path) -> tuple[UserData, tuple[str, ...]]:
+    """Return a data set by name, or a file of arrays, and the names of features that have some."""
+    instead = "a file of one's own" if section.file is None else "a csv, tsv, arff or parquet file"
+    _refuse(section, COLUMN_KEYS, f"is for {instead}; leave it out.")
     if section.missing == "middle":
         raise ConfigError('[data] missing = "middle" is for a csv, tsv, arff or parquet file.')
-    if section.name is not None:
+    if section.file is not None:
+        data = _read(folder / section.file, section)
+    else:
         if section.missing is not None:
             raise ConfigError("[data] missing is for a file of one's own; leave it out.")
-        table = load(section.name)
-    else:
-        assert section.file is not None
-        table = _read(folder / section.file, section)
+        data = load(str(section.name))
     if section.test_file is not None:
-        table = _with_test(table, _read(folder / section.test_file, section), section)
+        public = _read(folder / section.test_file, section)
+        if public.feature_names != data.feature_names or public.dim != data.dim:
+            raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
+        data = replace(data, X_test=public.X, y_test=public.y)
     if section.test_share > 0:
-        table = table.split(section.test_share, np.random.default_rng(section.seed))
-    columns = None if is_sparse(table.X) or np.ndim(table.X) != 2 else _numbered_columns(section, table)
-    if np.ndim(table.X) != 2:
-        for key in ("bounds", "standardize", "unit_rows", "intercept"):
-            if getattr(section, key):
-                raise ConfigError(f"[data] {key} is for tables; these records have another shape.")
-    names = table.feature_names
-    if section.bounds is not None:
-        table = table.bounded(*_bounds(section.bounds, table))
-    if section.standardize:
-        table = table.standardized()
-    if section.unit_rows:
-        table = table.unit_rows()
-    if section.intercept:
-        table = table.with_intercept()
-    test = None if table.X_test is None else (table.X_test, table.y_test)
-    return _Table(table.X, table.y, table.groups, names, columns, table.uncharged, test)
-
-
-def _numbered_columns(section: DataSection, table: Dataset) -> Any:
-    """How the features of an array become those of the model: what `Dataset` does, written down."""
-    names = table.feature_names or tuple(f"x{j}" for j in range(table.dim))
+        data = data.split(section.test_share, np.random.default_rng(section.seed))
+    names = data.feature_names or tuple(f"x{j}" for j in range(data.dim))
     scales: dict[str, Scale] = {}
+    feature_names, X = data.feature_names, data.X
     if section.bounds is not None:
-        low, high = (np.broadcast_to(side, (table.dim,)) for side in _bounds(section.bounds, table))
-        scales = {n: Scale.from_bounds(a, b, n) for n, a, b in zip(names, low, high, strict=True)}
-    elif section.standardize:
-        mean, std = table.X.mean(axis=0), table.X.std(axis=0)
-        pairs = zip(names, mean, np.where(std > 0, std, 1.0), strict=True)
-        scales = {n: Scale(float(m), float(d)) for n, m, d in pairs}
-    return Columns(names, scales, uncharged=table.uncharged, unit_rows=section.unit_rows)
+        pairs = _pairs(section.bounds, names)
+        if not is_sparse(X):
+            scales = {n: Scale.from_bounds(*pair, n) for n, pair in zip(names, pairs, strict=True)}
+        data = data.bounded([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    if section.standardize:
+        data = data.standardized()
+        widths = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
+        means = zip(names, X.mean(axis=0), widths, strict=True)
+        scales = {name: Scale(float(mean), float(width)) for name, mean, width in means}
+    if section.unit_rows:
+        data = data.unit_rows()
+    if section.intercept:
+        data = data.with_intercept()
+    columns = None
+    if not is_sparse(X):
+        columns = Columns(names, scales, uncharged=data.uncharged, unit_rows=section.unit_rows)
+        columns = replace(columns, ones=section.intercept)
+    test = None if data.X_test is None else (data.X_test, data.y_test)
+    private = UserData(data.X, data.y, data.groups, columns, test=test, uncharged=data.uncharged)
+    return private, feature_names
 
 
 def _read(path: Path, section: DataSection) -> Dataset:
@@ -474,35 +389,16 @@ def _read(path: Path, section: DataSection) -> Dataset:
     return readers[kind](path, missing="drop" if section.missing == "drop" else "refuse")
 
 
-def _with_test(table: Dataset, public: Dataset, section: DataSection) -> Dataset:
-
-    if public.feature_names != table.feature_names or public.dim != table.dim:
-        raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
-    return replace(table, X_test=public.X, y_test=public.y)
-
-
-def _column_bounds(bounds: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Public bounds by name, for every numeric column of a table."""
-    low, high = _pairs(bounds, names)
-    return {name: (a, b) for name, a, b in zip(names, low, high, strict=True)}
-
-
-def _bounds(bounds: Any, table: Dataset) -> tuple[Any, Any]:
-    """Return the lowest and highest value of every feature from [low, high], pairs, or pairs by name."""
-    names = table.feature_names or tuple(f"x{j}" for j in range(table.dim))
-    return _pairs(bounds, names)
-
-
-def _pairs(bounds: Any, names: Sequence[str]) -> tuple[list[float], list[float]]:
+def _pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]]:
+    """Return the bounds of every feature from [low, high], pairs, or pairs by name."""
     if isinstance(bounds, dict):
-        lacking = [name for name in names if name not in bounds]
-        unknown = [name for name in bounds if name not in names]
-        if lacking or unknown:
-            problem = f"lacks {lacking[0]!r}" if lacking else f"names {unknown[0]!r}, which is no feature"
+        lacking = [f"lacks {name!r}" for name in names if name not in bounds]
+        unknown = [f"names {name!r}, which is no feature" for name in bounds if name not in names]
+        for problem in (*lacking, *unknown):
             raise ConfigError(
                 f"[data] bounds {problem}; it needs one pair for each of the {len(names)} features."
             )
-        pairs: Any = [bounds[name] for name in names]
+        pairs = [bounds[name] for name in names]
     elif all(isinstance(value, (int, float)) for value in bounds):
         if len(bounds) != 2:
             raise ConfigError(f"[data] bounds must be [low, high], got {len(bounds)} numbers.")
@@ -511,37 +407,33 @@ def _pairs(bounds: Any, names: Sequence[str]) -> tuple[list[float], list[float]]
         pairs = list(bounds)
     if len(pairs) != len(names) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
         raise ConfigError(f"[data] bounds must be [low, high], or one such pair per feature ({len(names)}).")
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def _numbered(labels: Any) -> np.ndarray:
-    """Labels as numbers, only to deal records out by them."""
-    return np.unique(np.asarray(labels), return_inverse=True)[1]
+    return pairs
 
 
 def _parts(
     section: DataSection,
-    table: _Table,
+    groups: np.ndarray | None,
     y: np.ndarray,
     agents: int | None,
-    names: Sequence[Any] | None,
+    names: Names,
+    rng: np.random.Generator | None = None,
+    default: str = "equal",
 ) -> list[np.ndarray]:
     """Return the row numbers of every user."""
     users = agents or section.users or len(y)
-    default = "column" if section.group is not None and users > 1 else "equal"
-    kind, rng = section.partition or default, np.random.default_rng([section.seed, 1])
-    if kind == "column":
-        if table.groups is None:
-            raise ConfigError('[data] partition = "column" needs data with sites; name the column as group.')
-        parts = by_column(table.groups, names)
-        if agents is not None and len(parts) != agents:
-            raise DataError(
-                f"the graph has {agents} nodes, but the records come from {len(parts)} sites; they must "
-                "match."
-            )
-        return parts
+    kind = section.partition or ("column" if section.group is not None and users > 1 else default)
+    rng = np.random.default_rng([section.seed, 1]) if rng is None else rng
     if kind == "label":
         return by_label(y, users, section.skew, rng)
     if kind == "dirichlet":
         return dirichlet(y, users, section.concentration, rng)
-    return equal(len(y), users, rng)
+    if kind == "equal":
+        return equal(len(y), users, rng)
+    if groups is None:
+        raise ConfigError('[data] partition = "column" needs a table with sites; name the column as group.')
+    parts = by_column(groups, names)
+    if agents not in (None, len(parts)):
+        raise DataError(
+            f"the graph has {agents} nodes, but the records come from {len(parts)} sites; they must match."
+        )
+    return parts
