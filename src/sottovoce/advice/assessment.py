@@ -42,15 +42,14 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     ``simulated``: judge training by runs on synthetic records, and look for suggestions where it is needed.
     """
     plan, budget = loaded.plan, loaded.settings.budget
-    delta = 1e-5 if budget is None else budget.delta
-    guarantees = plan.guarantees()
+    delta, guarantees = loaded.delta, plan.guarantees()
     assessment: dict[str, Any] = {
         "title": loaded.settings.title,
         "plan": plain(dict(plan.describe())),
         "delta": delta,
     }
     if budget is not None:
-        chosen = plan.privacy(**budget.budget.adversary)
+        chosen = loaded.privacy
         guarantees = [*guarantees, *([] if chosen in guarantees else [chosen])]
         verdict = budget_verdict(chosen, budget)
         assessment["budget"] = budget.model_dump(exclude_none=True) | {"view": chosen.adversary.kind}

@@ -56,7 +56,7 @@ def search(
                     f"{file.name} has no records to score on; [data] test_file names public ones."
                 )
             rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
-            guarantees.append(loaded.plan.privacy(**loaded.adversary))
+            guarantees.append(loaded.privacy)
             tick(len(rows))
     assert score is not None
     best = SCORES[score](rows, key=lambda row: row[score])

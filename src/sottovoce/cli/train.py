@@ -290,8 +290,7 @@ def _fitted(result: Result, loaded: LoadedPlan) -> Fitted:
     assert loaded.records is not None
     assert loaded.settings.data is not None
     records, plan = loaded.records, loaded.plan
-    unbounded = loaded.settings.budget is None
-    privacy = plan.guarantees()[0] if unbounded else plan.privacy(**loaded.adversary)
+    privacy = plan.guarantees()[0] if loaded.settings.budget is None else loaded.privacy
     notes = [uncharged(name) for name in loaded.accepted]
     if loaded.settings.noise.seed is not None:
         notes.append(SIMULATED)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sottovoce import graphs
 from sottovoce.accounting.budget import ViewArguments
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
@@ -36,7 +38,8 @@ from sottovoce.planfile.schema import (
 from sottovoce.protocols import parse
 
 
-class LoadedPlan(NamedTuple):
+@dataclass(frozen=True)
+class LoadedPlan:
     """A plan, the records it runs on (None for an average), and the sections of its file."""
 
     plan: Plan
@@ -54,6 +57,11 @@ class LoadedPlan(NamedTuple):
     def adversary(self) -> ViewArguments:
         """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
         return {} if self.settings.budget is None else self.settings.budget.budget.adversary
+
+    @cached_property
+    def privacy(self) -> Guarantee:
+        """The guarantee against the budget's adversary; without a budget, against the plan's own."""
+        return self.plan.privacy(**self.adversary)
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -113,6 +113,7 @@ def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, 
         limit=None if budget is None else budget.epsilon,
         adversary=loaded.adversary,
         accepted=loaded.accepted,
+        privacy=loaded.privacy,
         local=next((g for g in known if g.adversary.kind == "local"), None),
         use=Usefulness(assessment["useful"], assessment["usefulness"]),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,88 @@ _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
 Lifetime = Sequence[Mapping[str, Any]]
 
 
+@dataclass(frozen=True)
+class Stated:
+    """A guarantee in words and numbers: of a plan or a result, or as a member stated it."""
+
+    view: str
+    against: str
+    adjacency: str
+    label: str
+    epsilon: float
+    delta: float
+    guess: float
+    assumptions: Sequence[str]
+    count: int | None
+    mu: float | None
+
+    @classmethod
+    def of(cls, guarantee: Guarantee, delta: float, names: Sequence[str] | None) -> Stated:
+        """Return a guarantee at a delta; ``names`` are those of the members."""
+        who = guarantee.adversary
+        against = wording.stored_adversary(who.to_dict(), names, "member")
+        about = (who.kind, against, guarantee.adjacency, guarantee.label)
+        numbers = (guarantee.epsilon(delta), delta, guarantee.best_guess)
+        mu = guarantee.mu if guarantee.curve.is_gaussian else None
+        return cls(*about, *numbers, guarantee.assumptions, who.count, mu)
+
+    @classmethod
+    def stored(cls, row: Mapping[str, Any]) -> Stated:
+        """Return a guarantee of ``statement.json``."""
+        epsilon, delta = float(row["epsilon"]), float(row["delta"])
+        stored = row.get("best_guess")
+        guess = float(best_guess(epsilon, delta) or 1.0) if stored is None else float(stored)
+        about = (row.get("view", ""), row["adversary"], row.get("adjacency", ""), row["label"])
+        return cls(*about, epsilon, delta, guess, row.get("assumptions", ()), row.get("count"), row.get("mu"))
+
+    def scope(
+        self, accepted: Sequence[str], *, simulated: bool = False, ledger: bool = False
+    ) -> dict[str, Any]:
+        """Return what is hidden from whom, and what is not covered."""
+        return {
+            "hidden": _sentence(wording.adjacency(self.adjacency, noun="member")),
+            "against": _sentence(self.against),
+            "guess": wording.guess(self.guess),
+            "not_covered": wording.not_covered(
+                self.view,
+                self.adjacency,
+                count=self.count,
+                accepted=accepted,
+                assumptions=self.assumptions,
+                simulated=simulated,
+                has_ledger=ledger,
+            ),
+            "uncharged": list(accepted),
+            "stated": {key: getattr(self, key) for key in ("adjacency", "label", "mu", "assumptions")},
+        }
+
+    def loss(self, who: str, name: str = "") -> dict[str, Any]:
+        """Return the row of the table of losses: who loses this."""
+        words = {"who": who, "name": name, "against": self.against, "guess": wording.guess(self.guess)}
+        return words | {"label": self.label, "epsilon": self.epsilon, "delta": self.delta}
+
+    def private(
+        self, accepted: Sequence[str], limit: float | None = None, *, simulated: bool = False
+    ) -> dict[str, str]:
+        """Return whether it is private, and why or why not, in one sentence."""
+        spent = f"epsilon {self.epsilon:.3f} at delta {self.delta:g} against {self.against}"
+        within = "; no budget was set." if limit is None else f", within the budget of {limit:g}."
+        answer, why = YES, f"It spends {spent}{within}"
+        if self.label not in ("ldp", "exact"):
+            answer, why = NO, f"The number is {self.label}: {wording.label(self.label)}."
+        elif simulated:
+            answer, why = NO, f"It would spend {spent}, but the noise was drawn from a seed"
+            why += ": a simulation protects nobody."
+        elif limit is not None and self.epsilon > limit:
+            answer, why = NO, f"It spends {spent}, more than the budget of {limit:g}."
+        elif self.guess > CERTAIN:
+            answer, why = NO, f"It spends {spent}: a true bound, but so weak that an observer may be all but"
+            why += " certain."
+        elif accepted:
+            answer, why = PART, f"{why} Something else was read and not charged: see below."
+        return _answer("Private?", answer, why)
+
+
 def of_plan(
     plan: Plan,
     *,
@@ -43,6 +126,7 @@ def of_plan(
     adversary: Mapping[str, Any] | None = None,
     accepted: Iterable[str] = (),
     lifetime: Lifetime = (),
+    privacy: Guarantee | None = None,
     local: Guarantee | None = None,
     use: Usefulness | None = None,
 ) -> dict[str, Any]:
@@ -55,7 +139,8 @@ def of_plan(
     delta, limit, adversary : the budget: epsilon ``limit`` at ``delta``, against this adversary.
     accepted : what is read of private records and not charged, by name.
     lifetime : rows of `LifetimeLedger.forecast`, where this is about one member.
-    local, use : the local guarantee and the usefulness of the plan, where they are known already.
+    privacy, local, use : the guarantee against the adversary, the local one and the usefulness of the plan,
+        where they are known already.
 
     Examples
     --------
@@ -66,29 +151,29 @@ def of_plan(
     ([('Private?', 'yes'), ('Useful?', 'no')], 'from 50 to 60 in 100')
     """
     view, uncharged = dict(adversary or {}), list(accepted)
-    stated = plan.privacy(**view)
-    if stated.adversary.kind in ("local", "central"):
-        local = stated
-    elif local is None:
-        local = plan.privacy("local")
+    privacy = plan.privacy(**view) if privacy is None else privacy
     use = usefulness(plan) if use is None else use
     labels = [f"member {v}" for v in range(plan.n)] if names is None else [str(name) for name in names]
+    stated = Stated.of(privacy, delta, None if names is None else labels)
     shares, steps = _shares(plan)
-    epsilon = stated.epsilon(delta)
-    budget = [] if limit is None else [_budget("this plan", limit, delta, None, epsilon, epsilon)]
+    losses = []
+    if shares is not None and not {"user", "observer"} & set(view):
+        losses = _member_losses(plan, shares, labels, view, delta)
+    losses = losses or [stated.loss("worst member", "any")]
+    if stated.view not in ("local", "central"):
+        local = plan.privacy("local") if local is None else local
+        losses.append(Stated.of(local, delta, labels).loss("against everybody", "any"))
+    useful = _answer("Useful?", use.verdict, _sentence(use.sentence.split("; give sample")[0]))
     return _page(
         "plan",
         title or plan.name,
-        [
-            _answer("Private?", *_private(stated, delta, limit, uncharged)),
-            _answer("Useful?", use.verdict, _sentence(use.sentence.split("; give sample")[0])),
-        ],
+        [stated.private(uncharged, limit), useful],
         {"plan": _digest(plan.describe())},
         members=[{"name": name} for name in labels[:200]],
-        **_scope(stated, names, uncharged, has_ledger=bool(lifetime)),
-        losses=_losses(plan, shares, labels, view, delta, stated, local),
+        **stated.scope(uncharged, ledger=bool(lifetime)),
+        losses=losses,
         matrix=_matrix(shares, labels, steps),
-        budgets=_lifetime_budgets(lifetime) or budget,
+        budgets=_budgets(lifetime, "this plan", stated, limit, delta),
     )
 
 
@@ -144,59 +229,30 @@ def of_statement(
     >>> [one["answer"] for one in of_statement(statement)["answers"]]
     ['yes', 'yes']
     """
-    stated, budget, member = statement["guarantee"], statement["budget"], statement["member"]
-    epsilon, delta, limit = float(stated["epsilon"]), float(stated["delta"]), float(budget["epsilon"])
+    charged, budget, member = statement["guarantee"], statement["budget"], statement["member"]
+    stated, limit = Stated.stored(charged), float(budget["epsilon"])
     accepted = list(statement.get("accepted") or ())
-    simulated = _is_simulated(statement)
-    others = [("against everybody", statement.get("ldp")), ("against one member", statement.get("network"))]
-    rows = [("charged", stated)]
-    rows += [(who, one) for who, one in others if one and one["adversary"] != stated["adversary"]]
-    losses = [
-        _loss(
-            who,
-            member,
-            one["adversary"],
-            float(one["epsilon"]),
-            delta,
-            _stored_guess(one, delta),
-            one["label"],
-        )
-        for who, one in rows
-    ]
-    guess = _stored_guess(stated, delta)
-    private = _judged(stated["label"], epsilon, delta, limit, guess, accepted, simulated, stated["adversary"])
+    simulated = is_simulated(statement)
+    others = {"against everybody": statement.get("ldp"), "against one member": statement.get("network")}
+    losses = [stated.loss("charged", member)]
+    for who, row in others.items():
+        if row and row["adversary"] != charged["adversary"]:
+            losses.append(Stated.stored(row | {"delta": stated.delta}).loss(who, member))
     left_out = len(statement.get("left_out") or ())
     how = f"{statement['rounds']} of {statement['of']} rounds were done"
     how += f"; {left_out} exchanges were left out." if left_out else "."
-    answers = [
-        _answer("Private?", *private),
-        _answer("Finished?", YES if statement["finished"] else NO, how),
-    ]
-    spent = _budget("this agreement", limit, float(budget["delta"]), None, epsilon, epsilon)
+    finished = _answer("Finished?", YES if statement["finished"] else NO, how)
     head = {} if ledger is None else {"head of the ledger": ledger["ledger_head"]}
     return _page(
         "statement",
         (ledger or {}).get("title") or str(statement["algorithm"]),
-        answers,
+        [stated.private(accepted, limit, simulated=simulated), finished],
         head | {"run": str(statement["run"])},
         members=[{"name": member}],
-        hidden=_sentence(wording.adjacency(stated["adjacency"], noun="member")),
-        against=_sentence(stated["adversary"]),
-        guess=wording.guess(guess),
+        **stated.scope(accepted, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
-        not_covered=wording.not_covered(
-            stated["view"],
-            stated["adjacency"],
-            count=stated.get("count"),
-            accepted=accepted,
-            assumptions=stated["assumptions"],
-            simulated=simulated,
-            has_ledger=bool(lifetime),
-        ),
-        uncharged=accepted,
         incidents=[str(line) for line in statement.get("incidents") or ()],
-        stated={"mu": None} | {key: stated.get(key) for key in ("adjacency", "label", "mu", "assumptions")},
-        budgets=_lifetime_budgets(lifetime) or [spent],
+        budgets=_budgets(lifetime, "this agreement", stated, limit, float(budget["delta"])),
     )
 
 
@@ -211,34 +267,30 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     >>> page["answers"][0]["answer"]  # a simulation protects nobody
     'no'
     """
-    stored = [g for g in result.get("guarantees", ()) if "curve" in g]
-    if not stored:
+    rows = [g for g in result.get("guarantees", ()) if "curve" in g]
+    if not rows:
         return None
     config, metrics, provenance = result["config"], result["metrics"], result["provenance"]
-    stored.sort(key=lambda g: _VIEWS.index(g["adversary"]["kind"]))
-    chosen = next((g for g in stored if g["adversary"]["kind"] != "local"), stored[0])
+    rows.sort(key=lambda g: _VIEWS.index(g["adversary"]["kind"]))
+    chosen = next((g for g in rows if g["adversary"]["kind"] != "local"), rows[0])
     names, delta = config.get("labels"), float(chosen.get("delta") or 1e-5)
-    stated, simulated = Guarantee.from_dict(chosen), _is_simulated(provenance)
-    accepted = list(dict.fromkeys(name for g in stored for name in g.get("accepted", ())))
+    stated, simulated = Stated.of(Guarantee.from_dict(chosen), delta, names), is_simulated(provenance)
+    shown = [Stated.of(Guarantee.from_dict(g), delta, names) for g in rows[:6]]
+    accepted = list(dict.fromkeys(name for g in rows for name in g.get("accepted", ())))
     scores = ("test_accuracy", "accuracy", "mean_squared_error")
     score = next((key for key in scores if key in metrics), None)
     why = "The result holds no score."
     if score is not None:
         why = f"It ended with {score.replace('_', ' ')} {metrics[score]:.3f}."
-    answers = [
-        _answer("Private?", *_private(stated, delta, None, accepted, simulated)),
-        _answer("Useful?", UNKNOWN, why),
-    ]
     title = config.get("title") or metrics.get("title") or result["name"].replace("-", " ").capitalize()
-    shown = [Guarantee.from_dict(g) for g in stored[:6]]
     page = _page(
         "result",
         str(title),
-        answers,
+        [stated.private(accepted, simulated=simulated), _answer("Useful?", UNKNOWN, why)],
         {"result": _digest({key: value for key, value in result.items() if key != "summary_page"})},
         members=[{"name": str(name)} for name in names or ()][:200],
-        **_scope(stated, names, accepted, simulated=simulated),
-        losses=[_loss_of(_adversary(each, names), "", each, delta, names) for each in shown],
+        **stated.scope(accepted, simulated=simulated),
+        losses=[each.loss(each.against) for each in shown],
     )
     page["marks"]["version"] = str(provenance.get("version", __version__))
     return page
@@ -317,132 +369,26 @@ def _answer(question: str, answer: str, why: str) -> dict[str, str]:
     return {"question": question, "answer": answer, "tone": _TONE[answer], "why": why}
 
 
-def _scope(
-    stated: Guarantee,
-    names: Sequence[str] | None,
-    accepted: Sequence[str],
-    *,
-    simulated: bool = False,
-    has_ledger: bool = False,
-) -> dict[str, Any]:
-    """Return what a guarantee hides from whom, and what it does not cover."""
-    view = stated.adversary
-    return {
-        "hidden": _sentence(wording.adjacency(stated.adjacency, noun="member")),
-        "against": _sentence(_adversary(stated, names)),
-        "guess": wording.guess(stated.best_guess),
-        "not_covered": wording.not_covered(
-            view.kind,
-            stated.adjacency,
-            count=view.count,
-            accepted=accepted,
-            assumptions=stated.assumptions,
-            simulated=simulated,
-            has_ledger=has_ledger,
-        ),
-        "uncharged": list(accepted),
-        "stated": {
-            "adjacency": stated.adjacency,
-            "label": stated.label,
-            "mu": stated.mu if stated.curve.is_gaussian else None,
-            "assumptions": list(stated.assumptions),
-        },
-    }
-
-
-def _private(
-    stated: Guarantee, delta: float, limit: float | None, accepted: Sequence[str], simulated: bool = False
-) -> tuple[str, str]:
-    epsilon, guess, against = stated.epsilon(delta), stated.best_guess, _adversary(stated, None)
-    return _judged(stated.label, epsilon, delta, limit, guess, accepted, simulated, against)
-
-
-def _judged(
-    label: str,
-    epsilon: float,
-    delta: float,
-    limit: float | None,
-    guess: float,
-    accepted: Sequence[str],
-    simulated: bool,
-    against: str,
-) -> tuple[str, str]:
-    """Return whether something is private, and why or why not, in one sentence."""
-    spent = f"epsilon {epsilon:.3f} at delta {delta:g} against {against}"
-    if label not in ("ldp", "exact"):
-        return NO, f"The number is {label}: {wording.label(label)}."
-    if simulated:
-        return (
-            NO,
-            f"It would spend {spent}, but the noise was drawn from a seed: a simulation protects nobody.",
-        )
-    if limit is not None and epsilon > limit:
-        return NO, f"It spends {spent}, more than the budget of {limit:g}."
-    if guess > CERTAIN:
-        return NO, f"It spends {spent}: a true bound, but so weak that an observer may be all but certain."
-    within = "; no budget was set." if limit is None else f", within the budget of {limit:g}."
-    if accepted:
-        return PART, f"It spends {spent}{within} Something else was read and not charged: see below."
-    return YES, f"It spends {spent}{within}"
-
-
-def _is_simulated(about: Mapping[str, Any]) -> bool:
+def is_simulated(about: Mapping[str, Any]) -> bool:
+    """Return whether noise was drawn from a seed, by the provenance of a result or a statement."""
     return "not protective" in str(about.get("noise", ""))
-
-
-def _adversary(stated: Guarantee, names: Sequence[str] | None) -> str:
-    labels = None if names is None else list(names)
-    return wording.stored_adversary(stated.adversary.to_dict(), labels, "member")
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _stored_guess(stated: Mapping[str, Any], delta: float) -> float:
-    stored = stated.get("best_guess")
-    guess = best_guess(float(stated["epsilon"]), delta) if stored is None else float(stored)
-    assert guess is not None
-    return guess
-
-
-def _loss(
-    who: str, name: str, against: str, epsilon: float, delta: float, guess: float, label: str
-) -> dict[str, Any]:
-    words = {"who": who, "name": name, "against": against, "guess": wording.guess(guess), "label": label}
-    return {**words, "epsilon": epsilon, "delta": delta}
-
-
-def _loss_of(
-    who: str, name: str, stated: Guarantee, delta: float, names: Sequence[str] | None
-) -> dict[str, Any]:
-    epsilon, guess = stated.epsilon(delta), stated.best_guess
-    return _loss(who, name, _adversary(stated, names), epsilon, delta, guess, stated.label)
-
-
-def _losses(
-    plan: Plan,
-    shares: np.ndarray | None,
-    names: Sequence[str],
-    view: Mapping[str, Any],
-    delta: float,
-    stated: Guarantee,
-    local: Guarantee,
+def _member_losses(
+    plan: Plan, shares: np.ndarray, names: Sequence[str], view: Mapping[str, Any], delta: float
 ) -> list[dict[str, Any]]:
-    """Return what the worst and a typical member lose, and what everybody loses whatever the others do."""
-    rows = []
-    if shares is not None and not {"user", "observer"} & set(view) and plan.n > 1:
-        order = np.argsort(np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1), kind="stable")
-        for who, u in (("worst member", int(order[-1])), ("typical member", int(order[(plan.n - 1) // 2]))):
-            try:
-                rows.append(_loss_of(who, names[u], plan.privacy(**view, user=u), delta, names))
-            except ValueError:  # a view that is of no one user
-                break
-    if not rows:
-        rows = [_loss_of("worst member", "any", stated, delta, names)]
-    if local is not stated:
-        rows.append(_loss_of("against everybody", "any", local, delta, names))
-    return rows
+    """Return what the worst and a typical member lose; nothing for a view that is of no one user."""
+    order = np.argsort(np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1), kind="stable")
+    members = {"worst member": int(order[-1]), "typical member": int(order[(plan.n - 1) // 2])}
+    try:
+        each = {who: Stated.of(plan.privacy(**view, user=u), delta, names) for who, u in members.items()}
+    except ValueError:
+        return []
+    return [stated.loss(who, names[members[who]]) for who, stated in each.items()]
 
 
 def _shares(plan: Plan) -> tuple[np.ndarray | None, int]:
@@ -473,20 +419,20 @@ def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict
     return {"names": list(names), "values": values, "what": f"{what}{over}."}
 
 
-def _lifetime_budgets(lifetime: Lifetime) -> list[dict[str, Any]]:
-    rows = []
-    for row in lifetime:
-        what = f"lifetime, {row['adjacency']}, {row['view']}"
-        sums = row["spent"], row["adds"], row["total"]
-        rows.append(_budget(what, row["epsilon"], row["delta"], *sums))
-    return rows
-
-
-def _budget(
-    what: str, limit: float, delta: float, spent: float | None, adds: float, total: float
-) -> dict[str, Any]:
-    sums = {"spent": spent, "adds": adds, "total": total, "left": round(max(0.0, limit - total), 9)}
-    return {"what": what, "limit": limit, "delta": delta, **sums}
+def _budgets(
+    lifetime: Lifetime, what: str, stated: Stated, limit: float | None, delta: float
+) -> list[dict[str, Any]]:
+    """Return the lifetime budgets, or else the budget of this plan or agreement."""
+    rows = [{**row, "what": f"lifetime, {row['adjacency']}, {row['view']}"} for row in lifetime]
+    if not rows and limit is not None:
+        own = {"what": what, "epsilon": limit, "delta": delta, "spent": None}
+        rows = [own | {"adds": stated.epsilon, "total": stated.epsilon}]
+    keys = ("what", "delta", "spent", "adds", "total")
+    return [
+        {key: row[key] for key in keys}
+        | {"limit": row["epsilon"], "left": round(max(0.0, row["epsilon"] - row["total"]), 9)}
+        for row in rows
+    ]
 
 
 def _digest(value: object) -> str:
