@@ -57,7 +57,7 @@ def beaten_by_none(seed, trees):
                     sizes=sizes, noise_multiplier=1.0,
                 )  # fmt: skip
             who = {} if c == 1 else {"colluders": c}
-            plan = plan.calibrated_to(epsilon, delta, "network" if c == 1 else "colluders", **who)
+            plan = plan.calibrated_to(epsilon, delta, view="network" if c == 1 else "colluders", **who)
             error, seconds = sv.advice.usefulness(plan).error, plan.cost()["rounds"] * 0.05
             worst_of_grid = min(worst_of_grid, error)
             assert not (error < 0.995 * best.loss and seconds <= best.seconds * 1.001)

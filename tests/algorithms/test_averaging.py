@@ -524,6 +524,6 @@ def test_before_anything_was_released_an_average_knows_nothing_of_the_rows():
 def test_an_average_meets_its_budget_to_the_last_place():
     plain = PrivateAveraging(Gossip(ring(4), 3), noise_std=1.0, radius=0.5)
     short = plain.with_noise(plain.privacy("local").mu / gaussian_mu(6.925, 1e-3))
-    found = plain.calibrated_to(6.925, 1e-3, "local")
+    found = plain.calibrated_to(6.925, 1e-3, view="local")
     assert found.epsilon(1e-3, "local") <= 6.925 < short.epsilon(1e-3, "local")
     assert found.noise_std == pytest.approx(short.noise_std, rel=1e-10)

@@ -137,7 +137,7 @@ def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
         noise_multiplier=1.0,
     )
     for view in ("local", "network"):
-        spent = plan.calibrated_to(2.0, 1e-5, view).privacy(view).epsilon(1e-5)
+        spent = plan.calibrated_to(2.0, 1e-5, view=view).privacy(view).epsilon(1e-5)
         assert 2.0 * (1 - 8e-4) < spent <= 2.0
 
 
@@ -382,7 +382,7 @@ def test_the_privacy_cost_of_a_plan_is_that_of_its_blocks(protocol, c):
     plan = ConsensusSGD(
         GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", noise="optimal",
         floor=0.2, tolerate=c,
-    ).calibrated_to(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
+    ).calibrated_to(2.0, 1e-5, view="colluders", colluders=c)  # fmt: skip
     trees = [plan.schedule(k) for k in range(6)]
     stds = np.array([plan.releases(u)[0].noise_std for u in range(8)])
     mu = (
@@ -395,7 +395,7 @@ def test_the_privacy_cost_of_a_plan_is_that_of_its_blocks(protocol, c):
     assert stds.min() ** 2 >= 0.2 * stds.max() ** 2 * (1 - 1e-9)
     equal = ConsensusSGD(
         GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", seed=0
-    ).calibrated_to(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
+    ).calibrated_to(2.0, 1e-5, view="colluders", colluders=c)  # fmt: skip
     assert math.fsum(stds**2) < 8 * equal.releases(0)[0].noise_std ** 2 * 1.0001
 
 
@@ -415,7 +415,7 @@ def test_sites_that_divide_by_their_own_need_unlike_noise():
     equal = ConsensusSGD(
         GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
         weighting="sites", noise_multiplier=5.0,
-    ).calibrated_to(plan.epsilon(1e-5, "network"), 1e-5, "network")  # fmt: skip
+    ).calibrated_to(plan.epsilon(1e-5, "network"), 1e-5, view="network")  # fmt: skip
     before = math.fsum(equal.releases(u)[0].noise_std ** 2 for u in range(6))
     assert math.fsum(stds**2) < 0.9 * before
 
@@ -481,7 +481,7 @@ BAD = [
         "below the 4 members",
     ),
     (
-        lambda: sv.PrivateAveraging("tree", noise="optimal", **MEAN).calibrated_to(1.0, 1e-5, "local"),
+        lambda: sv.PrivateAveraging("tree", noise="optimal", **MEAN).calibrated_to(1.0, 1e-5, view="local"),
         BudgetInfeasible, "view",
     ),
     (

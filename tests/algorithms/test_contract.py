@@ -2,9 +2,7 @@
 
 import copy
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -14,6 +12,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
 from scipy.optimize import minimize
 from scipy.stats import kstest
+from tests.algorithms.cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
 from torch import nn
 
 from sottovoce.algorithms.registry import ALGORITHMS
@@ -27,9 +26,6 @@ from sottovoce.objectives import GLM
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.runners import State, run_stacked
 from sottovoce.runners.run import has_noise
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
 
 ADJACENCIES = ("add-remove", "replace-one", "user")
 PAIRS = [

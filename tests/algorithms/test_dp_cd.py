@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from cases import OTHERS
+from tests.algorithms.cases import OTHERS
 from tests.algorithms.toys import MODELS, cd, gcd, hosted, named, problem, sgd
 
 from sottovoce.algorithms import DPCD

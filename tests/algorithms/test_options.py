@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 
 import numpy as np
 import pytest
-from cases import CASES, OTHERS, N
+from tests.algorithms.cases import CASES, OTHERS, N
 
 from sottovoce.algorithms import ConsensusSGD, Optimizer, PrivateAveraging
 from sottovoce.errors import InvalidInput

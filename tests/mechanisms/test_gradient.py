@@ -11,10 +11,7 @@ from torch import nn
 from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
-from sottovoce.errors import (
-    InvalidInput,
-    ReleaseMismatch,
-)
+from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms import gradient
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.noise.run_randomness import RunRandomness

@@ -20,9 +20,9 @@ Departures from [1], each needed for the guarantee or the result to be right:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -41,59 +41,51 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.runners import Algorithm, State
 
-Prox = Callable[[np.ndarray], np.ndarray]
 
-
-def check_admm(plan: CentralADMM | UsersADMM) -> None:
-    """Refuse options that no variant of private ADMM has."""
-    check_adjacency(plan.adjacency, plan.adjacencies, plan.name)
-    if not isinstance(plan.objective, GLM):
-        raise InvalidInput(f"{plan.name} is for linear models, got {type(plan.objective).__name__}.")
-    clip(plan.clip_norm, noisy=plan.noise_std > 0)
-
-
-def regularized(plan: CentralADMM | UsersADMM) -> Prox:
-    """Return the map from z^ to z, the regularizer's proximal map."""
-    return lambda zh: plan.objective.regularizer.prox(zh, plan.gamma)
-
-
-def sensitivity(plan: CentralADMM | UsersADMM, moves: float) -> float:
-    """Return the length of so many clips; without a clip norm nothing is claimed."""
-    return moves * (plan.clip_norm if math.isfinite(plan.clip_norm) else 1.0)
-
-
-class UsersADMM(Plan):
-    """What the two variants without a curator share: as many shards as users."""
+class ADMMPlan(Plan):
+    """What the three variants of private ADMM share."""
 
     objective: GLM
-    users: int
     gamma: float
     relaxation: float
     clip_norm: float
     noise_std: float
 
-    noise_field: ClassVar[str] = "noise_std"
-    query: ClassVar[str] = "prox-move"
-    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
+    noise_field = "noise_std"
+    query = "prox-move"
 
     def __post_init__(self) -> None:
-        check_admm(self)
-
-    @property
-    def n(self) -> int:
-        return self.users
+        check_adjacency(self.adjacency, self.adjacencies, self.name)
+        if not isinstance(self.objective, GLM):
+            raise InvalidInput(f"{self.name} is for linear models, got {type(self.objective).__name__}.")
+        clip(self.clip_norm, noisy=self.noise_std > 0)
 
     @property
     def width(self) -> int:
         return n_params(self.objective)
 
-    @property
-    def _sensitivity(self) -> float:
-        """How far a user moves a row, twice a clipped step."""
-        return sensitivity(self, 4.0)
+    def _sensitivity(self, clips: float) -> float:
+        """Return the length of so many clips; without a clip norm nothing is claimed."""
+        return clips * (self.clip_norm if math.isfinite(self.clip_norm) else 1.0)
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return super()._announced(agents) if math.isfinite(self.clip_norm) else None
+
+    def _regularized(self, zh: np.ndarray) -> np.ndarray:
+        """Return z from z^ by the regularizer's proximal map."""
+        return self.objective.regularizer.prox(zh, self.gamma)
+
+
+class UsersADMM(ADMMPlan):
+    """What the two variants without a curator share: as many shards as users."""
+
+    users: int
+
+    adjacencies = ("user",)
+
+    @property
+    def n(self) -> int:
+        return self.users
 
     def prepared(self, data: object) -> Shards:
         """Return the users' records, checked."""
@@ -107,7 +99,7 @@ class UsersADMM(Plan):
 
 
 @dataclass(frozen=True, repr=False)
-class CentralADMM(CentralPlan):
+class CentralADMM(ADMMPlan, CentralPlan):
     """Private ADMM at a trusted curator, at record level.
 
     Parameters
@@ -147,17 +139,8 @@ class CentralADMM(CentralPlan):
     noise_in: Literal["mean", "increment", "state"] = "mean"
     adjacency: Adjacency = "replace-one"
 
-    name: ClassVar[str] = "admm"
-    adjacencies: ClassVar[tuple[str, ...]] = ("replace-one",)
-    noise_field: ClassVar[str] = "noise_std"
-    query: ClassVar[str] = "prox-move"
-
-    def __post_init__(self) -> None:
-        check_admm(self)
-
-    @property
-    def width(self) -> int:
-        return n_params(self.objective)
+    name = "admm"
+    adjacencies = ("replace-one",)
 
     @property
     def observation(self) -> ObservationModel:
@@ -168,18 +151,15 @@ class CentralADMM(CentralPlan):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return K noisy means."""
-        moved = sensitivity(self, 2.0 if self.noise_in == "mean" else 4.0) / self.records
+        moved = self._sensitivity(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
-
-    def _announced(self, agents: Sequence[int]) -> Announced | None:
-        return super()._announced(agents) if math.isfinite(self.clip_norm) else None
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
         return self._mechanism(RecordProxMechanism, agents, random, data=data)
 
     def algorithm(self, source: ProximalMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1] with the noise on the released mean."""
-        prox, lam, fresh = regularized(self), self.relaxation, self.noise_in == "mean"
+        prox, lam, fresh = self._regularized, self.relaxation, self.noise_in == "mean"
 
         def init() -> State:
             return State((start,), (np.repeat(start[:, None], self.records, axis=1),))

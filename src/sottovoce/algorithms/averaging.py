@@ -37,7 +37,7 @@ from sottovoce.algorithms.options import (
     named_protocol,
     not_a_protocol,
 )
-from sottovoce.algorithms.plan import Adversary, Plan, noise_on_grid
+from sottovoce.algorithms.plan import AdversaryOptions, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network, as_network
@@ -48,7 +48,6 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.clipping import clip_around
 from sottovoce.protocols import Chebyshev, Protocol, rounds_for
 from sottovoce.protocols.masked import FINE
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 _LARGE = 2048  # nodes up to which the protocol is applied to the identity
@@ -108,12 +107,12 @@ class PrivateAveraging(Plan):
     site_weights: tuple[float, ...] | None = None
 
     steps: ClassVar[int] = 1  # type: ignore[misc]
-    name: ClassVar[str] = "averaging"
-    needs: ClassVar[tuple[Capability, ...]] = ("averages",)
-    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
-    query: ClassVar[str] = "value"
-    maskable: ClassVar[bool] = True
-    noise_field: ClassVar[str] = "noise_std"
+    name = "averaging"
+    needs = ("averages",)
+    adjacencies = ("user",)
+    query = "value"
+    maskable = True
+    noise_field = "noise_std"
     observation = Averaging()  # one release per node, averaged: exact for every view
 
     @classmethod
@@ -133,12 +132,9 @@ class PrivateAveraging(Plan):
             raise not_a_protocol(protocol)
         if network is not None and protocol.n != network.n:
             raise InvalidInput(f"the protocol is for {protocol.n} nodes, the network has {network.n}.")
-        return {
-            **options,
-            "center": center,
-            "protocol": protocol.scaled(options["noise_std"]),
-            "site_weights": _site_weights(options["site_weights"], protocol),
-        }
+        weights = _site_weights(options["site_weights"], protocol)
+        protocol = protocol.scaled(options["noise_std"])
+        return {**options, "center": center, "protocol": protocol, "site_weights": weights}
 
     def __post_init__(self) -> None:
         _ = self._noise_stds  # optimal noise on a protocol without a tree is refused now
@@ -198,38 +194,28 @@ class PrivateAveraging(Plan):
         return (Release(agent, 0, sensitivity, self._noise_stds[agent], count=times),) if times else ()
 
     def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
-        if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
-            raise InvalidInput(
-                f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
-                f"have {data.shape[1]}; state dim={data.shape[1]}."
+        gridded, dim = noise_on_grid(self, random, agents, [1.0] * len(agents)), data.shape[1]
+        fresh, on_grid = random.protective and bool(self.protocol.fresh_std), gridded is not random
+        if dim != self.dim and (fresh or on_grid):
+            counted = (
+                "masked rows lie on a grid for" if on_grid else "protective fresh noise is accounted for"
             )
-        gridded = noise_on_grid(self, random, agents, [1.0] * len(agents))
+            raise InvalidInput(
+                f"{counted} dim={self.dim} numbers per node, the data have {dim}; state dim={dim}."
+            )
         center: ArrayLike = self.center
-        if gridded is not random:
-            if data.shape[1] != self.dim:
-                raise InvalidInput(
-                    f"masked rows lie on a grid for dim={self.dim} numbers per node, the data have "
-                    f"{data.shape[1]}; state dim={data.shape[1]}."
-                )
+        if on_grid:  # a public point, moved to the grid on which rows add up
             step = self.schedule.grid_step
             assert step is not None
-            # a public point, moved to the grid on which rows add up
             center = np.rint(np.asarray(center, float) / step) * step
         factors = np.array([self._factors[a] for a in agents])
         if self.site_weights is not None:  # a ball around the center stays one, and its radius grows alike
             middle = np.asarray(center, data.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the center
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
-        return self._mechanism(
-            ValueMechanism,
-            agents,
-            gridded,
-            rows=data,
-            radius=(self.radius * factors).tolist(),
-            noise_std=[self._noise_stds[a] for a in agents],
-            center=center,
-            noise_later=bool(self.protocol.adds_noise),
-        )
+        radii, stds = (self.radius * factors).tolist(), [self._noise_stds[a] for a in agents]
+        facts = {"rows": data, "center": center, "noise_later": bool(self.protocol.adds_noise)}
+        return self._mechanism(ValueMechanism, agents, gridded, radius=radii, noise_std=stds, **facts)
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return None if self.protocol.adds_noise else super()._announced(agents)
@@ -262,24 +248,22 @@ class PrivateAveraging(Plan):
         views: tuple[View, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
-    def calibrated_to(
-        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
-    ) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
         if epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, view, **adversary)
+            return super().calibrated_to(epsilon, delta, **adversary)
         if self.noise_std == 0:
-            return self.with_noise(self.radius).calibrated_to(epsilon, delta, view, **adversary)
-        check_noise_allocation(self.noise, view)
+            return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
+        check_noise_allocation(self.noise, adversary.get("view"))
         allowed = allowed_mu(epsilon, delta)
-        last, before = self.noise_std, self.privacy(view, **adversary).mu
+        last, before = self.noise_std, self.privacy(**adversary).mu
         if before == 0:
             raise BudgetInfeasible(
                 "This observer learns nothing of this user at any noise; calibrate for another pair or view."
             )
         # The share h does not depend on the noise, so mu at noise s is mu at this noise, times this over s.
         plan = self.with_noise(last * before / allowed)
-        mu = plan.privacy(view, **adversary).mu
+        mu = plan.privacy(**adversary).mu
         for _ in range(20):
             if abs(mu / allowed - 1) <= 1e-12 or last == plan.noise_std:
                 break
@@ -293,28 +277,20 @@ class PrivateAveraging(Plan):
                 )
             last, before = plan.noise_std, mu
             plan = self.with_noise(slope / (allowed - fixed))
-            mu = plan.privacy(view, **adversary).mu
+            mu = plan.privacy(**adversary).mu
         nudge = 1e-12
         # the last places: never above the target
-        while plan.privacy(view, **adversary).epsilon(delta) > epsilon:
+        while plan.privacy(**adversary).epsilon(delta) > epsilon:
             plan = plan.with_noise(plan.noise_std * (1 + nudge))
             nudge *= 2
         return plan
 
     def describe(self) -> Mapping[str, Any]:
-        values: dict[str, Any] = {
-            "algorithm": self.name,
-            "protocol": self.protocol.name,
-            "n": self.n,
-            "rounds": self.protocol.rounds,
-            "noise_std": self.noise_std,
-            "radius": self.radius,
-            "center": self.center,
-            "noise_multiplier": self.noise_multiplier,
-        }
-        if self.noise != "equal":
-            values |= {"noise": self.noise, "floor": self.floor, "tolerate": self.tolerate}
-        return values if self.site_weights is None else values | {"site_weights": self.site_weights}
+        protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}
+        names = ["noise_std", "radius", "center", "noise_multiplier"]
+        names += ["noise", "floor", "tolerate"] if self.noise != "equal" else []
+        names += [] if self.site_weights is None else ["site_weights"]
+        return {"algorithm": self.name, **protocol, **{name: getattr(self, name) for name in names}}
 
 
 def site_factors(plan: PrivateAveraging) -> tuple[float, ...]:
@@ -342,11 +318,9 @@ def _site_weights(weights: Sequence[float] | None, protocol: Protocol) -> tuple[
     """Refuse weights that are not one public positive number per node, or where noise follows no node."""
     if weights is None:
         return None
-    several = isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str)
-    if not several or len(weights) != protocol.n:
-        raise InvalidInput(
-            f"site_weights must be one positive number per node ({protocol.n}), got {weights!r}."
-        )
+    several, n = isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str), protocol.n
+    if not several or len(weights) != n:
+        raise InvalidInput(f"site_weights must be one positive number per node ({n}), got {weights!r}.")
     if protocol.adds_noise or protocol.fresh_std:
         raise InvalidInput(
             f"site_weights need noise that every node adds to its own row, once; {protocol.name} "
@@ -368,9 +342,8 @@ def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any)
     """
     plan = PrivateAveraging(protocol, noise_std, radius, **options)
     if plan.protocol.name not in ("gossip", "chebyshev"):
-        raise InvalidInput(
-            f"Muffliato averages by gossip or chebyshev, got {plan.protocol.name}; take PrivateAveraging."
-        )
+        got = plan.protocol.name
+        raise InvalidInput(f"Muffliato averages by gossip or chebyshev, got {got}; take PrivateAveraging.")
     return plan
 
 

@@ -12,7 +12,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
-from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.base import AgentRecords, Dataset, Shards, is_sparse
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
@@ -31,7 +31,7 @@ class CentralPlan(Plan):
     objective: GLM
     records: int  # the public number of records
 
-    central: ClassVar[bool] = True
+    central = True
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
     n = 1
 
@@ -50,7 +50,7 @@ class CentralPlan(Plan):
 
     def prepared(self, data: object) -> Any:
         """Return the holder's records as one part, checked; where one is replaced, as many as agreed."""
-        shards = self.objective.prepared(as_one_part(data, self.name))
+        shards: Shards = self.objective.prepared(as_one_part(data, self.name))  # type: ignore[arg-type]
         if shards.n != 1:
             raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
         if self.adjacency == "replace-one" and len(shards.y) != self.records:
@@ -68,13 +68,13 @@ class CentralPlan(Plan):
         return {"coef": rows[0]}
 
 
-def as_one_part(data: Any, name: str) -> Any:
+def as_one_part(data: object, name: str) -> AgentRecords:
     """Return a Dataset or a pair (X, y) as the shards of one holder; agents' records stay as they are."""
-    if hasattr(data, "sizes"):
+    if isinstance(data, AgentRecords):
         return data
     try:
-        X, y = (data.X, data.y) if hasattr(data, "X") else data
-        X, y = X if is_sparse(X) else np.asarray(X), np.asarray(y)
+        pair: Any = (data.X, data.y) if isinstance(data, Dataset) else data
+        X, y = (values if is_sparse(values) else np.asarray(values) for values in pair)
     except (TypeError, ValueError):
         raise DataError(
             f"{name} takes a Dataset, a pair (X, y) or the shards of one user, got {type(data).__name__}."

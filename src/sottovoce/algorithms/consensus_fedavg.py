@@ -18,7 +18,7 @@ update is stated as a direction of descent, so that a rate of 1 with plain steps
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -54,9 +54,9 @@ class ConsensusFedAvg(ConsensusSGD):
     local_steps: int = 1
     local_rate: float = 0.1
 
-    name: ClassVar[str] = "consensus-fedavg"
-    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
-    query: ClassVar[str] = "local-update"
+    name = "consensus-fedavg"
+    adjacencies = ("user",)
+    query = "local-update"
 
     def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
         """Return the update rule of the members that ``source`` hosts; the l2 term acts in local steps."""

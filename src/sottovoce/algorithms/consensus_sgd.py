@@ -17,22 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Self, Unpack
+from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
-from sottovoce.accounting.accountant import View
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.options import NoiseAllocation, check_noise_allocation
-from sottovoce.algorithms.plan import Adversary
+from sottovoce.algorithms.plan import AdversaryOptions
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -75,10 +73,10 @@ class ConsensusSGD(GradientPlan):
     floor: float = 0.1
     tolerate: int = 1
 
-    name: ClassVar[str] = "consensus-sgd"
-    needs: ClassVar[tuple[Capability, ...]] = ("exact",)
-    default_protocol: ClassVar[str] = "tree:kind=uniform"
-    maskable: ClassVar[bool] = True
+    name = "consensus-sgd"
+    needs = ("exact",)
+    default_protocol = "tree:kind=uniform"
+    maskable = True
     observation = Consensus()  # the views of different steps compose
 
     def __post_init__(self) -> None:
@@ -117,11 +115,9 @@ class ConsensusSGD(GradientPlan):
         stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
         return tuple((np.array(stds) / moves).tolist())
 
-    def calibrated_to(
-        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
-    ) -> Self:
-        check_noise_allocation(self.noise, view)
-        return super().calibrated_to(epsilon, delta, view, **adversary)
+    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
+        check_noise_allocation(self.noise, adversary.get("view"))
+        return super().calibrated_to(epsilon, delta, **adversary)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values; equal noise has no floor and tolerates nobody in particular."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import Protocol
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm
 
 
@@ -66,10 +65,10 @@ class Decor(GradientPlan):
     adjacency: Adjacency = "user"
     pair_multiplier: float = 0.0
 
-    name: ClassVar[str] = "decor"
-    needs: ClassVar[tuple[Capability, ...]] = ("plain_gossip",)
-    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
-    uses_optimizer: ClassVar[bool] = False
+    name = "decor"
+    needs = ("plain_gossip",)
+    adjacencies = ("user",)
+    uses_optimizer = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,16 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self, Unpack
+from typing import Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
 from sottovoce._validate import clip, non_negative, several
-from sottovoce.accounting.accountant import View
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.options import Adjacency, allowed_mu, check_adjacency
-from sottovoce.algorithms.plan import Adversary
+from sottovoce.algorithms.plan import AdversaryOptions
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
@@ -88,8 +87,8 @@ class DPCD(CentralPlan):
     adjacency: Adjacency = "replace-one"
     output: Literal["mean", "last"] = "mean"
 
-    name: ClassVar[str] = "dp-cd"
-    query: ClassVar[str] = "coordinate"
+    name = "dp-cd"
+    query = "coordinate"
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
@@ -193,17 +192,15 @@ class DPCD(CentralPlan):
         model: CDModel = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
-    def calibrated_to(
-        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
-    ) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
         if self.smoothness_mu is not None or epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, view, **adversary)
+            return super().calibrated_to(epsilon, delta, **adversary)
         allowed = allowed_mu(epsilon, delta)
         unit = self.with_noise(1.0)
-        plan = unit.with_noise(unit.privacy(view, **adversary).mu / allowed)
+        plan = unit.with_noise(unit.privacy(**adversary).mu / allowed)
         # the last places: never above the target
-        while plan.privacy(view, **adversary).epsilon(delta) > epsilon:
+        while plan.privacy(**adversary).epsilon(delta) > epsilon:
             plan = plan.with_noise(plan.noise_multiplier * (1 + 1e-12))
         return plan
 

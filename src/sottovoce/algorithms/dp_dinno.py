@@ -20,14 +20,13 @@ largest l, which is at most twice the largest degree.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
 from sottovoce.mechanisms.base import GradientSource
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -63,9 +62,9 @@ class DPDiNNO(GradientPlan):
     primal_steps: int = 1
     fresh_moments: bool = True
 
-    name: ClassVar[str] = "dp-dinno"
-    needs: ClassVar[tuple[Capability, ...]] = ("neighbor_sum",)
-    default_protocol: ClassVar[str] = "neighbor-sum"
+    name = "dp-dinno"
+    needs = ("neighbor_sum",)
+    default_protocol = "neighbor-sum"
 
     def _draws_per_step(self) -> int:
         return self.primal_steps

@@ -12,14 +12,13 @@ noise comes from a noise source, not from a published seed. A local optimizer ma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.mechanisms.base import RegularizedSource
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -41,9 +40,9 @@ class DPDSGD(GradientPlan):
     (80, 'ldp')
     """
 
-    name: ClassVar[str] = "dp-dsgd"
-    needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
-    excludes: ClassVar[tuple[Capability, ...]] = ("masked", "fresh_noise")
+    name = "dp-dsgd"
+    needs = ("linear", "averages")
+    excludes = ("masked", "fresh_noise")
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1 of [1]."""

@@ -11,13 +11,12 @@ one, never recomputed; mixing is synchronous with a doubly stochastic W, which k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.mechanisms.base import RegularizedSource
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -40,10 +39,10 @@ class DPDSGT(GradientPlan):
     12
     """
 
-    name: ClassVar[str] = "dp-dsgt"
-    needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
-    excludes: ClassVar[tuple[Capability, ...]] = ("masked", "fresh_noise")
-    uses_optimizer: ClassVar[bool] = False
+    name = "dp-dsgt"
+    needs = ("linear", "averages")
+    excludes = ("masked", "fresh_noise")
+    uses_optimizer = False
 
     @property
     def width(self) -> int:

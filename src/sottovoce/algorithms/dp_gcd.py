@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,9 +68,9 @@ class DPGCD(CentralPlan):
     step_scale: float = 1.0
     adjacency: Adjacency = "replace-one"
 
-    name: ClassVar[str] = "dp-gcd"
-    query: ClassVar[str] = "choose"
-    noise_field: ClassVar[str] = "noise_ratio"
+    name = "dp-gcd"
+    query = "choose"
+    noise_field = "noise_ratio"
     width = 2  # the number of a coordinate, and its value
 
     def __post_init__(self) -> None:

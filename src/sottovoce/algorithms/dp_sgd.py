@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sottovoce.algorithms.central_plan import ALONE, as_one_part
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.schedule import Schedule
-from sottovoce.data.base import is_sparse
+from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
@@ -62,10 +62,10 @@ class DPSGD(GradientPlan):
     records: int | None = None
     output: Literal["last", "mean"] = "last"
 
-    name: ClassVar[str] = "dp-sgd"
-    central: ClassVar[bool] = True
-    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
-    proximal: ClassVar[bool] = True
+    name = "dp-sgd"
+    central = True
+    adjacencies = ("add-remove", "replace-one")
+    proximal = True
     n = 1
     observation = Curator()
 
@@ -92,9 +92,10 @@ class DPSGD(GradientPlan):
 
     def prepared(self, data: object) -> Any:
         """Return the holder's records, checked; features must be dense."""
-        if is_sparse(getattr(data, "X", data[0] if isinstance(data, tuple) else None)):
+        records = as_one_part(data, self.name)
+        if isinstance(records, Shards) and is_sparse(records.X):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
-        return super().prepared(as_one_part(data, self.name))
+        return super().prepared(records)
 
     def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; plain steps of a linear model are one compiled loop."""
@@ -123,13 +124,8 @@ class DPSGD(GradientPlan):
                 return model.theta
             return model.total / model.theta.dtype.type(model.moments.taken)
 
-        return Algorithm(
-            init,
-            lambda state, k: source(state.common.theta, k),
-            update,
-            output,
-            block if source.descends and optimizer.plain else None,
-        )
+        compiled = block if source.descends and optimizer.plain else None
+        return Algorithm(init, lambda state, k: source(state.common.theta, k), update, output, compiled)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the coefficients, and the last iterate."""

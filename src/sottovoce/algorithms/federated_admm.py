@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Federation, ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.admm import UsersADMM, regularized
+from sottovoce.algorithms.admm import UsersADMM
 from sottovoce.algorithms.options import Adjacency, named_protocol
 from sottovoce.algorithms.plan import noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
@@ -35,7 +35,6 @@ from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import Protocol
-from sottovoce.protocols.registry import Capability
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
 
@@ -91,10 +90,10 @@ class FederatedADMM(UsersADMM):
     network: Any = None
     seed: int = 0
 
-    name: ClassVar[str] = "federated-admm"
-    needs: ClassVar[tuple[Capability, ...]] = ("masked",)
-    network_optional: ClassVar[bool] = True
-    maskable: ClassVar[bool] = True
+    name = "federated-admm"
+    needs = ("masked",)
+    network_optional = True
+    maskable = True
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class FederatedADMM(UsersADMM):
     def releases(self, agent: int) -> Sequence[Release]:
         """Return a client's noisy moves; the rate counts only where who took part is hidden."""
         if agent not in self._releases:
-            sensitivity, rate = self._sensitivity, self.sample_rate
+            sensitivity, rate = self._sensitivity(4.0), self.sample_rate  # a row is twice a clipped step
             release = Release(agent, 0, sensitivity, self.noise_std, user_rate=rate, steps=self.steps)
             self._releases[agent] = (release,)
         return self._releases[agent]
@@ -168,7 +167,7 @@ class FederatedADMM(UsersADMM):
         Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure
         sum the dual stays without noise.
         """
-        prox, lam = regularized(self), self.relaxation
+        prox, lam = self._regularized, self.relaxation
 
         def message(state: State, k: int) -> np.ndarray:
             return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -79,10 +79,10 @@ class FixedPoint(CentralPlan):
     adjacency: Adjacency = "replace-one"
     start: Any = None
 
-    name: ClassVar[str] = "fixed-point"
-    query: ClassVar[str] = "operator"
-    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
-    noise_field: ClassVar[str] = "noise_std"
+    name = "fixed-point"
+    query = "operator"
+    adjacencies = ("add-remove", "replace-one", "user")
+    noise_field = "noise_std"
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:

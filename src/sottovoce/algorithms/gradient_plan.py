@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 import numpy as np
 
 from sottovoce import _validate, protocols
-from sottovoce.accounting.accountant import View
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
@@ -23,7 +22,7 @@ from sottovoce.algorithms.options import (
     check_protocol,
     not_a_protocol,
 )
-from sottovoce.algorithms.plan import UNSPENT, Adversary, Plan, noise_on_grid
+from sottovoce.algorithms.plan import UNSPENT, AdversaryOptions, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
 from sottovoce.data.base import AgentRecords, as_agent_records
 from sottovoce.errors import DataError, InvalidInput
@@ -86,10 +85,8 @@ class GradientPlan(Plan):
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
         objective = options["objective"]
         if not callable(getattr(objective, "query", None)):
-            raise InvalidInput(
-                "objective must be a model, as GLM(...) or NetObjective(...), got "
-                f"{_validate.shown(objective)}."
-            )
+            got = _validate.shown(objective)
+            raise InvalidInput(f"objective must be a model, as GLM(...) or NetObjective(...), got {got}.")
         check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
         clip_norm = objective.clip_norm if options["clip_norm"] is None else options["clip_norm"]
         if clip_norm is None:
@@ -135,10 +132,9 @@ class GradientPlan(Plan):
         self._check_sizes(first.n)
 
     def _check_sizes(self, n: int) -> None:
-        if self.sizes is not None and len(self.sizes) != n:
-            raise InvalidInput(
-                f"the network has {n} nodes, but sizes are given for {len(self.sizes)} agents."
-            )
+        agents = n if self.sizes is None else len(self.sizes)
+        if agents != n:
+            raise InvalidInput(f"the network has {n} nodes, but sizes are given for {agents} agents.")
 
     def _check_sampling(self) -> None:
         short = [i for i, size in enumerate(self.sizes or ()) if size < (self.batch_size or 0)]
@@ -260,21 +256,19 @@ class GradientPlan(Plan):
 
     # ---- running and calibration ----------------------------------------------------------------------
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+    def source(
+        self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
+    ) -> Mechanism:
         """Return the mechanism before the hosted agents' records; audits pass a query instead of records."""
-        query: GradientQuery = data if hasattr(data, "sums") else self.objective.query(data)
+        query = self.objective.query(data) if isinstance(data, AgentRecords) else data
         hosted = [int(a) for a in agents]
         public = [self._public_divisors[a] for a in hosted]
-        return self._mechanism(
-            GradientMechanism,
-            hosted,
-            noise_on_grid(self, random, hosted, public),
-            query=query,
-            noise_multipliers=[self._multipliers[a] for a in hosted],
-            rates=[self._sample_rates[a] for a in hosted],
-            # at user level it is inside the clip, and may follow the records
-            divisors=self._divisors(data.sizes.tolist()) if self.adjacency == "user" else public,
-        )
+        # at user level it is inside the clip, and may follow the records
+        divisors = self._divisors(data.sizes.tolist()) if self.adjacency == "user" else public
+        multipliers, rates = ([each[a] for a in hosted] for each in (self._multipliers, self._sample_rates))
+        facts = {"query": query, "noise_multipliers": multipliers, "rates": rates, "divisors": divisors}
+        gridded = noise_on_grid(self, random, hosted, public)
+        return self._mechanism(GradientMechanism, hosted, gridded, **facts)
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return super()._announced(agents) if math.isfinite(self.clip_norm or math.inf) else None
@@ -306,16 +300,14 @@ class GradientPlan(Plan):
         """Return the learning rate of step ``k``."""
         return float(self.learning_rate(k, self.steps))
 
-    def calibrated_to(
-        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
-    ) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
         """Return this plan with the least noise that meets a budget.
 
         Under the local view every agent gets the least noise that meets the budget for it: agents with more
         records and the same batch size need less.
         """
-        if view != "local" or adversary.get("user") is not None:
-            return super().calibrated_to(epsilon, delta, view, **adversary)
+        if adversary.get("view") != "local" or adversary.get("user") is not None:
+            return super().calibrated_to(epsilon, delta, **adversary)
         least: dict[tuple[float, int], float] = {}  # agents of the same rate and draws need the same noise
         keys = []
         for agent in range(self.n):

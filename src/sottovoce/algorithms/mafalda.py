@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import TimeCorrelatedNoise, TimeCorrelation, mafalda
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import Protocol
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm
 
 
@@ -61,10 +60,10 @@ class Mafalda(GradientPlan):
 
     adjacency: Adjacency = "user"
 
-    name: ClassVar[str] = "mafalda"
-    needs: ClassVar[tuple[Capability, ...]] = ("plain_gossip",)
-    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
-    uses_optimizer: ClassVar[bool] = False
+    name = "mafalda"
+    needs = ("plain_gossip",)
+    adjacencies = ("user",)
+    uses_optimizer = False
     observation = TimeCorrelated()  # all steps of a node are one mechanism
 
     def _accepted(self, protocol: Protocol) -> Protocol:

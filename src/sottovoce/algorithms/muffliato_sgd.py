@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.protocols import NamedProtocol, Protocol
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -52,10 +50,10 @@ class MuffliatoSGD(GradientPlan):
     ('ldp', 'conditional')
     """
 
-    name: ClassVar[str] = "muffliato-sgd"
-    needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
-    excludes: ClassVar[tuple[Capability, ...]] = ("exact",)
-    uses_optimizer: ClassVar[bool] = False
+    name = "muffliato-sgd"
+    needs = ("linear", "averages")
+    excludes = ("exact",)
+    uses_optimizer = False
     observation = LinearGossip()  # the linear formula is conditional; local privacy is valid
 
     @cached_property

@@ -40,14 +40,13 @@ from sottovoce.runners import Algorithm, Result, State
 from sottovoce.runners.run import RandomSource, run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
-
-
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
 
 
-class Adversary(TypedDict, total=False):
-    """The arguments of `Plan.privacy` besides the view."""
+class AdversaryOptions(TypedDict, total=False):
+    """The arguments of `Plan.privacy`."""
 
+    view: View | None
     observer: int | None
     user: int | None
     colluders: int | Iterable[int]
@@ -160,10 +159,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     @property
     def grid(self) -> MaskGrid | None:
-        """The common integer grid of a masked plan with noise, the same at every member; None without one.
-
-        A plan that no grid fits raises one sentence.
-        """
+        """The common integer grid of a masked plan with noise, the same at every member; None without one."""
         return None
 
     def _grid_or_none(self) -> MaskGrid | None:
@@ -234,10 +230,10 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         label : ``"conditional"`` or ``"published"`` for such a number, which is no guarantee.
         participations : how often the client of a federation took part (local view).
         """
-        who: Adversary = {"observer": observer, "user": user, "colluders": colluders}
-        return account(self, view, **(who | {"label": label, "participations": participations}))
+        who = {"observer": observer, "user": user, "colluders": colluders, "label": label}
+        return account(self, view, **who, participations=participations)  # type: ignore[arg-type]
 
-    def epsilon(self, delta: float, view: View | None = None, **adversary: Unpack[Adversary]) -> float:
+    def epsilon(self, delta: float, view: View | None = None, **adversary: Any) -> float:
         """Return epsilon at ``delta`` against the default adversary, or the one named."""
         return self.privacy(view, **adversary).epsilon(delta)
 
@@ -289,18 +285,16 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         The returned plan was accounted itself: its epsilon is at most the target, and at least 99.9 % of it.
         """
         trial: Self = cls(*args, **{cls.noise_field: 1.0}, **options)
-        who: Adversary = {"observer": observer, "user": user, "colluders": colluders}
-        return trial.calibrated_to(epsilon, delta, view, **who)
+        who: AdversaryOptions = {"view": view, "observer": observer, "user": user, "colluders": colluders}
+        return trial.calibrated_to(epsilon, delta, **who)
 
-    def calibrated_to(
-        self, epsilon: float, delta: float, view: View | None = None, **adversary: Unpack[Adversary]
-    ) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
 
         def guarantee(z: float) -> Guarantee:
-            return self.with_noise(z).privacy(view, **adversary)
+            return self.with_noise(z).privacy(**adversary)
 
         return self.with_noise(calibrate(guarantee, epsilon, delta, tolerance=UNSPENT))
 

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from sottovoce.mechanisms.random_walk import RandomWalkMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import Broadcast, Protocol, TokenPass, Walk, draw_path
-from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -79,10 +78,10 @@ class RandomWalkSGD(GradientPlan):
     feature_norm: float | None = None
     final_public: bool = True
 
-    name: ClassVar[str] = "random-walk-sgd"
-    needs: ClassVar[tuple[Capability, ...]] = ("token",)
-    uses_optimizer: ClassVar[bool] = False
-    sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
+    name = "random-walk-sgd"
+    needs = ("token",)
+    uses_optimizer = False
+    sequential = True  # one holder at a time: ranks would only wait for each other
 
     @classmethod
     def _variant(cls, options: Mapping[str, Any]) -> type[Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
@@ -59,8 +60,6 @@ class Schedule:
         self._drawn: dict[int, Protocol] = {}
         # by identity; the ungridded protocol is kept too, so that its identity stays its own
         self._gridded: dict[int, tuple[Protocol, Protocol]] = {}
-        self._grid_step: float | None = None
-        self._grid_known = False
 
     @property
     def is_stationary(self) -> bool:
@@ -113,13 +112,11 @@ class Schedule:
     def _forget(self, k: int) -> None:
         self._gridded.pop(id(self._drawn.pop(k, None)), None)
 
-    @property
+    @cached_property
     def grid_step(self) -> float | None:
         """The step of the common grid; None without masks or noise."""
-        if not self._grid_known:
-            try:
-                grid = None if self._grid is None else self._grid()
-            except InvalidInput:  # a simulation needs none, and a protective run raises the error itself
-                grid = None
-            self._grid_step, self._grid_known = None if grid is None else grid.step, True
-        return self._grid_step
+        try:
+            grid = None if self._grid is None else self._grid()
+        except InvalidInput:  # a simulation needs none, and a protective run raises the error itself
+            grid = None
+        return None if grid is None else grid.step

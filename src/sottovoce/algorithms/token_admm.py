@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.admm import UsersADMM, regularized
+from sottovoce.algorithms.admm import UsersADMM
 from sottovoce.algorithms.options import Adjacency
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
@@ -69,8 +69,8 @@ class TokenADMM(UsersADMM):
     cap: int | None = None
     adjacency: Adjacency = "user"
 
-    name: ClassVar[str] = "token-admm"
-    sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
+    name = "token-admm"
+    sequential = True  # one holder at a time: ranks would only wait for each other
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +84,7 @@ class TokenADMM(UsersADMM):
     @property
     def observation(self) -> ObservationModel:
         """Local privacy; the network bound of the paper is a printed formula."""
-        mu = self._sensitivity / self.noise_std if self.noise_std else math.inf
+        mu = self._sensitivity(4.0) / self.noise_std if self.noise_std else math.inf
         rate = mu**2 / 2 * self._contributions * math.log(self.users) / self.users
         wording = (
             "formula of Cyffers, Bellet, Basu 2023 for complete graphs, where "
@@ -99,7 +99,7 @@ class TokenADMM(UsersADMM):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return as many noisy moves as the path may bring."""
-        return (Release(agent, 0, self._sensitivity, self.noise_std, steps=self._contributions),)
+        return (Release(agent, 0, self._sensitivity(4.0), self.noise_std, steps=self._contributions),)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and the published network formula."""
@@ -115,7 +115,7 @@ class TokenADMM(UsersADMM):
 
     def algorithm(self, source: TokenProxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 4 of [1], one row being the token's; `block` is compiled."""
-        n, prox = len(start), regularized(self)
+        n, prox = len(start), self._regularized
 
         def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
             i = source.holder(k)

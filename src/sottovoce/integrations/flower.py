@@ -25,7 +25,6 @@ import numpy as np
 from sottovoce._io import digest
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.release import Spending
-from sottovoce.algorithms.admm import regularized
 from sottovoce.algorithms.federated_admm import FederatedADMM, absorbed
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
@@ -245,7 +244,7 @@ class ServerSide:
     @property
     def z(self) -> np.ndarray:
         """The model of this round."""
-        return regularized(self.plan)(self.zh)
+        return self.plan.objective.regularizer.prox(self.zh, self.plan.gamma)
 
     def chosen(self) -> np.ndarray:
         """Return the clients of this round: each with the sampling rate, independently."""

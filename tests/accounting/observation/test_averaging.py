@@ -203,9 +203,9 @@ def test_rounding_before_fresh_noise_raises_the_cost(noise_std, radius):
 
 
 def test_budget_covers_rounding():
-    plan = refreshed().calibrated_to(0.05, 1e-5, "pairwise", observer=0, user=7)
+    plan = refreshed().calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
     mu = plan.privacy("pairwise", observer=0, user=7).mu
     assert mu == pytest.approx(gaussian_mu(0.05, 1e-5), rel=1e-9)
     assert plan.epsilon(1e-5, "pairwise", observer=0, user=7) <= 0.05
-    without = refreshed(dim=1).calibrated_to(0.05, 1e-5, "pairwise", observer=0, user=7)
+    without = refreshed(dim=1).calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
     assert plan.noise_std > 1.05 * without.noise_std
