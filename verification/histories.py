@@ -32,7 +32,7 @@ from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
 from sottovoce.ledger.charge import MARK, _checkpoint_step, charge
 from sottovoce.ledger.lifetime import LifetimeBudget, RunCharge
-from sottovoce.ledger.run_ledger import RunLedger
+from sottovoce.ledger.run_ledger import RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
@@ -184,6 +184,17 @@ class History:
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(folder, place)
 
+    def _unreadable(self, known):
+        """Whether closing the run costs everything planned, because its ledger cannot be read."""
+        if known.status == "started":
+            return False
+        witness = self.member_directory.witness(bytes.fromhex(known.run))
+        try:
+            read_ledger(self.member_directory.folder / known.state, witness=witness)
+        except LedgerError:
+            return True
+        return False
+
     def give_up(self):
         runs = [
             run
@@ -193,7 +204,7 @@ class History:
         if runs:
             run = runs[int(self.rng.integers(len(runs)))]
             known = self.member_directory.lifetime_ledger.runs[run]
-            self.loose |= self.member_directory._left(known) is None
+            self.loose |= self._unreadable(known)
             self.member_directory.close(run, "given up")
 
     def repair(self):
@@ -244,7 +255,7 @@ class History:
         self.repair()
         for run, known in self.member_directory.lifetime_ledger.runs.items():
             if known.status not in ("ended", "closed"):
-                self.loose |= self.member_directory._left(known) is None
+                self.loose |= self._unreadable(known)
                 self.member_directory.close(run, "settled")
         self.check()
         (row,) = self.member_directory.lifetime_ledger.summary()[0]["budgets"]

@@ -404,7 +404,7 @@ def test_the_noise_that_leaves_has_the_planned_spread(case, consortium):
 def test_a_draw_that_was_not_planned_stops_the_peer(consortium):
     """A mechanism with other numbers than the plan announced cannot release."""
     group = agreed("consensus, user", consortium)
-    for change in ("noise_std", "sensitivity"):
+    for change in ("noise_stds", "sensitivities"):
         program = AgreedRun(group.agreement).program(0, group.records[0], ProtectiveNoise())
         setattr(program.source, change, getattr(program.source, change) / 2)
         with pytest.raises(ReleaseMismatch, match="nothing was released"):

@@ -156,9 +156,9 @@ def test_one_store_of_records(tmp_path):
     made = {"cell": {"epsilon": 10, "sizes": (1, 2)}, "accuracy": 90.5}
     write_trial(path, made)
     assert read_trial(path, cell=made["cell"]) == {"cell": {"epsilon": 10, "sizes": [1, 2]}, "accuracy": 90.5}
-    with pytest.raises(ConfigError, match=r"trial\.json was made with another cell than now"):
+    with pytest.raises(ConfigError, match=r"trial\.json was made with a different value of cell"):
         read_trial(path, cell={**made["cell"], "epsilon": 5})
-    with pytest.raises(ConfigError, match="other settings"):  # a setting it does not know of is another one
+    with pytest.raises(ConfigError, match="value of settings"):  # it knows none
         read_trial(path, settings={})
     write_trial(None, made)
     assert read_trial(None) is None

@@ -126,10 +126,10 @@ def test_consensus_does_not_depend_on_graph_and_split_without_noise_to_speak_of(
 def test_a_record_of_other_settings_or_half_a_record_is_not_taken_for_this_one(tmp_path):
     cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=16, agents=5)
     run_cell(cell, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
-    with pytest.raises(ConfigError, match="made with other settings"):
+    with pytest.raises(ConfigError, match="a different value of settings"):
         run_cell(cell, 0, settings=Settings(3.0, 0.1, 0.1, 2), results=tmp_path)
     larger = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=20, agents=5)
-    with pytest.raises(ConfigError, match="made with other cell"):
+    with pytest.raises(ConfigError, match="a different value of cell"):
         run_cell(larger, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text()[:50])

@@ -107,7 +107,7 @@ def test_a_finished_setting_is_read_and_another_is_refused(tmp_path):
     kept = tmp_path / f"{SMALL.key}_setting3.json"
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "accuracy": -1.0}))
     assert tuning_trial(**options, settings=asdict(Settings(1.0, 0.5, 0.5)))["accuracy"] == -1.0
-    with pytest.raises(ValueError, match="made with other settings"):
+    with pytest.raises(ValueError, match="a different value of settings"):
         tuning_trial(**options, settings=asdict(Settings(2.0, 0.5, 0.5)))
 
 

@@ -67,7 +67,7 @@ def read_trial(path: Path | None, **made_with: object) -> dict[str, Any] | None:
     other = next((key for key, value in made_with.items() if result.get(key) != plain(value)), None)
     if other is not None:
         raise ConfigError(
-            f"{path.name} was made with another {other} than now; remove it or name another folder."
+            f"{path.name} was made with a different value of {other}; remove it or name another folder."
         )
     return result
 
