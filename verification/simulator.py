@@ -168,7 +168,7 @@ def shapes() -> tuple[Shape, ...]:
         Shape(protocols.Gossip(path, 3), 1, 2),
         Shape(protocols.Gossip(ring, 1), 3, 2),
         Shape(protocols.Chebyshev(ring, 3), 1, 1),
-        Shape(protocols.FreshNoiseGossip(path, 3, tau=0.1, sigma=CLIP * NOISE_MULTIPLIER), 1, 2),
+        Shape(protocols.FreshNoiseGossip(path, 3, 0.1, noise_std=CLIP * NOISE_MULTIPLIER), 1, 2),
         Shape(protocols.HypercubeExchange(4), 2, 1),
         Shape(protocols.Tree(graphs.star(4)), 2, 2),
         Shape(protocols.Tree(path, root=0), 2, 1),

@@ -332,7 +332,7 @@ def test_ranks_and_determined_users_against_rational_arithmetic():
 
 
 def test_refreshed_loss_lies_between_the_neighbor_and_local_values():
-    h = exact_loss(FreshNoiseGossip(sv.graphs.ring(12), 8, tau=0.3), observer=0)
+    h = exact_loss(FreshNoiseGossip(sv.graphs.ring(12), 8, fresh_noise_std=0.3), observer=0)
     assert h[1] == pytest.approx(1.0)
     assert (np.diff(h[1:7]) < 0).all()
     assert h.max() <= 1 + 1e-9

@@ -29,7 +29,7 @@ def plans():
             Gossip(grid, 9),
             Chebyshev(grid, 9),
             Randomized(grid, 200, rng),
-            FreshNoiseGossip(grid, 9, tau=0.1),
+            FreshNoiseGossip(grid, 9, fresh_noise_std=0.1),
             HypercubeExchange(16),
             Tree(grid),
             Walk(grid, 60, rng, final_public=True),
@@ -150,7 +150,7 @@ def test_clipped_rows_keep_direction_and_precision():
     [("local", {}), ("pairwise", {"observer": 0, "user": 15}), ("network", {}), ("central", {})],
 )
 def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
-    for protocol in (HypercubeExchange(16), FreshNoiseGossip(sv.graphs.path(16), 16, tau=0.1)):
+    for protocol in (HypercubeExchange(16), FreshNoiseGossip(sv.graphs.path(16), 16, fresh_noise_std=0.1)):
         plan = sv.PrivateAveraging.for_budget(
             protocol, epsilon=epsilon, delta=1e-6, radius=0.5, view=view, **who
         )
@@ -271,7 +271,7 @@ def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
     """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
     from sottovoce.noise.discrete import STEPS_PER_STD
 
-    refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.5)
+    refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
     one, many = (sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
     pair = {"observer": 0, "user": 3}
     seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])
@@ -447,7 +447,7 @@ def test_budget_and_optimal_noise():
         assert 0.999 <= found.epsilon(1e-5) <= 1
     assert noise_in_result(best) <= noise_in_result(equal)
     with pytest.raises(InvalidInput, match="once; refreshed draws more"):
-        weighted(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, tau=0.2))
+        weighted(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, fresh_noise_std=0.2))
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ def test_fresh_noise_adds_to_the_noise_in_the_result():
     """The root of the measured variance of the worst node, to a few per cent; fresh noise is much of it."""
     network = sv.graphs.path(4)
     plan = sv.PrivateAveraging(
-        sv.protocols.FreshNoiseGossip(network, 3, tau=1.5), noise_std=1.0, radius=0.5, dim=20_000
+        sv.protocols.FreshNoiseGossip(network, 3, fresh_noise_std=1.5), noise_std=1.0, radius=0.5, dim=20_000
     )
     plain = sv.PrivateAveraging(sv.protocols.Gossip(network, 3), noise_std=1.0, radius=0.5)
     rows = plan.run(np.zeros((4, 20_000)), np.random.default_rng(0)).outputs["rows"]

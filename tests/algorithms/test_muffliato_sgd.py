@@ -35,10 +35,10 @@ def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, div
         learning_rate=(0.4, 0.1),
         **options,
     )
-    stds = [plan.schedule(k).tau for k in range(3)]
+    stds = [plan.schedule(k).fresh_noise_std for k in range(3)]
     assert stds == pytest.approx([1.5 * rate * 4.0 * 0.5 / divisor for rate in (0.4, 0.2, 0.1)])
     assert plan.schedule(1) is plan.schedule(1)
-    assert plan.with_noise(0.0).schedule(1).tau == 1.5  # nothing to be in proportion to
+    assert plan.with_noise(0.0).schedule(1).fresh_noise_std == 1.5  # nothing to be in proportion to
 
 
 def test_fresh_noise_by_name_follows_the_loudest_row():
@@ -49,7 +49,7 @@ def test_fresh_noise_by_name_follows_the_loudest_row():
             GLM(dim=2), "refreshed:2:fresh=0.5", network="ring:4", steps=2, clip_norm=2.0, learning_rate=0.2,
             noise_multiplier=noise, **options,
         )  # fmt: skip
-        return plan.schedule(0).tau
+        return plan.schedule(0).fresh_noise_std
 
     batches = {"batch_size": 4, "sample_rate": 0.5}
     assert fresh(3.0, **batches) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)

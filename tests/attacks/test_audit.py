@@ -191,7 +191,7 @@ def test_refreshed_gossip_is_audited_with_its_fresh_noise():
 
 def test_refreshed_gossip_draws_afresh_in_every_step():
     """Without the step, two steps would share their fresh noise, and a true claim would be refuted."""
-    protocol = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.7)
+    protocol = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.7)
     one = account(SingleAveraging(protocol, 4.0, 1.0), "pairwise", observer=0, user=3)
     steps = SimpleNamespace(
         n=4, steps=2, schedule=lambda k: protocol,
@@ -208,7 +208,7 @@ def test_refreshed_gossip_draws_afresh_in_every_step():
 
 def test_the_public_result_of_refreshed_gossip_is_audited_with_its_noise():
     result = audit.audit_outputs(
-        FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
+        FreshNoiseGossip(sv.graphs.path(4), 4, 0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
         rng=np.random.default_rng(0),
     )  # fmt: skip
     assert 0.9 < result.tightness

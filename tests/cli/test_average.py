@@ -95,7 +95,7 @@ def test_results_are_written_whole(call, tmp_path, suffix):
         sv.protocols.Tree(sv.graphs.hypercube(3)),
         sv.protocols.Gossip(sv.graphs.path(5), 3),
         sv.protocols.Chebyshev(sv.graphs.path(5), 4),
-        sv.protocols.FreshNoiseGossip(sv.graphs.path(5), 4, tau=0.5),
+        sv.protocols.FreshNoiseGossip(sv.graphs.path(5), 4, fresh_noise_std=0.5),
     ],
     ids=lambda p: p.name,
 )

@@ -182,7 +182,7 @@ def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, 
         (PLAN.replace("exchange", "telepathy"), "[protocol]: A protocol is one of gossip"),
         (
             PLAN.replace('"exchange"', '"tree"\nrounds = 3') + STD,
-            "follows from the network",
+            "follow from the network",
         ),
         (PLAN.replace('name = "exchange"', "rounds = 3"), "[protocol] rounds needs a name"),
         (PLAN.replace("0.5", "inf") + STD, "[average]: radius must be"),

@@ -104,7 +104,7 @@ def nearly_averaged():
 def test_faint_fresh_noise_still_counts():
     """Fresh noise of 1e-9 protects by 1e-18, and the floating basis must not lose the value behind it."""
     W = sv.graphs.path(3)
-    almost = FreshNoiseGossip(W, 3, tau=1e-9).view(0).leakage()
+    almost = FreshNoiseGossip(W, 3, fresh_noise_std=1e-9).view(0).leakage()
     np.testing.assert_allclose(almost, Gossip(W, 3).view(0).leakage(), atol=1e-6)
     assert (almost <= 1).all()
 

@@ -168,7 +168,7 @@ def test_refreshed_gossip_restores_the_decay(share, expected):
     network = sv.graphs.path(8)
     rounds = sv.protocols.rounds_for(network)
     assert rounds == 10
-    h = FreshNoiseGossip(network, rounds, tau=math.sqrt(share)).view(0).leakage()
+    h = FreshNoiseGossip(network, rounds, fresh_noise_std=math.sqrt(share)).view(0).leakage()
     np.testing.assert_allclose(h[1:], expected, rtol=0.02, atol=6e-4)
 
 
@@ -193,15 +193,19 @@ def refreshed_by_formula(network, rounds, tau, observer):
 @pytest.mark.parametrize("tau", [1.0, 0.3, 0.1])
 @pytest.mark.parametrize("network", small_networks(), ids=lambda g: g.name)
 def test_refreshed_gossip_against_the_covariance_formula(network, tau):
-    h = FreshNoiseGossip(network, 4, tau=tau).view(1).leakage()
+    h = FreshNoiseGossip(network, 4, fresh_noise_std=tau).view(1).leakage()
     np.testing.assert_allclose(h, refreshed_by_formula(network, 4, tau, 1), atol=1e-6)
 
 
 def test_refreshed_without_fresh_noise_is_plain_and_continuous():
     network = sv.graphs.ring(7)
     plain = Gossip(network, 5).view(0).leakage()
-    np.testing.assert_allclose(FreshNoiseGossip(network, 5, tau=0.0).view(0).leakage(), plain, atol=1e-12)
-    np.testing.assert_allclose(FreshNoiseGossip(network, 5, tau=1e-6).view(0).leakage(), plain, atol=1e-4)
+    np.testing.assert_allclose(
+        FreshNoiseGossip(network, 5, fresh_noise_std=0.0).view(0).leakage(), plain, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        FreshNoiseGossip(network, 5, fresh_noise_std=1e-6).view(0).leakage(), plain, atol=1e-4
+    )
 
 
 def test_tree_closed_form():

@@ -40,7 +40,7 @@ def test_declared_capabilities():
     """Plans, accounts, peers and files read these instead of a class or a name."""
     ring = sv.graphs.ring(4)
     walk, masked = Walk(ring, 3, path=[0, 1, 2]), sv.protocols.Masked(ring)
-    refreshed = FreshNoiseGossip(ring, 3, tau=0.1, sigma=1.0)
+    refreshed = FreshNoiseGossip(ring, 3, fresh_noise_std=0.1, noise_std=1.0)
     assert (walk.ends_at, walk.adds_noise, walk.convex) == (2, True, False)
     assert (masked.masked, masked.tolerate, Tree(ring).masked, Tree(ring).tolerate) == (True, 1, False, None)
     assert (refreshed.fresh_std, refreshed.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
@@ -85,13 +85,13 @@ def every_protocol():
     return [
         *averaging_protocols(),
         Chebyshev(er, 5, gamma=1.3),
-        FreshNoiseGossip(er, 4, tau=0.3),
-        FreshNoiseGossip(er, 1, tau=0.3),
+        FreshNoiseGossip(er, 4, fresh_noise_std=0.3),
+        FreshNoiseGossip(er, 1, fresh_noise_std=0.3),
         NeighborSum(er),
         Gossip(er, 0),
         Walk(er, 19, rng, std=0.4),
         Walk(er, 19, rng, std=0.4, final_public=True),
-        Replicated(FreshNoiseGossip(er, 4, tau=0.3), 1),
+        Replicated(FreshNoiseGossip(er, 4, fresh_noise_std=0.3), 1),
     ]
 
 

@@ -19,7 +19,7 @@ def test_gossip_converges_at_the_spectral_rate():
 
 
 def test_refreshed_peers_give_the_same_bits():
-    protocol = FreshNoiseGossip(sv.graphs.ring(6), 5, tau=0.2)
+    protocol = FreshNoiseGossip(sv.graphs.ring(6), 5, fresh_noise_std=0.2)
     values = np.random.default_rng(1).normal(size=(6, 4))
     stacked = protocol.apply(values, noise=CountingNoise(), step=3)
     local, sent = run_locally(protocol, values, CountingNoise(), 3)
@@ -30,7 +30,7 @@ def test_refreshed_peers_give_the_same_bits():
 
 def test_refreshed_noise_has_the_predicted_variance():
     network, rounds, tau = sv.graphs.ring(5), 4, 0.5
-    protocol = FreshNoiseGossip(network, rounds, tau=tau)
+    protocol = FreshNoiseGossip(network, rounds, fresh_noise_std=tau)
     rng = np.random.default_rng(0)
 
     class Source:
@@ -82,8 +82,8 @@ INVALID = [
     (lambda: Gossip(sv.graphs.ring(4), 2).apply([1.0, np.nan, 2.0, 3.0]), "row 1"),
     (lambda: Gossip(sv.graphs.ring(4), 2).apply(np.zeros((3, 2))), "one row per node"),
     (lambda: Gossip(sv.graphs.ring(4), 2).apply(["a"] * 4), "numbers"),
-    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 2, tau=-1), "tau"),
-    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 3, tau=1).apply(np.zeros(4)), "noise="),
+    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 2, fresh_noise_std=-1), "fresh_noise_std"),
+    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 3, fresh_noise_std=1).apply(np.zeros(4)), "noise="),
 ]
 
 

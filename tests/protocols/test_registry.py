@@ -54,7 +54,7 @@ INVALID = [
     ("gossip:fresh=1", "no option 'fresh'; it knows none"),
     ("tree:depth=2", "it knows kind, root, tolerate"),
     ("gossip:five", "neither a number of rounds nor key=value"),
-    ("tree:3", "follows from the network"),
+    ("tree:3", "follow from the network"),
     ("tree:kind=bfs:tolerate=2", "option of trees of few-leaves"),
     ("refreshed:fresh=some", "must be a number"),
     ("masked:partners=some", "must be a whole number"),

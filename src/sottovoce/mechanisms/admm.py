@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -164,7 +164,7 @@ class TokenProxMechanism(TokenMechanism):
     def row(self, u: np.ndarray, z: np.ndarray, k: int, *, holder: int, contributions: int) -> np.ndarray:
         """Return what the holder adds to its dual and, over n, to the token's mean."""
         model, (X, y), (place, noise, _) = self.objective, self.data.user(holder), self.draws(k)
-        move = client_move(model.kind, model.width, X, y, u, z, self.gamma, self.limit(contributions))
+        move: Any = client_move(model.kind, model.width, X, y, u, z, self.gamma, self.limit(contributions))
         return np.asarray(self.relaxation * on_grid(2.0 * move, noise[0, place], self.grid))
 
     def many_steps(

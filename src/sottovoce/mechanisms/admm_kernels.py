@@ -6,13 +6,16 @@ import math
 
 import numpy as np
 from numba import njit
+from numpy import ndarray as Array
 
 from sottovoce.objectives.clipping import clip_in_place
 from sottovoce.objectives.kernels import logistic_margin, on_grid, prox_in_place, slope
 
 
 @njit(cache=True)
-def record_moves(kind, width, X, y, u, z, gamma, clip_norm):
+def record_moves(
+    kind: int, width: float, X: Array, y: Array, u: Array, z: Array, gamma: float, clip_norm: float
+) -> Array:
     """clip_C(prox_{gamma f_i}(2z - u_i) - z) for every record."""
     n, p = X.shape
     out = np.empty((n, p))
@@ -22,7 +25,10 @@ def record_moves(kind, width, X, y, u, z, gamma, clip_norm):
 
 
 @njit(cache=True)
-def client_moves(kind, width, X, y, offsets, u, z, gamma, clip_norm, chosen):
+def client_moves(
+    kind: int, width: float, X: Array, y: Array, offsets: Array, u: Array, z: Array, gamma: float,
+    clip_norm: float, chosen: Array,
+) -> Array:  # fmt: skip
     n, p = u.shape
     out = np.zeros((n, p))
     for i in range(n):
@@ -33,7 +39,9 @@ def client_moves(kind, width, X, y, offsets, u, z, gamma, clip_norm, chosen):
 
 
 @njit(cache=True)
-def client_move(kind, width, X, y, u, z, gamma, clip_norm):
+def client_move(
+    kind: int, width: float, X: Array, y: Array, u: Array, z: Array, gamma: float, clip_norm: float
+) -> Array:
     """clip_C(prox_{gamma f}(2z - u) - z), f the mean loss of the rows; not finite counts as zero."""
     move = prox_rows(kind, width, X, y, 2.0 * z - u, gamma) - z
     clip_in_place(move, clip_norm)
@@ -41,7 +49,7 @@ def client_move(kind, width, X, y, u, z, gamma, clip_norm):
 
 
 @njit(cache=True)
-def prox_rows(kind, width, X, y, v, gamma):
+def prox_rows(kind: int, width: float, X: Array, y: Array, v: Array, gamma: float) -> Array:
     """prox_{gamma f}(v): a scalar equation for one row, damped Newton for several."""
     m, p = X.shape
     if m == 1:
@@ -101,7 +109,7 @@ def prox_rows(kind, width, X, y, v, gamma):
 
 
 @njit(cache=True)
-def _envelope(kind, width, X, y, v, gamma, w):
+def _envelope(kind: int, width: float, X: Array, y: Array, v: Array, gamma: float, w: Array) -> float:
     """gamma * mean loss + |w - v|^2 / 2, what the prox minimizes."""
     m, p = X.shape
     total = 0.0
@@ -123,8 +131,10 @@ def _envelope(kind, width, X, y, v, gamma, w):
 
 @njit(cache=True)
 def token_hops(
-    kind, width, X, y, offsets, u, zh, counts, cap, holders, noise, grid, gamma, lam, C, l1, l2, box, ball
-):
+    kind: int, width: float, X: Array, y: Array, offsets: Array, u: Array, zh: Array, counts: Array, cap: int,
+    holders: Array, noise: Array, grid: float, gamma: float, lam: float, C: float,
+    l1: float, l2: float, box: float, ball: float,
+) -> None:  # fmt: skip
     """Hops of token ADMM along given holders with given noise; u, zh and counts move in place."""
     n = len(offsets) - 1
     for k in range(len(holders)):

@@ -152,16 +152,10 @@ class Mechanism:
     def announce(self, release: Release) -> None:
         """Check a release of the only hosted agent against the plan, and record it."""
         if self.announced is not None:
+            s, std, kind, steps = release.sensitivity, release.noise_std, release.mechanism, release.steps
             for stream in (release.stream, release.stream + release.count - 1):
-                self.announced.check(
-                    [0],
-                    release.step,
-                    stream,
-                    sensitivity=release.sensitivity,
-                    noise_std=release.noise_std,
-                    mechanism=release.mechanism,
-                    steps=release.steps,
-                )
+                scale = {"sensitivity": s, "noise_std": std}
+                self.announced.check([0], release.step, stream, **scale, mechanism=kind, steps=steps)
         self.record([release])
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:

@@ -150,9 +150,10 @@ class RandomWalkMechanism(TokenMechanism):
         theta, holders, counts = theta.copy(), holders.copy(), counts.copy()
         model, data, C = self.objective, self.data, self.inner_clip
         records = (model.kind, model.width, theta, data.X, data.y, data.offsets)
-        path = (*self._links, self._cumulative, self._uniform, holders, counts, self.contributions)
+        indptr, indices = self._links
+        path = (indptr, indices, self._cumulative, self._uniform, holders, counts, self.contributions)
         for steps, noise, uniform in self.stretches(k, len(rates)):
-            walk(*records, *path, noise, uniform, self.grid, C, rates[steps], model.l2)
+            walk(*(records + path), noise, uniform, self.grid, C, rates[steps], model.l2)
         return theta, holders, counts
 
 

@@ -6,13 +6,17 @@ import math
 
 import numpy as np
 from numba import njit
+from numpy import ndarray as Array
 
 from sottovoce.objectives.clipping import clip_in_place
 from sottovoce.objectives.kernels import on_grid, slope
 
 
 @njit(cache=True)
-def holder_moves(kind, width, theta, X, y, clip_norm, noise, grid, nu, l2, g):
+def holder_moves(
+    kind: int, width: float, theta: Array, X: Array, y: Array, clip_norm: float, noise: Array, grid: float,
+    nu: float, l2: float, g: Array,
+) -> None:  # fmt: skip
     """theta -= nu (clip_C(mean gradient + l2 theta) + noise), in place."""
     m, p = X.shape
     if m == 1:
@@ -44,9 +48,10 @@ def holder_moves(kind, width, theta, X, y, clip_norm, noise, grid, nu, l2, g):
 
 @njit(cache=True)
 def walk(
-    kind, width, theta, X, y, offsets, indptr, indices, cumulative, uniform, holders, counts, cap, noise,
-    draws, grid, C, rates, l2,
-):  # fmt: skip
+    kind: int, width: float, theta: Array, X: Array, y: Array, offsets: Array,
+    indptr: Array, indices: Array, cumulative: Array, uniform: bool, holders: Array, counts: Array, cap: int,
+    noise: Array, draws: Array, grid: float, C: float, rates: Array, l2: float,
+) -> None:  # fmt: skip
     """Steps of all tokens along their paths; theta, holders and counts move in place."""
     n, p = len(offsets) - 1, theta.shape[1]
     g = np.empty(p)

@@ -45,10 +45,6 @@ class HypercubeExchange(ExactConsensus):
             (np.full(2 * self.n, 0.5), columns, np.arange(0, 2 * self.n + 1, 2)), shape=(self.n, self.n)
         )
 
-    def matrix(self, t: int) -> sparse.csr_array:
-        """Return the pairing of round ``t``."""
-        return self._matrices[t]
-
     def blocks(self, v: Nodes) -> list[np.ndarray]:
         """Return, per round, the block of 2^round nodes whose mean the partner of node ``v`` sends."""
         (v,) = _validate.nodes(v, self.n, "node")

@@ -84,15 +84,15 @@ class FreshNoiseGossip(Gossip):
     Parameters
     ----------
     network, rounds : as in `Gossip`.
-    tau : standard deviation of the fresh noise.
-    sigma : standard deviation of the first noise, which is added before the protocol begins.
+    fresh_noise_std : standard deviation of the fresh noise.
+    noise_std : standard deviation of the first noise, which is added before the protocol begins.
 
     Examples
     --------
     One per cent of fresh variance on a path of eight: distance now protects.
 
     >>> import sottovoce as sv
-    >>> view = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds=10, tau=0.1).view(0)
+    >>> view = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds=10, fresh_noise_std=0.1).view(0)
     >>> view.leakage().round(3).tolist()
     [0.0, 1.0, 0.921, 0.616, 0.256, 0.086, 0.022, 0.006]
     """
@@ -101,29 +101,28 @@ class FreshNoiseGossip(Gossip):
     fresh_noise, plain_gossip = True, False
 
     @takes_network
-    def __init__(self, network: Network, rounds: int, tau: float, sigma: float = 1.0) -> None:
+    def __init__(self, network: Network, rounds: int, fresh_noise_std: float, noise_std: float = 1.0) -> None:
         super().__init__(network, rounds)
-        self.tau = _validate.non_negative(tau, "tau")
-        self.sigma = _validate.positive(sigma, "sigma")
-        self.fresh_std = self.tau / self.sigma
+        self.fresh_noise_std = _validate.non_negative(fresh_noise_std, "fresh_noise_std")
+        self.noise_std = _validate.positive(noise_std, "noise_std")
+        self.fresh_std = self.fresh_noise_std / self.noise_std
 
     def scaled(self, noise_std: float) -> FreshNoiseGossip:
         """Return refreshed gossip with its fresh noise in proportion to the first noise."""
-        if self.sigma == noise_std:
+        if self.noise_std == noise_std:
             return self
-        return FreshNoiseGossip(self.network, self.rounds, tau=self.fresh_std * noise_std, sigma=noise_std)
+        return FreshNoiseGossip(self.network, self.rounds, self.fresh_std * noise_std, noise_std)
 
     def advance(
         self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
     ) -> Rows:
         """Return the rows after round ``t``, with their fresh noise except after the last round."""
-        if not self.tau or t == self.rounds - 1:
+        if not self.fresh_noise_std or t == self.rounds - 1:
             return mixed
         if noise is None:
-            raise InvalidInput(
-                "Refreshed gossip draws fresh noise; pass noise=..., for example as_noise(rng)."
-            )
-        return np.asarray(noise.perturb(mixed, agents=agents, step=step, std=self.tau, stream=1 + t))
+            raise InvalidInput("Refreshed gossip draws fresh noise; pass noise=..., as as_noise(rng).")
+        std = self.fresh_noise_std
+        return np.asarray(noise.perturb(mixed, agents=agents, step=step, std=std, stream=1 + t))
 
     def noise_variance(self, variances: np.ndarray) -> np.ndarray:
         """Return the noise variance of each final row: the first noise mixed, and the fresh noise."""
@@ -131,12 +130,12 @@ class FreshNoiseGossip(Gossip):
         power = np.eye(self.n)
         for _ in range(self.rounds - 1):  # fresh noise passes through one to rounds - 1 more rounds
             power = self.network.W @ power
-            variance = variance + self.tau**2 * (power**2).sum(axis=1)
+            variance = variance + self.fresh_noise_std**2 * (power**2).sum(axis=1)
         return variance
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees; coordinates are (round, node) noises."""
-        if not self.tau:
+        if not self.fresh_noise_std:
             return super().view(observers, own_noise)
         return LinearProtocol.view(self, observers, own_noise)
 

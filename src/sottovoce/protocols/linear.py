@@ -40,9 +40,9 @@ _MatrixRow: TypeAlias = tuple[sparse.csr_array, list[int], sparse.csr_array]
 class LinearProtocol(Protocol):
     """A protocol given by its matrices; subclasses say which matrix is used in which round.
 
-    Subclasses define `matrix`. One that does more to its rows than mix them (Chebyshev's memory, fresh
-    noise) overrides `advance` and declares it by `memory` or ``fresh_std``. Runner, peer, cluster, observer
-    and accountant all use `advance`.
+    Subclasses list their matrices, or define `matrix`. One that does more to its rows than mix them
+    (Chebyshev's memory, fresh noise) overrides `advance` and declares it by `memory` or ``fresh_std``.
+    Runner, peer, cluster, observer and accountant all use `advance`.
 
     Examples
     --------
@@ -57,15 +57,16 @@ class LinearProtocol(Protocol):
     """
 
     linear = True
+    _matrices: Sequence[sparse.csr_array]  # one per round
 
     @property
     def same_messages(self) -> LinearProtocol:
         """A protocol whose messages to every node span the same space, without memory where there is one."""
         return self
 
-    @abstractmethod
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
+        return self._matrices[t]
 
     def _recursion(self, t: int) -> tuple[tuple[float, float], tuple[float, float, float]]:
         """Return what `advance` multiplies the mixed and the remembered rows by, and `remember` all three."""

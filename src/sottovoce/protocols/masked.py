@@ -107,10 +107,6 @@ class Masked(ExactConsensus):
 
     # ---- who sends what --------------------------------------------------------------------------
 
-    def matrix(self, t: int) -> sparse.csr_array:
-        """Return the matrix of round ``t`` on the *masked* rows: levels up are added, levels down copied."""
-        return self._matrices[t]
-
     @property
     def messages(self) -> int:
         """Each tree edge carries one row up and one down."""

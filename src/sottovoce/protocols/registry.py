@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Literal
 
@@ -63,6 +64,13 @@ class _Arguments:
 def _randomized(a: _Arguments, kind: type[Randomized] = Randomized) -> Protocol:
     ticks = a.rounds_or_theory(kind.name)
     return kind(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
+
+
+_accelerated = partial(_randomized, kind=AcceleratedRandomized)
+
+
+def _refreshed(a: _Arguments) -> Protocol:
+    return FreshNoiseGossip(a.network, a.rounds_or_theory(), a.number("fresh", 0.1))
 
 
 def _dropout(a: _Arguments) -> Protocol:
@@ -135,18 +143,9 @@ _REGISTERED: dict[str, _Registered] = {
     for entry in (
         _Registered(Gossip, lambda a: Gossip(a.network, a.rounds_or_theory())),
         _Registered(Chebyshev, lambda a: Chebyshev(a.network, a.rounds_or_theory())),
-        _Registered(
-            FreshNoiseGossip,
-            lambda a: FreshNoiseGossip(a.network, a.rounds_or_theory(), tau=a.number("fresh", 0.1)),
-            ("fresh",),
-        ),
+        _Registered(FreshNoiseGossip, _refreshed, ("fresh",)),
         _Registered(Randomized, _randomized, ("intensities",), drawn=True),
-        _Registered(
-            AcceleratedRandomized,
-            lambda a: _randomized(a, AcceleratedRandomized),
-            ("intensities",),
-            drawn=True,
-        ),
+        _Registered(AcceleratedRandomized, _accelerated, ("intensities",), drawn=True),
         _Registered(Dropout, _dropout, ("edges", "nodes"), drawn=True),
         _Registered(TimeVarying, _time_varying, ("c",), drawn=True),
         _Registered(Walk, _walk, ("final",), drawn=True),
@@ -199,10 +198,8 @@ class NamedProtocol:
     @property
     def drawn(self) -> bool:
         """Whether every step draws its own from the public seed."""
-        registered = _REGISTERED.get(self.name)
-        if registered is not None and registered.drawn:
-            return True
-        return dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
+        drawn = self.name in _REGISTERED and _REGISTERED[self.name].drawn
+        return drawn or dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
 
     @property
     def takes_rounds(self) -> bool:
@@ -220,9 +217,7 @@ class NamedProtocol:
         registered = _REGISTERED.get(self.name)
         if registered is not None:
             if self.rounds is not None and not self.takes_rounds:
-                raise ConfigError(
-                    f"The number of rounds of {self.name} follows from the network; leave it out."
-                )
+                raise ConfigError(f"The rounds of {self.name} follow from the network; leave them out.")
             return registered.build(_Arguments(network, self.rounds, dict(self.options), rng))
         points = entry_points(group="sottovoce.protocols")
         build: Build = next(point for point in points if point.name == self.name).load()

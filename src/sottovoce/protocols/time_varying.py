@@ -43,10 +43,6 @@ class TimeVarying(LinearProtocol):
             if matrix.shape[0] != self.n:
                 raise GraphError(f"Round {t} has {matrix.shape[0]} nodes, expected {self.n} as in round 0.")
 
-    def matrix(self, t: int) -> sparse.csr_array:
-        """Return the matrix of round ``t``."""
-        return self._matrices[t]
-
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees; by the Krylov recursion where all rounds are equal."""
         first = self._matrices[0]
@@ -94,16 +90,14 @@ class Dropout(TimeVarying):
         self.network = network
         rounds = _validate.count(rounds, "rounds")
         quiet_nodes, quiet_edges = dict(nodes or {}), dict(edges or {})
-        for t in [*quiet_nodes, *quiet_edges]:
+        faulty = sorted({*quiet_nodes, *quiet_edges})
+        for t in faulty:
             if not 0 <= t < rounds:
                 raise InvalidInput(f"Dropout names round {t}, but the rounds are 0 to {rounds - 1}.")
-        faulty = {*quiet_nodes, *quiet_edges}
-        super().__init__(
-            [
-                silenced(network, quiet_nodes.get(t, ()), quiet_edges.get(t, ())) if t in faulty else network
-                for t in range(rounds)
-            ]
-        )
+        matrices: list[Network | sparse.csr_array] = [network] * rounds
+        for t in faulty:
+            matrices[t] = silenced(network, quiet_nodes.get(t, ()), quiet_edges.get(t, ()))
+        super().__init__(matrices)
 
     @classmethod
     def random(

@@ -87,10 +87,6 @@ class Tree(ExactConsensus):
         columns = np.where(self.depths == level, self.parents, np.arange(self.n))
         return _csr(np.ones(self.n), np.arange(self.n), columns, self.n)
 
-    def matrix(self, t: int) -> sparse.csr_array:
-        """Return the matrix of round ``t``: first the levels up, then the levels down."""
-        return self._matrices[t]
-
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
         """Return whose message of round ``t`` reaches an observer: children on the way up, parents down."""
         who = _validate.nodes(observers, self.n)

@@ -261,11 +261,7 @@ class TokenPass(LinearProtocol):
 
     def __init__(self, n: int, source: int, to: Sequence[int]) -> None:
         self.n, self.rounds = n, 1
-        self._matrix = _copies(n, list(to), source)
-
-    def matrix(self, t: int) -> sparse.csr_array:
-        """Return the identity with the receivers' rows replaced."""
-        return self._matrix
+        self._matrices = [_copies(n, list(to), source)]
 
 
 class Broadcast(LinearProtocol):
@@ -278,16 +274,12 @@ class Broadcast(LinearProtocol):
         self.n = network.n
         distance = network.distances_from(source)
         self.rounds = max(1, int(distance.max()))
-        self._matrices = []
+        self._matrices = []  # the rows of each layer are replaced by their parents'
         for level in range(1, self.rounds + 1):
             layer = np.flatnonzero(distance == level).tolist()
             around = [network.neighbors(v) for v in layer]
             parents = [int(w[distance[w] == level - 1].min()) for w in around]
             self._matrices.append(_copies(self.n, layer, parents))
-
-    def matrix(self, t: int) -> sparse.csr_array:
-        """Return the identity with the rows of layer ``t + 1`` replaced by their parents'."""
-        return self._matrices[t]
 
 
 def _copies(n: int, to: list[int], source: int | list[int]) -> sparse.csr_array:

@@ -40,7 +40,7 @@ AVERAGING = {
         [1.99309140441512, 0.6339783761989402, 1.99309140441512, 1.3564673644570406, 1.99309140441512],
     ),
     "refreshed": (
-        sv.protocols.FreshNoiseGossip(RING, 3, tau=0.2, sigma=2.0), every(1.0, 2.0, steps=1),
+        sv.protocols.FreshNoiseGossip(RING, 3, fresh_noise_std=0.2, noise_std=2.0), every(1.0, 2.0, steps=1),
         [1.99309140441512, 1.0924868418335028, 1.99309140441512, 1.363042443278953, 1.99309140441512],
     ),
     "walk": (
@@ -178,7 +178,7 @@ def test_streams_of_one_step_cost_the_same(model):
 
 
 def refreshed(rounds=10, dim=10_000):
-    protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds, tau=0.1)
+    protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds, fresh_noise_std=0.1)
     return sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5, dim=dim)
 
 
@@ -186,7 +186,7 @@ def refreshed(rounds=10, dim=10_000):
 def test_rounding_before_fresh_noise_raises_the_cost(noise_std, radius):
     """Two worlds may round apart by a grid step per number, node and round but the last: lengths add up."""
     plan = sv.PrivateAveraging(
-        sv.protocols.FreshNoiseGossip(sv.graphs.path(8), 10, tau=0.1),
+        sv.protocols.FreshNoiseGossip(sv.graphs.path(8), 10, fresh_noise_std=0.1),
         noise_std=noise_std,
         radius=radius,
         dim=10_000,
