@@ -1,5 +1,6 @@
 """The plan of an agreement: only algorithms and protocols of the library."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import sottovoce as sv
 from sottovoce import graphs
 from sottovoce.errors import ConfigError, DataError, SottovoceError
 from sottovoce.models.adapters import agreed_model
-from sottovoce.objectives.nets.module_files import digest_of
 from sottovoce.peers.agreement_plan import AgreedNet, agreed_plan
 from sottovoce.peers.member_data import read_records
 
@@ -173,11 +173,9 @@ def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, m
     exec(MYNET, space)
     torch.manual_seed(0)
     save_file(space["build"]().state_dict(), tmp_path / "start.safetensors")
-    model = {
-        "module": "mynet:build", "module_sha256": digest_of(tmp_path / "mynet.py"),
-        "weights_sha256": digest_of(tmp_path / "start.safetensors"),
-    }  # fmt: skip
     files = (tmp_path / "mynet.py", tmp_path / "start.safetensors")
+    code, weights = (hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    model = {"module": "mynet:build", "module_sha256": code, "weights_sha256": weights}
     made = consortium(3, algorithm=LEARNING, dim=57, kind="net", model=model, data=DATA, epsilon=90.0)
     _, study, folder = run(made, tmp_path, memory_links, files)
     truth = table(tmp_path / "new.csv", 9)

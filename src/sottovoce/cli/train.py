@@ -285,7 +285,7 @@ def _fitted(result: Result, loaded: LoadedPlan) -> Fitted:
     """Return the model that a run by a plan file has fitted."""
     from sottovoce.accounting.wording import uncharged
     from sottovoce.data.images import ImageReading
-    from sottovoce.models.adapters import SIMULATED, TEST, fitted_model
+    from sottovoce.models.adapters import SIMULATED, TEST
 
     assert loaded.records is not None
     assert loaded.settings.data is not None
@@ -296,11 +296,11 @@ def _fitted(result: Result, loaded: LoadedPlan) -> Fitted:
         notes.append(SIMULATED)
     if loaded.settings.data.test_file is not None or isinstance(records.columns, ImageReading):
         notes.append(TEST)
-    return fitted_model(
-        records.adapter,
+    privacy = replace(privacy, assumptions=(*privacy.assumptions, *notes))
+    return records.adapter.fitted(
         plan,
         result,
-        replace(privacy, assumptions=(*privacy.assumptions, *notes)),
+        privacy,
         loaded.delta,
         columns=records.columns,
         label=records.label,

@@ -25,7 +25,7 @@ from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
 from sottovoce.ledger.charge import charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
-from sottovoce.models.adapters import SIMULATED, TEST, adapt_model, fitted_model
+from sottovoce.models.adapters import SIMULATED, TEST, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise
@@ -181,7 +181,7 @@ def fit(
     others = [_with_notes(guarantee, notes) for guarantee in chosen.guarantees()]
     guarantees = [privacy, *(guarantee for guarantee in others if guarantee != privacy)]
     result = replace(adapter.in_units(result), guarantees=[g.to_dict(delta) for g in guarantees])
-    return fitted_model(adapter, chosen, result, privacy, delta, columns=private.columns, label=table.label)
+    return adapter.fitted(chosen, result, privacy, delta, columns=private.columns, label=table.label)
 
 
 def _check_options(options: Mapping[str, object], algorithm: str, budget: Budget | None) -> None:

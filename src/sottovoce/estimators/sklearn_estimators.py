@@ -36,6 +36,7 @@ from sottovoce.data.base import Shards
 from sottovoce.data.partition import by_column
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
+from sottovoce.models.adapters import SIMULATED
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 SOLVERS = ("dp-sgd", "dp-cd", "dp-gcd", "admm")
 DECENTRALIZED = ("consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt")  # with a network, and nobody trusted
 SEVERAL_CLASSES = ("dp-sgd", *DECENTRALIZED)
-SIMULATED = "the noise is simulated from random_state: this fit is a simulation and protects nobody"
 
 
 class SearchSpendsBudget(UserWarning):
@@ -237,9 +237,9 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     added up, so that the total then shows what they cost. dp-sgd under add/remove of a record, the other
     solvers under replacement. With a ``random_state`` nobody is protected, and every statement says so.
     Copies of an estimator (``sklearn.base.clone``) begin accounts of their own. The number of records is
-    taken as public (a record removed leaves an empty place), and so are the class names. Inputs are checked
-    (finite numbers, two classes) before anything is spent; that a fit was refused may tell something about
-    the records.
+    taken as public (it stays the same when a record is removed), and so are the class names. Inputs are
+    checked (finite numbers, two classes) before anything is spent; that a fit was refused may tell something
+    about the records.
 
     Examples
     --------

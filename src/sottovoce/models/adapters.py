@@ -93,6 +93,27 @@ class ModelAdapter:
         history = [rescaled(entry) for entry in result.history]
         return replace(result, metrics=rescaled(result.metrics), history=history)
 
+    def fitted(
+        self,
+        plan: Plan,
+        result: Result,
+        privacy: Guarantee,
+        delta: float,
+        *,
+        columns: Columns | ImageReading | None = None,
+        label: Label = None,
+        builder: Mapping[str, object] | None = None,
+    ) -> Fitted:
+        """Return what a run has learned, with its guarantee and how its inputs are read."""
+        row, rows = result.outputs.get("coef"), result.outputs.get("rows")
+        if rows is not None and len(rows) and bool((rows == rows[0]).all()):
+            if row is None or rows[0].shape == row.shape:
+                row = rows[0]  # the mean of equal rows rounds
+        assert row is not None
+        result = replace(result, outputs={**result.outputs, "model": row})
+        model, target, layout = self.model(row), self.target, self.layout
+        return Fitted(model, privacy, plan, result, target, delta, columns, layout, label, builder)
+
 
 def adapt_model(
     module: object,
@@ -112,30 +133,6 @@ def adapt_model(
     """
     linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
     return (_adapt_linear if linear else _adapt_network)(module, private, public, parts, options)
-
-
-def fitted_model(
-    adapter: ModelAdapter,
-    plan: Plan,
-    result: Result,
-    privacy: Guarantee,
-    delta: float,
-    *,
-    columns: Columns | ImageReading | None = None,
-    label: Label = None,
-    builder: Mapping[str, Any] | None = None,
-) -> Fitted:
-    """Return the model that a run has fitted, with its guarantee and how its inputs are read."""
-    row, rows = result.outputs.get("coef"), result.outputs.get("rows")
-    if rows is not None and len(rows) and bool((rows == rows[0]).all()):
-        if row is None or rows[0].shape == row.shape:
-            row = rows[0]  # the mean of equal rows rounds
-    assert row is not None
-    model = adapter.model(row)
-    result = replace(result, outputs={**result.outputs, "model": row})
-    return Fitted(
-        model, privacy, plan, result, adapter.target, delta, columns, adapter.layout, label, builder
-    )
 
 
 def agreed_model(agreement: Any, plan: Plan, row: np.ndarray, privacy: Guarantee, **about: object) -> Fitted:
@@ -176,7 +173,7 @@ def agreed_model(agreement: Any, plan: Plan, row: np.ndarray, privacy: Guarantee
         provenance=about,
     )
     label = data.target or None
-    return fitted_model(adapter, plan, result, privacy, delta, columns=columns, label=label, builder=builder)
+    return adapter.fitted(plan, result, privacy, delta, columns=columns, label=label, builder=builder)
 
 
 def _agreed_target(agreement: Any) -> Target:

@@ -34,6 +34,9 @@ class CompiledDescent(Protocol):
 class GradientQuery(Protocol):
     """The clipped gradient sums of the hosted agents; the only code that reads their records.
 
+    Agents are addressed by their position in the list that this process hosts, not by their number in the
+    network. (A query about privacy is `accounting.query.Query`.)
+
     Guarantees
     ----------
     One record changes the sum of its agent by at most ``clip_norm`` (add or remove), up to rounding.

@@ -129,7 +129,7 @@ class GLM(LinearObjective):
         return self.curvature * row_norm_bound**2
 
     def coordinate_smoothness(self, X: Features) -> np.ndarray:
-        """Return M_j = curvature * mean of x_ij^2 (not private; `private_smoothness` is)."""
+        """Return M_j = curvature * mean of x_ij^2 (it reads the records: not private)."""
         squares = X.multiply(X).mean(axis=0) if is_sparse(X) else (X**2).mean(axis=0)
         return self.curvature * np.asarray(squares).ravel()
 

@@ -21,7 +21,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import checks
 from sottovoce.objectives.nets.float64_sums import row_squares, weighted_rows
-from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_twin
+from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_copy
 from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy, fresh_loss, sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.split_layers import split_layers, split_slots
@@ -120,7 +120,7 @@ class NetworkForms:
         self.attention, recurrent = split_layers(self.split)
         slots = split_slots({slot.name: slot for slot in layout}, self.attention, recurrent)
         self.stacked = copy.deepcopy(self.split)
-        self.twins = _replace_layers(self.stacked, slots)
+        self.copies = _replace_layers(self.stacked, slots)
         self.anchor = torch.zeros((), device=device, requires_grad=True, dtype=dtype)
 
     def variant(self, *, double: bool, dropout: bool) -> NetworkForms:
@@ -145,7 +145,7 @@ class NetworkForms:
 
     def list_steps(self, inputs: Tensor, targets: Tensor) -> Trace:
         """Return network and loss as a list of steps, or raise `NotPerSample`."""
-        if self.twins is None:
+        if self.copies is None:
             raise NotPerSample(_without_twin(self.split))
         shapes = (tuple(inputs.shape[2:]), inputs.dtype, tuple(targets.shape[2:]), targets.dtype)
         steps = trace(self.split, self.loss, *shapes, self.stacked)
@@ -167,24 +167,24 @@ class NetworkForms:
         sums: Tensor,
     ) -> None:
         """Add the clipped sum of every agent's batch to ``sums``, all records at once."""
-        assert self.twins is not None
+        assert self.copies is not None
         agents, batch_size = present.shape
-        for twin in self.twins:
-            twin.load(theta, self.anchor)
+        for stacked in self.copies:
+            stacked.load(theta, self.anchor)
         with torch.enable_grad():
             losses = steps(inputs.flatten(0, 1), targets.flatten(0, 1))
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
         squared = torch.zeros(agents * batch_size, device=self.device, dtype=torch.float64)
-        used = [twin for twin in self.twins if twin.seen]  # the others have no gradient
-        for twin in used:
-            squared += twin.squared_norms()
+        used = [stacked for stacked in self.copies if stacked.seen]  # the others have no gradient
+        for stacked in used:
+            squared += stacked.squared_norms()
         weights = clip_weights(squared, clip_norm)
         weights = torch.where(present.flatten(), weights, torch.zeros_like(weights))
         bad = ~torch.isfinite(squared)
-        for twin in used:
-            twin.add_weighted(sums, weights, bad if bool(bad.any()) else None)
-            twin.forget()
+        for stacked in used:
+            stacked.add_weighted(sums, weights, bad if bool(bad.any()) else None)
+            stacked.forget()
 
     def random_batch(
         self, inputs: Tensor, targets: Tensor, samples: int, seed: int = 0
@@ -253,7 +253,7 @@ class GradientPaths:
     @property
     def uses_fallback(self) -> bool:
         """Whether a path runs one record at a time; before the first batch, judged from the layers."""
-        return self.forms.twins is None or any(path.trace is None for path in self._paths.values())
+        return self.forms.copies is None or any(path.trace is None for path in self._paths.values())
 
     def typed(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and targets in the types that network and loss take."""
@@ -411,7 +411,7 @@ def _without_twin(net: nn.Module) -> str:
                 return f"layers '{owners[id(parameter)]}' and '{name}' share a parameter"
             owners[id(parameter)] = name
         trained = [parameter.requires_grad for parameter in parameters.values()]
-        if any(trained) and not (all(trained) and stacked_twin(layer, parameters)):
+        if any(trained) and not (all(trained) and stacked_copy(layer, parameters)):
             kind = type(layer).__name__
             where = f"layer '{name}' ({kind})" if name else f"the network itself ({kind})"
             return f"{where} {'has no fast form' if all(trained) else 'trains a part of its parameters'}"
@@ -419,21 +419,21 @@ def _without_twin(net: nn.Module) -> str:
 
 
 def _replace_layers(net: nn.Module, slots: dict[str, Slot]) -> list[Stacked] | None:
-    """Replace the layers with parameters by stacked twins; return None if a layer has no twin."""
+    """Replace the layers with parameters by stacked copies; return None if a layer has none."""
     seen: set[int] = set()
     for parameter in (p for layer in net.modules() for p in layer._parameters.values() if p is not None):
         if id(parameter) in seen:
             return None  # tied weights: the norm of a sum of two layers' gradients is not a sum of norms
         seen.add(id(parameter))
-    twins: list[Stacked] = []
+    copies: list[Stacked] = []
     for name, layer in list(net.named_modules()):
         prefix = f"{name}." if name else ""
         columns = {key: slots.get(prefix + key) for key, p in layer._parameters.items() if p is not None}
         if all(slot is None for slot in columns.values()):
             continue
-        twin = stacked_twin(layer, columns) if all(slot is not None for slot in columns.values()) else None
-        if twin is None:
+        stacked = stacked_copy(layer, columns) if all(slot is not None for slot in columns.values()) else None
+        if stacked is None:
             return None
-        layer.forward = twin
-        twins.append(twin)
-    return twins
+        layer.forward = stacked
+        copies.append(stacked)
+    return copies

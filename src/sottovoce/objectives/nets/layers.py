@@ -1,9 +1,9 @@
 """Layers whose weights differ from agent to agent, and the norms and sums of their per-sample gradients.
 
-A twin replaces one layer. Its call takes the batches of all agents laid end to end, (agents * batch, ...),
-and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass it keeps its input and
-the gradient of its output. These give, per sample, the squared norm of the weight gradient, and then the
-weighted sum over the batch. With T positions, D inputs and p outputs a sample's gradient
+A stacked copy replaces one layer. Its call takes the batches of all agents laid end to end,
+(agents * batch, ...), and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass
+it keeps its input and the gradient of its output. These give, per sample, the squared norm of the weight
+gradient, and then the weighted sum over the batch. With T positions, D inputs and p outputs a gradient
 ``sum_t g_t x_t^T`` has p D numbers and comes from T (D + p). If it is not several times larger than these,
 it is formed in float32, measured and kept; the sum over the batch, in float64 (`float64_sums`), adds exactly
 the numbers that were measured, and costs little more than a gradient without clipping. If it is larger, its
@@ -59,7 +59,7 @@ class Seen(NamedTuple):
 
 
 class Stacked:
-    """Base of the twins: weights by agent, and the calls of the backward pass."""
+    """Base of the stacked copies: weights by agent, and the calls of the backward pass."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
         self.layer = layer
@@ -140,22 +140,22 @@ class Stacked:
 
 
 class _Recorded(torch.autograd.Function):
-    """One call of a twin; the anchor makes autograd run although no weight requires a gradient."""
+    """One call of a copy; the anchor makes autograd run although no weight requires a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, inputs: Tensor, twin: Stacked) -> Tensor:
-        ctx.twin = twin
+    def forward(ctx: Any, anchor: Tensor, inputs: Tensor, copy: Stacked) -> Tensor:
+        ctx.copy = copy
         ctx.save_for_backward(inputs)
-        return twin.forward(inputs)
+        return copy.forward(inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (inputs,) = ctx.saved_tensors
-        twin = ctx.twin
+        copy = ctx.copy
         gradient = gradient.contiguous()
-        twin.record(inputs, gradient)
+        copy.record(inputs, gradient)
         wanted = ctx.needs_input_grad[1]
-        return torch.zeros_like(twin.anchor), twin.input_gradient(inputs, gradient) if wanted else None, None
+        return torch.zeros_like(copy.anchor), copy.input_gradient(inputs, gradient) if wanted else None, None
 
 
 class StackedLinear(Stacked):
@@ -345,7 +345,7 @@ class StackedConv(Stacked):
 
 
 class _Formed(Stacked):
-    """A twin whose per-sample gradients are formed in the backward pass: measured and added as they are."""
+    """A copy whose per-sample gradients are formed in the backward pass: measured and added as they are."""
 
     def keep(self, weight: Tensor, bias: Tensor) -> None:
         """Keep the per-sample gradients of one call, (samples, ...), added to those of earlier calls."""
@@ -523,13 +523,13 @@ _TWINS: dict[type[nn.Module], type[Stacked]] = {
 }
 
 
-def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
-    """Return the twin of ``layer``, or None if there is none."""
-    twin = _TWINS.get(type(layer))
+def stacked_copy(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
+    """Return the copy of ``layer``, or None if there is none."""
+    copy = _TWINS.get(type(layer))
     convolves = isinstance(layer, nn.modules.conv._ConvNd)
-    if twin is None or (convolves and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))):
+    if copy is None or (convolves and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))):
         return None
-    return twin(layer, slots)
+    return copy(layer, slots)
 
 
 def _channel_sums(product: Tensor) -> Tensor:

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def digest_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    return hashlib.sha256(_read(Path(path))).hexdigest()
-
-
 def build_module(
     spec: str,
     folder: str | Path = ".",

@@ -3,7 +3,7 @@ r"""Clipped sums of per-sample gradients for any network, all agents at once.
 .. math:: S_a(\theta_a) = \sum_{d \in B_a} \min(1, C / \|g_d\|)\, g_d, \quad g_d = \nabla \ell(\theta_a; d)
 
 No per-sample gradient is formed if its norm suffices. The network runs once on the batches of all agents
-laid end to end; its layers with parameters are replaced by stacked twins (`layers`), which read the weights
+laid end to end; its layers with parameters are replaced by stacked copies (`layers`), which read the weights
 of agent ``a`` from row ``a`` of a matrix and keep their inputs. One backward pass yields the norms (ghost
 norms), and one product per layer the weighted sum (book-keeping) [1], [2]. Networks for which this is not
 known to be correct are computed one record at a time (`gradient_path`).
@@ -268,12 +268,6 @@ class NetObjective:
         if task == "regression":
             return metrics | {"rmse": float(np.mean(scores))}
         return metrics | {"accuracy": float(np.mean(scores)), "accuracy_least": float(np.min(scores))}
-
-    @torch.no_grad()
-    def losses(self, theta: Tensor | np.ndarray, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample under each agent's parameters, (agents, samples)."""
-        inputs, targets = (t[0] for t in self.paths.typed(inputs[None], targets[None]))
-        return torch.stack([self.loss(out, targets.to(self.device)) for out in self.outputs(theta, inputs)])
 
     def outputs(self, theta: Tensor | np.ndarray, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
         """Yield the outputs of each agent's network for all inputs, in evaluation mode."""

@@ -1,4 +1,4 @@
-"""Attention and recurrent layers as linear layers, which have stacked twins (`layers`).
+"""Attention and recurrent layers as linear layers, which have stacked copies (`layers`).
 
 `nn.MultiheadAttention`, `nn.LSTM`, `nn.GRU` and `nn.RNN` call one large function that hides their steps.
 Written as linear layers, a product per head and a recursion of the state (`recurrence`), their per-sample
