@@ -91,7 +91,7 @@ def test_what_is_not_covered_follows_from_the_statement():
 
 def test_best_guesses_in_words_are_never_below_the_truth():
     for best in (0.5001, 0.505, 0.5099, 0.553, 0.995, 0.99999):
-        shown = float(re.search(r"to ([\d.]+) in", wording.guess(best))[1])
+        shown = float(re.search(r"([\d.]+) times", wording.guess(best))[1])
         assert shown >= 100 * best - 0.5
         assert 50 < shown <= 100
 

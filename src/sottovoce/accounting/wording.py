@@ -1,6 +1,6 @@
 """Guarantees in words: against whom, about what, how it is known. The only place where they become prose.
 
-Statements speak of nodes; a page for people passes the participants' names, or another noun, and gets the
+Sentences speak of nodes; a page for people passes the participants' names, or another noun, and gets the
 same sentences.
 """
 
@@ -28,9 +28,9 @@ _WITHOUT_OBSERVERS = {
     "outsider": "anyone who taps every link and holds no key",
 }
 _LABELS = {
-    "ldp": "holds locally, whatever the others see or do",
+    "ldp": "local differential privacy: the node's own noise protects it even if all others collude",
     "exact": "computed from everything this adversary sees",
-    "conditional": "exact for the linear system only: not a guarantee for this run",
+    "conditional": "exact if gradients did not depend on the model: not a guarantee for this run",
     "published": "a formula as printed: not a guarantee",
 }
 LABELS = tuple(_LABELS)
@@ -54,32 +54,32 @@ def verdict(name: str) -> tuple[str, str]:
 
 
 def uncharged(name: str) -> str:
-    """Return the remark that a statement carries about something read, not charged, and accepted by name."""
+    """Return the remark that a guarantee carries about something read, not charged, and accepted by name."""
     return f"not charged, accepted by name: {UNCHARGED[name]}"
 
 
 def guess(best: float) -> str:
-    """Return a best guess (`Guarantee.best_guess`) in words: how often a fair coin is guessed right.
+    """Return in words how often the best guess (`Guarantee.best_guess`) is right; by chance it is 50 in 100.
 
-    >>> guess(0.553), guess(0.50004), guess(0.9996), guess(1.0)
-    ('from 50 to 55 in 100', 'from 50 to 50.01 in 100', 'from 50 to 99.96 in 100', 'from 50 to 100 in 100')
+    >>> guess(0.5), guess(0.553), guess(0.50004)
+    ('50 times in 100, as by chance', '55 times in 100 instead of 50', '50.01 times in 100 instead of 50')
     """
     if best <= 0.5:
-        return "stays at 50 in 100"
+        return "50 times in 100, as by chance"
     # never below the truth: what is shown is rounded upwards, finely where whole numbers would mislead
     places = 0 if 0.51 <= best <= 0.99 or best >= 1 else 2
     shown = math.ceil(100 * best * 10**places - 0.5 * (places == 0) - 1e-9) / 10**places
-    return f"from 50 to {shown:.{places}f} in 100"
+    return f"{shown:.{places}f} times in 100 instead of 50"
 
 
 def learned(share: float, best: float) -> str:
     """Return in words what an observer learns of a user: a share of local privacy, and its best guess."""
+    right = f"the best guess is right {guess(best)}"
     if share <= 0:
-        return "nothing: its guess stays at 50 in 100"
+        return f"nothing: {right}"
     if share > 1 - DETERMINED:
-        only = "only its own noise protects it, a guess improves"
-        return f"can compute its noisy value: {only} {guess(best)}"
-    return f"a guess improves {guess(best)}"
+        return f"can compute its noisy value, so only its own noise protects it: {right}"
+    return right
 
 
 def not_covered(
@@ -92,7 +92,7 @@ def not_covered(
     simulated: bool = False,
     has_ledger: bool = False,
 ) -> list[str]:
-    """Return what a statement does not protect against, for the page that an officer signs, worst first.
+    """Return what a guarantee does not protect against, for the page that an officer signs, worst first.
 
     ``kind`` and ``count`` are those of the adversary; ``has_ledger`` says that a lifetime ledger adds up all
     runs on the same records.
@@ -158,7 +158,7 @@ def stored_adversary(
 def adjacency(
     name: str, user: int | None = None, *, names: Sequence[str] | None = None, noun: str = "node"
 ) -> str:
-    """Return what two neighboring data sets differ in; ``user`` is whom the statement is about."""
+    """Return what two neighboring data sets differ in; ``user`` is whom the guarantee is about."""
     whose = None if user is None else _named([user], names, noun)
     if name == "user":
         one = "one user" if noun == "node" else f"one {noun}"

@@ -51,8 +51,8 @@ def registry(result: Mapping[str, Any]) -> dict[str, Any]:
                 "privacy_unit_description": page["hidden"],
                 "privacy_parameters": parameters,
                 "privacy_parameters_description": (
-                    f"Against {loss['against']}; {wording.label(str(stated['label']))}. A guess improves "
-                    f"{loss['guess']}."
+                    f"Against {loss['against']}; {wording.label(str(stated['label']))}. The best guess "
+                    f"is right {loss['guess']}."
                 ),
             },
             "model": {
@@ -93,8 +93,8 @@ def nist(result: Mapping[str, Any]) -> list[dict[str, str]]:
     )
     rows = [
         ("Privacy parameters", "How strong is the guarantee?",
-         f"Epsilon {_n(loss['epsilon'])} at delta {loss['delta']:g} against {loss['against']}; a guess "
-         f"improves {loss['guess']}."),
+         f"Epsilon {_n(loss['epsilon'])} at delta {loss['delta']:g} against {loss['against']}; the best "
+         f"guess is right {loss['guess']}."),
         ("Unit of privacy", "What is hidden?", page["hidden"]),
         ("Definition", "Which kind of differential privacy?",
          f"{_definition(stated)}; epsilon is rounded upwards."),

@@ -148,7 +148,7 @@ def of_plan(
     >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> page = of_plan(plan, title="Waiting times", limit=2.5)
     >>> [(one["question"], one["answer"]) for one in page["answers"]], page["guess"]
-    ([('Private?', 'yes'), ('Useful?', 'no')], 'from 50 to 60 in 100')
+    ([('Private?', 'yes'), ('Useful?', 'no')], '60 times in 100 instead of 50')
     """
     view, uncharged = dict(adversary or {}), list(accepted)
     privacy = plan.privacy(**view) if privacy is None else privacy

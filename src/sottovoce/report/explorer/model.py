@@ -527,9 +527,10 @@ class ExplorerModel:
         mixed = self._combined(who)
         summary = (
             f"{looking}{' together' if len(who) > 1 else ''} {learns} most of {names[worst]}: epsilon "
-            f"{rows[worst]['epsilon']} at delta {number(delta)} ({rows[worst]['label']}), a guess "
-            f"{_improves(each[worst].best_guess)}. Of a typical participant, {names[typical]}: epsilon "
-            f"{rows[typical]['epsilon']}, a guess {_improves(each[typical].best_guess)}."
+            f"{rows[worst]['epsilon']} at delta {number(delta)} ({rows[worst]['label']}); the best guess is "
+            f"right {wording.guess(each[worst].best_guess)}. Of a typical participant, {names[typical]}: "
+            f"epsilon {rows[typical]['epsilon']}; the best guess is right "
+            f"{wording.guess(each[typical].best_guess)}."
         )
         return {
             "looking": looking,
@@ -624,11 +625,6 @@ def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
     if protocol.name == "randomized":
         return np.asarray(published_loss(protocol))
     return np.asarray(published_loss(network, rounds=protocol.rounds))
-
-
-def _improves(best: float) -> str:
-    words = wording.guess(best)
-    return words if words.startswith("stays") else f"improves {words}"
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -154,7 +154,7 @@
     put("plan", `${scene.algorithm} over ${scene.protocol}` + (scene.steps > 1 ? `, ${scene.steps} steps` : ""));
     put("noise", `${scene.noise} times the clip`);
     put("protects", `when ${scene.adjacency}`);
-    put("local privacy", `epsilon ${scene.local.epsilon} at delta ${scene.delta}: a guess ${scene.local.words.startsWith("stays") ? "" : "improves "}${scene.local.words}, whatever the others do`);
+    put("local privacy", `epsilon ${scene.local.epsilon} at delta ${scene.delta}: the best guess is right ${scene.local.words}, whatever the others do`);
     put("error", scene.error ? `± ${scene.error}; ` + scene.useful.words : scene.useful.words);
     put("useful", scene.useful.verdict);
     put("cost", scene.cost);
