@@ -83,7 +83,14 @@ def _noise() -> Iterator[tuple[str, Any]]:
     yield "grid/widths", list(grid.widths)
     yield (
         "grid/facts",
-        [grid.step, grid.bits, grid.bound, grid.checks, grid.range, grid.step * math.sqrt(grid.dim) / 2],
+        [
+            grid.spacing,
+            grid.bits,
+            grid.bound,
+            grid.checks,
+            grid.range,
+            grid.spacing * math.sqrt(grid.dim) / 2,
+        ],
     )
     yield (
         "slack",

@@ -488,7 +488,7 @@ def test_a_masked_average_around_a_far_point_is_on_a_grid_that_reaches_it():
         "masked", noise_std=0.5, radius=40.0, center=center, dim=2000, network="complete:4"
     )
     grid = plan.grid
-    assert 45.0 <= grid.bound * grid.step <= 45.0 + 2 * grid.step
+    assert 45.0 <= grid.bound * grid.spacing <= 45.0 + 2 * grid.spacing
     values = np.array(center) + np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 2000))
     error = plan.run(values, ProtectiveNoise()).outputs["coef"] - values.mean(axis=0)
     assert abs(error.mean()) < 5 * 0.25 / np.sqrt(2000)

@@ -26,4 +26,4 @@ def test_federated_averaging_behind_masks():
         GLM(dim=3), "tree", network="ring:6", steps=9, clip_norm=1.0, noise_multiplier=4.0, local_steps=3
     )
     rows = [p.run(data, np.random.default_rng(2), start=np.zeros(3)).outputs["rows"] for p in (plan, tree)]
-    np.testing.assert_allclose(rows[0], rows[1], atol=9 * 2 * plan.grid.step)
+    np.testing.assert_allclose(rows[0], rows[1], atol=9 * 2 * plan.grid.spacing)

@@ -108,7 +108,7 @@ def test_what_is_stated_by_default():
 def test_a_masked_row_has_room_for_the_largest_site():
     """Sums of up to 60 clipped records over a common divisor of 30: twice the clip in one number."""
     made = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
-    assert 1.0 <= made.grid.bound * made.grid.step <= 1.0 + 2 * made.grid.step
+    assert 1.0 <= made.grid.bound * made.grid.spacing <= 1.0 + 2 * made.grid.spacing
     assert made.grid.steps == 5
     average = sv.PrivateAveraging("masked", noise_std=1.0, radius=0.5, network="complete:4")
     assert average.grid.steps == 1

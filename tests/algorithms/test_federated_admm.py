@@ -51,7 +51,7 @@ def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip_norm):
     grid = FederatedADMM(GLM(dim=3), protocol="masked", network=sv.graphs.ring(6), **options).grid
     told = mask_grid(bound=2 * clip_norm, sensitivity=4 * clip_norm, noise_std=[2.0] * 6, dim=3, steps=4)
     assert grid == told
-    assert 2 * clip_norm <= grid.bound * grid.step <= 2 * clip_norm + 2 * grid.step
+    assert 2 * clip_norm <= grid.bound * grid.spacing <= 2 * clip_norm + 2 * grid.spacing
 
 
 @pytest.mark.parametrize("secure_sum", [True, False])
@@ -86,7 +86,7 @@ def test_masked_admm_learns_what_it_learns_with_a_server():
         masked, server = admm(network="ring:6", sample_rate=rate), admm(sample_rate=rate)
         a, b = (plan.run(data, np.random.default_rng(3)).outputs["coef"] for plan in (masked, server))
         # rounded once per row and step, and steps add up
-        assert np.abs(a - b).max() <= 12 * masked.grid.step
+        assert np.abs(a - b).max() <= 12 * masked.grid.spacing
         assert np.abs(a).max() > 0.05
 
 
@@ -115,11 +115,11 @@ def test_masked_admm_sends_integers_of_the_grid_to_others():
             sent.append(np.asarray(rows))
             return super().apply(rows, noise, step)
 
-    object.__setattr__(plan, "protocol", Watching(sv.graphs.ring(6), grid_step=plan.grid.step))
+    object.__setattr__(plan, "protocol", Watching(sv.graphs.ring(6), grid_step=plan.grid.spacing))
     plan.run(unequal_shards([5] * 6), ProtectiveNoise())
-    rows = np.concatenate(sent) / plan.grid.step
+    rows = np.concatenate(sent) / plan.grid.spacing
     assert (rows == np.rint(rows)).all()
-    assert np.std(rows * plan.grid.step) == pytest.approx(6.0, rel=0.2)
+    assert np.std(rows * plan.grid.spacing) == pytest.approx(6.0, rel=0.2)
 
 
 @pytest.mark.parametrize(

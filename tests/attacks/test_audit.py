@@ -277,7 +277,7 @@ def test_masked_sums_on_the_grid_are_as_private_as_claimed(colluders):
         assert plan.privacy("colluders", colluders=colluders, user=0).mu == pytest.approx(claim, rel=1e-10)
     (block,) = masked.blocks(colluders)
     draws = np.stack([grid_noise(runs, grid.widths[u]) for u in block]).sum(axis=0)
-    inner = (0.5 - 0.5 * grid.step) / grid.step  # where the mechanism would have clipped it
+    inner = (0.5 - 0.5 * grid.spacing) / grid.spacing  # where the mechanism would have clipped it
     # the others' values are known to a strong adversary and taken off: the sum of the noises is left
     outcomes = {
         side: (side * round(inner) + part) for side, part in zip((-1, 1), np.split(draws, 2), strict=True)

@@ -41,9 +41,9 @@ def released(plan, data, noise, step=0):
 def test_rows_are_integers_of_the_grid_with_the_announced_noise(more):
     plan, data = made(**more)
     rows = np.concatenate([released(plan, data, ProtectiveNoise(), k % 3)[0] for k in range(30)])
-    steps = rows / plan.grid.step
+    steps = rows / plan.grid.spacing
     assert np.abs(steps - np.rint(steps)).max() < 1e-6  # a division by the lot comes after the noise
-    off_grid = released(plan, data, SimulatedNoise(1))[0] / plan.grid.step
+    off_grid = released(plan, data, SimulatedNoise(1))[0] / plan.grid.spacing
     assert np.abs(off_grid - np.rint(off_grid)).max() > 0.3
     noise = rows[:, 1:]  # the records have no part in these
     wanted = plan.releases(0)[0].noise_std
@@ -62,9 +62,9 @@ def test_integers_of_neighbors_stay_within_the_sensitivity():
         move = rng.normal(size=DIM)
         move *= gate.inner_clip / np.linalg.norm(move)
         whole = [
-            np.rint(np.clip(v / (grid.step * LOT), -grid.bound, grid.bound)) for v in (base, base + move)
+            np.rint(np.clip(v / (grid.spacing * LOT), -grid.bound, grid.bound)) for v in (base, base + move)
         ]
-        assert np.linalg.norm(whole[1] - whole[0]) * grid.step <= release.sensitivity - grid.step / 2
+        assert np.linalg.norm(whole[1] - whole[0]) * grid.spacing <= release.sensitivity - grid.spacing / 2
 
 
 def test_clean_values_are_clamped_before_the_noise_and_never_after():
@@ -85,7 +85,7 @@ def test_more_noise_than_the_grid_draws_is_refused():
 def test_simulated_and_protective_runs_take_the_same_path():
     """One grid step for both, and float32 models stay float32."""
     plan, data = made()
-    assert plan.schedule(0).grid_step == plan.schedule(2).grid_step == plan.grid.step
+    assert plan.schedule(0).grid_step == plan.schedule(2).grid_step == plan.grid.spacing
     for noise in (np.random.default_rng(1), ProtectiveNoise()):
         rows = plan.run(data, noise).outputs["rows"]
         assert rows.dtype == np.float64
@@ -150,18 +150,18 @@ def test_average_with_masks_and_noise_has_the_planned_spread():
 def test_grid_meets_its_conditions_and_is_no_finer_than_needed(dim, n):
     std = np.linspace(1.0, 3.0, n)
     grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=std, dim=dim, steps=200)
-    assert math.frexp(grid.step)[0] == 0.5
-    assert math.sqrt(dim) * grid.step <= 2e-3
-    assert math.sqrt(dim) * 2 * grid.step > 2e-3 or std.min() / (2 * grid.step) < 16384
+    assert math.frexp(grid.spacing)[0] == 0.5
+    assert math.sqrt(dim) * grid.spacing <= 2e-3
+    assert math.sqrt(dim) * 2 * grid.spacing > 2e-3 or std.min() / (2 * grid.spacing) < 16384
     assert (grid.stds >= std * (1 - 1e-12)).all()
     assert (grid.stds <= std * 1.002).all()
-    assert grid.bound * grid.step >= 1.0
+    assert grid.bound * grid.spacing >= 1.0
     by_hand = n * grid.bound + math.sqrt(2 * math.log(2**41 * dim * 200) * sum(s * s for s in grid.widths))
     assert grid.range == pytest.approx(by_hand, rel=1e-12)
     assert grid.range < 2 ** (grid.bits - 1)
-    garbage = dim * math.log2(2 * grid.range / 2**grid.bits) - grid.checks * grid.bits
-    assert garbage <= -40
-    assert grid.checks == 0 or garbage + grid.bits > -40
+    invalid = dim * math.log2(2 * grid.range / 2**grid.bits) - grid.checks * grid.bits
+    assert invalid <= -40
+    assert grid.checks == 0 or invalid + grid.bits > -40
 
 
 def test_range_is_the_union_bound_and_is_used():
@@ -175,7 +175,7 @@ def test_range_is_the_union_bound_and_is_used():
         mask_grid(bound=1e14, sensitivity=1e-3, noise_std=[1.0] * 100, dim=10, steps=1)
 
 
-def test_garbage_is_refused():
+def test_invalid_numbers_are_refused():
     protocol = Masked(sv.graphs.ring(5))
     grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[1.0] * 5, dim=1, steps=1)
     assert grid.checks >= 1

@@ -260,7 +260,7 @@ def check_wire(group, links_of, membership_version=0):
         chains.append(hashlib.sha256(chains[-1] + step.to_bytes(8, "little") + total.tobytes()).digest())
     theta = np.zeros(3)
     for step in range(agreed_run.steps):
-        theta = theta - 0.3 * (sums[step][: grid.dim].astype(float) / group.n * grid.step)
+        theta = theta - 0.3 * (sums[step][: grid.dim].astype(float) / group.n * grid.spacing)
     assert np.allclose(theta, outcomes[0].model, rtol=0, atol=1e-12)
     for u in leaves:
         for step in range(agreed_run.steps):
@@ -272,7 +272,7 @@ def check_wire(group, links_of, membership_version=0):
                 clear = clear - pad if w > u else clear + pad
             whole = clear.astype(f"i{grid.bits // 8}")[: grid.dim].astype(np.int64)
             # what is left is the clipped clean row on the grid: noise and masks are gone
-            clean = (whole - tapes[u].tape[u, step, 0]) * grid.step
+            clean = (whole - tapes[u].tape[u, step, 0]) * grid.spacing
             assert 0 < np.linalg.norm(clean) <= CLIP
     return len(leaves)
 

@@ -119,4 +119,4 @@ class Schedule:
             grid = None if self._grid is None else self._grid()
         except InvalidInput:  # a simulation needs none, and a protective run raises the error itself
             grid = None
-        return None if grid is None else grid.step
+        return None if grid is None else grid.spacing

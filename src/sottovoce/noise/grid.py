@@ -35,25 +35,26 @@ from sottovoce.noise.samplers import (
 )
 
 ROUNDING = 1e-3  # share of the sensitivity that rounding may take
-_NARROWEST = 16384.0  # steps: from here on rounding a width up costs less than 1/500 of it
-_WRAP_BITS, _GARBAGE_BITS = 40, 40
+_NARROWEST = 16384.0  # in units of the spacing: from here on rounding a width up costs less than 1/500 of it
+# a sum wraps, or invalid numbers pass as a sum, with probability at most 2 to the minus this
+_WRAP_BITS, _INVALID_BITS = 40, 40
 
 
-def to_grid(values: ArrayLike, step: float, members: int = 1) -> np.ndarray:
-    """Return the nearest multiples of ``step`` as int64, so small that ``members`` of them add up safely."""
-    scaled = np.divide(values, power_of_two(step), dtype=np.float64)  # exact: a power of two
+def to_grid(values: ArrayLike, spacing: float, members: int = 1) -> np.ndarray:
+    """Return the nearest multiples of ``spacing`` as int64, so small that ``members`` of them add up."""
+    scaled = np.divide(values, power_of_two(spacing), dtype=np.float64)  # exact: a power of two
     limit = 2.0**62 / members  # a factor of two for rounding
     if not (np.abs(scaled) < limit).all():  # also catches NaN
         raise InvalidInput(
-            f"{members} values are added as 64-bit integers in steps of {step:g}, so each must be finite and "
-            f"below {limit * step:g}; clip them, or take a larger grid step."
+            f"{members} values are added as 64-bit integers in steps of {spacing:g}, so each must be finite "
+            f"and below {limit * spacing:g}; clip them, or take a larger grid step."
         )
     return np.rint(scaled).astype(np.int64)
 
 
-def from_grid(integers: np.ndarray, step: float, divisor: int = 1) -> np.ndarray:
-    """Return ``integers * step / divisor`` in float64: the one division after an exact sum."""
-    return np.asarray(integers, np.float64) / divisor * power_of_two(step)
+def from_grid(integers: np.ndarray, spacing: float, divisor: int = 1) -> np.ndarray:
+    """Return ``integers * spacing / divisor`` in float64: the one division after an exact sum."""
+    return np.asarray(integers, np.float64) / divisor * power_of_two(spacing)
 
 
 def sum_of_rows(rows: np.ndarray) -> np.ndarray:
@@ -68,24 +69,24 @@ def sum_of_rows(rows: np.ndarray) -> np.ndarray:
     return np.add.reduce(rows.view(unsigned), axis=0, dtype=unsigned).view(rows.dtype)
 
 
-def power_of_two(step: float) -> float:
-    """Return a grid step that multiplies and divides without rounding."""
-    value = _validate.positive(step, "the grid step")
+def power_of_two(spacing: float) -> float:
+    """Return a grid spacing that multiplies and divides without rounding."""
+    value = _validate.positive(spacing, "the grid step")
     if math.frexp(value)[0] != 0.5:
-        raise InvalidInput(f"the grid step must be a power of two, got {step!r}; try {2.0**-32:g}.")
+        raise InvalidInput(f"the grid step must be a power of two, got {spacing!r}; try {2.0**-32:g}.")
     return value
 
 
 @dataclass(frozen=True)
 class MaskGrid:
-    """The public integers of a masked plan: step, width, bounds and everybody's noise on the grid.
+    """The public integers of a masked plan: spacing, width, bounds and everybody's noise on the grid.
 
-    Made by `mask_grid`, which checks it. ``widths`` are the noises in steps, each rounded up to one that can
-    be drawn; ``checks`` zeros are appended to every row so that a sum of rows that do not belong together
-    is taken for a true one with probability at most 2^-40.
+    Made by `mask_grid`, which checks it. ``widths`` are the noises in units of ``spacing``, each rounded up
+    to one that can be drawn; ``checks`` zeros are appended to every row so that a sum of rows that do not
+    belong together is taken for a true one with probability at most 2^-40.
     """
 
-    step: float
+    spacing: float
     bits: int
     bound: int
     widths: tuple[float, ...]
@@ -101,11 +102,11 @@ class MaskGrid:
     @property
     def stds(self) -> np.ndarray:
         """The noise standard deviations as drawn, in the unit of the values."""
-        return np.array(self.widths) * self.step
+        return np.array(self.widths) * self.spacing
 
     @property
     def range(self) -> float:
-        """The bound on every coordinate of all sums of a run, in steps; it fails with probability 2^-40.
+        """The bound on every coordinate of all sums, in units of `spacing`; it fails with probability 2^-40.
 
         ``members * bound + sqrt(2 ln(2^41 dim steps)) * sqrt(sum of widths^2)``.
         """
@@ -120,11 +121,11 @@ class MaskGrid:
         """
         if row.shape != (self.dim,):
             raise InvalidInput(f"rows must have {self.dim} numbers, got shape {row.shape}.")
-        whole = to_grid(row, self.step, len(self.widths)).astype(self.dtype)
+        whole = to_grid(row, self.spacing, len(self.widths)).astype(self.dtype)
         return np.concatenate([whole, np.zeros(self.checks, self.dtype)])
 
     def mean(self, total: np.ndarray) -> np.ndarray:
-        """Return the mean (dim,) of all members from their integer sum, divided once; garbage is refused."""
+        """Return the mean (dim,) of all members from their integer sum; invalid numbers are refused."""
         whole = np.asarray(total)
         values, zeros = whole[: self.dim], whole[self.dim :]
         if whole.dtype != self.dtype or whole.shape != (self.dim + self.checks,):
@@ -135,14 +136,14 @@ class MaskGrid:
         # abs of the most negative integer is itself, so compare as floats
         if zeros.any() or (np.abs(values.astype(np.float64)) > self.range).any():
             raise Refused(
-                "the sum is not one of rows that belong together: a member sent garbage, or the members "
-                "do not agree on the steps before; compare chain heads."
+                "the sum is not one of rows that belong together: a member sent invalid numbers, or the "
+                "members do not agree on the steps before; compare chain heads."
             )
-        return from_grid(values, self.step, len(self.widths))
+        return from_grid(values, self.spacing, len(self.widths))
 
 
 def mask_grid(*, bound: float, sensitivity: float, noise_std: ArrayLike, dim: int, steps: int) -> MaskGrid:
-    """Return the grid of a masked plan: the largest step that rounding and noise allow.
+    """Return the grid of a masked plan: the largest spacing that rounding and noise allow.
 
     Parameters
     ----------
@@ -157,18 +158,18 @@ def mask_grid(*, bound: float, sensitivity: float, noise_std: ArrayLike, dim: in
     size, count = _validate.count(dim, "dim"), _validate.count(steps, "steps")
     change, largest = _validate.positive(sensitivity, "sensitivity"), _validate.positive(bound, "bound")
     finest = ROUNDING * change / math.sqrt(size)
-    step = 2.0 ** math.floor(math.log2(min(finest, float(std[std > 0].min()) / _NARROWEST)))
-    widths = tuple(drawable_width(float(s) / step) if s else 0.0 for s in std)
-    grid = MaskGrid(step, 64, math.ceil(largest / step) + 1, widths, size, count, checks=0)
+    spacing = 2.0 ** math.floor(math.log2(min(finest, float(std[std > 0].min()) / _NARROWEST)))
+    widths = tuple(drawable_width(float(s) / spacing) if s else 0.0 for s in std)
+    grid = MaskGrid(spacing, 64, math.ceil(largest / spacing) + 1, widths, size, count, checks=0)
     reach = grid.range
     fitting = [bits for bits in (32, 64) if reach < 2.0 ** (bits - 1)]
     if not fitting:
         raise InvalidInput(
             f"sums reach {reach:.3g} grid steps, which do not fit 64 bits; take a smaller clip or less noise."
         )
-    # Every coordinate of garbage is uniform: it is plausible with probability 2R/M, a zero with 1/M.
+    # Every coordinate of an invalid sum is uniform: it is plausible with probability 2R/M, a zero with 1/M.
     plausible = size * (math.log2(2 * reach) - fitting[0])
-    checks = max(0, math.ceil((_GARBAGE_BITS + plausible) / fitting[0]))
+    checks = max(0, math.ceil((_INVALID_BITS + plausible) / fitting[0]))
     return replace(grid, bits=fitting[0], checks=checks)
 
 
@@ -206,9 +207,9 @@ class GridNoise:
 
     Guarantees
     ----------
-    What leaves is an integer of the grid times its step, whatever the value was, with a discrete Gaussian of
-    at least the requested standard deviation; less is refused. Values are clamped to the grid's bound before
-    the noise, coordinate by coordinate, which moves no two of them further apart.
+    What leaves is an integer of the grid times its spacing, whatever the value was, with a discrete Gaussian
+    of at least the requested standard deviation; less is refused. Values are clamped to the grid's bound
+    before the noise, coordinate by coordinate, which moves no two of them further apart.
     """
 
     def __init__(self, source: NoiseSource, grid: MaskGrid, hosted: Mapping[int, tuple[int, float]]) -> None:
@@ -217,7 +218,7 @@ class GridNoise:
 
     @property
     def rounds(self) -> bool:
-        """Whether rows leave as integers times the grid's step, which float32 would not hold."""
+        """Whether rows leave as integers times the grid's spacing, which float32 would not hold."""
         return grid_of(self.source, 1.0) > 0
 
     def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
@@ -230,30 +231,30 @@ class GridNoise:
         for place, number in enumerate(numbers):
             member, unit = self.hosted[number]
             width = self.grid.widths[member]
-            if not 0 < scale[place] <= width * self.grid.step * unit * (1 + 1e-9):
+            if not 0 < scale[place] <= width * self.grid.spacing * unit * (1 + 1e-9):
                 raise Refused(
                     f"noise of {scale[place]:g} was requested, member {member} draws "
-                    f"{width * self.grid.step * unit:g} on the common grid; nothing was released."
+                    f"{width * self.grid.spacing * unit:g} on the common grid; nothing was released."
                 )
-            scaled = np.divide(values[place], self.grid.step * unit, dtype=np.float64)
+            scaled = np.divide(values[place], self.grid.spacing * unit, dtype=np.float64)
             if not np.isfinite(scaled).all():
                 raise InvalidInput("Protective noise needs finite values; clip them first.")
             whole = np.rint(np.clip(scaled, -self.grid.bound, self.grid.bound)).astype(np.int64)
             whole += self._draw(number, whole, width, step, stream)
-            out[place] = whole * (self.grid.step * unit)
+            out[place] = whole * (self.grid.spacing * unit)
         return out
 
     def slack(self, dim: int, std: float = 1.0) -> float:
-        """Return what rounding takes of a clip, and half a step for the noise being discrete."""
+        """Return what rounding takes of a clip, and half a spacing for the noise being discrete."""
         if not self.rounds:
             return self.source.slack(dim, std)
         widest = max(unit for _, unit in self.hosted.values())
-        return self.grid.step * widest * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
+        return self.grid.spacing * widest * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
 
     def _draw(self, number: int, whole: np.ndarray, width: float, step: int, stream: int) -> np.ndarray:
         dim = whole.size
         if isinstance(self.source, KeyedNoise):
-            scale = width * self.grid.step * self.hosted[number][1]
+            scale = width * self.grid.spacing * self.hosted[number][1]
             return grid_noise(dim, width, self.source.key_of(number, step, stream, whole, scale))
         if isinstance(self.source, RecordedNoise):
             return self.source.recorded(number, step, stream, lambda _: grid_noise(dim, width))
