@@ -7,7 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import report
-from sottovoce.accounting.published.assessment import assess
+from sottovoce.accounting.published.assessment import compare_with_published
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.report import elements, figures, result_files, sections
 from sottovoce.report.inputs import account_result
@@ -50,7 +50,7 @@ class Balanced(HTMLParser):
 def account():
     network = sv.graphs.florentine()
     protocol = sv.protocols.Gossip(network, 3)
-    found = assess(network, protocol, observer=1)
+    found = compare_with_published(network, protocol, observer=1)
     plan = sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5)
     guarantees = [g.to_dict(delta=1e-5) for g in plan.guarantees()]
     return account_result(network, protocol, found | {"guarantees": guarantees})

@@ -11,7 +11,7 @@ local      everything others may see or do: only the agent's own noise protects 
 outsider   taps every link and holds no key
 network    the worst single member, or the one named as observer
 pairwise   one named member about one named user
-colluders  a named coalition, or any so many members
+colluders  a named coalition, or any group of c members
 central    sees only the published result
 =========  ==========================================================================================
 
@@ -22,16 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sottovoce.accounting.guarantee import Guarantee, Label, View
+from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
 from sottovoce.accounting.query import AccountablePlan, validate_query
 from sottovoce.errors import InvalidInput
 
-__all__ = ["AccountablePlan", "View", "account", "account_each"]
+__all__ = ["AccountablePlan", "ViewName", "account", "account_each"]
 
 
 def account(
     plan: AccountablePlan,
-    view: View | None = None,
+    view: ViewName | None = None,
     *,
     observer: int | None = None,
     user: int | None = None,

@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from typing import TypedDict, get_args
 
 from sottovoce import _validate
-from sottovoce.accounting.guarantee import Adjacency, View
+from sottovoce.accounting.guarantee import Adjacency, Label, ViewName
 from sottovoce.errors import InvalidInput
 
-__all__ = ["Budget", "ViewArguments"]
+__all__ = ["AdversaryOptions", "Budget"]
 
 
-class ViewArguments(TypedDict, total=False):
-    """The arguments of `Plan.privacy` that name an adversary."""
+class AdversaryOptions(TypedDict, total=False):
+    """The arguments of `Plan.privacy`."""
 
-    view: View
-    observer: int
-    user: int
-    colluders: int | tuple[int, ...]
+    view: ViewName | None
+    observer: int | None
+    user: int | None
+    colluders: int | Iterable[int]
+    label: Label | None
+    participations: int | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Budget:
 
     epsilon: float
     delta: float
-    view: View | None = None
+    view: ViewName | None = None
     adjacency: Adjacency = "add-remove"
     observer: int | None = None
     user: int | None = None
@@ -58,16 +60,16 @@ class Budget:
         if self.epsilon != math.inf:
             _validate.positive(self.epsilon, "epsilon")
         _validate.delta(self.delta)
-        for name, value, allowed in (("view", self.view, View), ("adjacency", self.adjacency, Adjacency)):
+        for name, value, allowed in (("view", self.view, ViewName), ("adjacency", self.adjacency, Adjacency)):
             if value is not None and value not in get_args(allowed):
                 raise InvalidInput(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
         if isinstance(self.colluders, Iterable) and not isinstance(self.colluders, tuple):
             object.__setattr__(self, "colluders", tuple(self.colluders))
 
     @property
-    def adversary(self) -> ViewArguments:
+    def adversary(self) -> AdversaryOptions:
         """The arguments of `Plan.privacy`; those that were left out are the plan's own."""
-        adversary: ViewArguments = {}
+        adversary: AdversaryOptions = {}
         if self.view is not None:
             adversary["view"] = self.view
         if self.observer is not None:

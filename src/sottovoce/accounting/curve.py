@@ -1,6 +1,6 @@
 """Loss curves: the privacy loss of a sequence of mechanisms, in the form that composes without loss.
 
-A :class:`Curve` is a bag of mechanisms with counts. Nothing is converted before epsilon or delta is computed:
+A :class:`Curve` is a multiset of mechanisms. Nothing is converted before epsilon or delta is computed:
 Gaussian parts add in mu^2, everything else stays as it is, and the count of a mechanism is applied in one
 place only, :meth:`Curve.renyi` and the composition of privacy loss distributions.
 

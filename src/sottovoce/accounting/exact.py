@@ -31,7 +31,7 @@ __all__ = ["LearningView", "exact_loss", "learning_view"]
 
 @takes_network
 def exact_loss(
-    source: Network | Protocol,
+    network_or_protocol: Network | Protocol,
     rounds: int | None = None,
     observer: int | None = None,
     colluders: Iterable[int] = (),
@@ -45,7 +45,7 @@ def exact_loss(
 
     Parameters
     ----------
-    source : a network (gossip of ``rounds`` rounds on it; acceleration changes nothing) or a protocol.
+    network_or_protocol : gossip on a network (acceleration changes nothing), or a protocol.
     rounds : number of gossip rounds, with a network.
     observer : the curious node; None computes every node in turn.
     colluders : further nodes that share all they see, and know, with the observer.
@@ -66,7 +66,7 @@ def exact_loss(
     >>> sv.privacy.exact_loss(sv.graphs.path(3), rounds=2, observer=2).round(6).tolist()
     [1.0, 1.0, 0.0]
     """
-    protocol = _as_protocol(source, rounds)
+    protocol = _as_protocol(network_or_protocol, rounds)
     also = () if not list(colluders) else _validate.nodes(colluders, protocol.n, "colluders")
     if observer is not None:
         return protocol.view({*also, *_validate.nodes(observer, protocol.n, "observer")}, own_noise).leakage()
@@ -96,16 +96,18 @@ def _one_by_one(
     return loss
 
 
-def _as_protocol(source: Network | Protocol, rounds: int | None) -> Protocol:
-    if isinstance(source, Protocol):
-        if rounds is not None and rounds != source.rounds:
-            raise InvalidInput(f"The protocol has {source.rounds} rounds, got rounds={rounds}; leave it out.")
-        return source
+def _as_protocol(network_or_protocol: Network | Protocol, rounds: int | None) -> Protocol:
+    if isinstance(network_or_protocol, Protocol):
+        if rounds is not None and rounds != network_or_protocol.rounds:
+            raise InvalidInput(
+                f"The protocol has {network_or_protocol.rounds} rounds, got rounds={rounds}; leave it out."
+            )
+        return network_or_protocol
     if rounds is None:
         raise InvalidInput(
             "A network needs rounds=...; protocols.rounds_for(network) gives the theoretical number."
         )
-    return Gossip(source, _validate.count(rounds, "rounds"))
+    return Gossip(network_or_protocol, _validate.count(rounds, "rounds"))
 
 
 def _by_symmetry(protocol: Protocol, own_noise: bool) -> np.ndarray | None:

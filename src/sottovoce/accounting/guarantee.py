@@ -30,16 +30,17 @@ from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.loss_parts import SampledGaussian
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
 
-__all__ = ["Adjacency", "Adversary", "Guarantee", "Label", "View", "sampled_gaussian"]
+__all__ = ["Adjacency", "Adversary", "Guarantee", "Label", "ViewName", "sampled_gaussian"]
 
 Adjacency = Literal["user", "replace-one", "add-remove"]
-View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
+ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 Label = Literal["ldp", "exact", "conditional", "published"]
 
 # Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of
 # all others would change too, and what is released would move by up to twice the clip instead of once.
-EMPTY_PLACE = (
-    "how many records each member has is public, not protected: a removed record leaves an empty place"
+PUBLIC_RECORD_COUNT = (
+    "how many records each member has is public, not protected: the published number of records stays the "
+    "same when a record is removed"
 )
 POISSON = "Poisson sampling: every record enters every batch independently"
 
@@ -55,8 +56,8 @@ class Adversary:
         ``"colluders"`` (a set of nodes together) or ``"central"`` (only the released result).
     observers : one or several node numbers. Without them it is the worst node (network, pairwise) or, for
         colluders, any ``count`` nodes.
-    user : the node the statement is about; None for the node that loses most.
-    count : how many nodes collude, where any so many may.
+    user : the node the guarantee is about; None for the node that loses most.
+    count : how many nodes collude, if any group of that size may.
 
     Examples
     --------
@@ -68,15 +69,15 @@ class Adversary:
     any 2 nodes together
     """
 
-    kind: View
+    kind: ViewName
     observers: tuple[int, ...] = ()
     user: int | None = None
     count: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         kind = self.kind
-        if kind not in get_args(View):
-            raise InvalidInput(f"an adversary is one of {', '.join(get_args(View))}, got {kind!r}.")
+        if kind not in get_args(ViewName):
+            raise InvalidInput(f"an adversary is one of {', '.join(get_args(ViewName))}, got {kind!r}.")
         named = self.observers if isinstance(self.observers, Iterable) else (self.observers,)
         nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in named}))
         object.__setattr__(self, "observers", nodes)
@@ -267,8 +268,8 @@ class Guarantee(NotebookDisplay):
         >>> guarantee = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
         >>> print(guarantee.statement(1e-5))  # doctest: +NORMALIZE_WHITESPACE
         epsilon = 4.37718 at delta = 1e-05, against anyone who sees every message, when the whole data set of
-        one user is replaced. Label ldp: holds locally, whatever the others see or do. Mechanism: Gaussian,
-        mu = 1. Assumes: nothing further.
+        one user is replaced. Label ldp: local differential privacy: the node's own noise protects it even if
+        all others collude. Mechanism: Gaussian, mu = 1. Assumes: nothing further.
         """
         return (
             f"epsilon = {self.epsilon(delta):.6g} at delta = {delta:g}, against {self.adversary}, "

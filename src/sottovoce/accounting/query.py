@@ -1,4 +1,8 @@
-"""A validated query: the plan whose cost is computed, the adversary, and the user the guarantee is about."""
+"""A privacy query: the plan whose cost is computed, the adversary, and the user the guarantee is about.
+
+What a mechanism computes from records is another query: `Plan.query` names its kind, and
+`objectives.base.GradientQuery` computes clipped gradient sums.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve, Method
-from sottovoce.accounting.guarantee import POISSON, Adjacency, Adversary, Guarantee, Label, View
+from sottovoce.accounting.guarantee import POISSON, Adjacency, Adversary, Guarantee, Label, ViewName
 from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, count_by_key
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol as CommunicationProtocol
@@ -73,12 +77,12 @@ class AccountablePlan(Protocol):
 
 @dataclass(frozen=True)
 class Query:
-    """One validated query about one plan; `validate_query` builds it."""
+    """One validated privacy query about one plan; `validate_query` builds it."""
 
     plan: AccountablePlan
-    view: View
+    view: ViewName
     observers: tuple[int, ...] = ()
-    count: int | None = None  # any so many colluders
+    count: int | None = None  # how many collude, if they are not named
     user: int | None = None
     participations: int | None = None
     label: Label | None = None
@@ -100,7 +104,7 @@ class Query:
 
     @property
     def any_members(self) -> bool:
-        """Whether the adversary is any member, or any so many, of whom none is named."""
+        """Whether the adversary is any member, or any group of `count` members."""
         return not self.observers and self.view in ("network", "colluders")
 
     @property
@@ -219,7 +223,7 @@ _all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name !
 
 def validate_query(
     plan: AccountablePlan,
-    view: View | None,
+    view: ViewName | None,
     observer: int | None = None,
     user: int | None = None,
     colluders: Iterable[int] | int = (),
@@ -239,8 +243,8 @@ def validate_query(
         else:
             view, tolerated = model.default_view(plan, observer, user)
             count = tolerated if count is None else count
-    if view not in get_args(View):
-        raise InvalidInput(f"view must be one of {', '.join(get_args(View))}, got {view!r}.")
+    if view not in get_args(ViewName):
+        raise InvalidInput(f"view must be one of {', '.join(get_args(ViewName))}, got {view!r}.")
     if participations is not None:
         participations = _validate.count(participations, "participations", minimum=0)
         if not model.takes_participations or view != "local":

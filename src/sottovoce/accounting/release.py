@@ -12,19 +12,19 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.curve import Curve, Method
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 
 __all__ = ["MOVES", "MechanismKey", "Release", "ShareCurves", "Spending", "compose"]
 
 MECHANISMS = ("gaussian", "laplace", "noisy-max")
-ADJACENCIES = ("user", "replace-one", "add-remove")
 MOVES = {"add-remove": 1.0, "replace-one": 2.0, "user": 2.0}  # how many clips one change moves a release
 PRELIMINARY = 1  # the stream of a release before the first step; the steps themselves use stream 0
 
@@ -38,7 +38,8 @@ class Release:
     sender : number of the agent whose data it is about.
     step : the first step in which it happens.
     sensitivity : how far one user or record can move the value, in the norm of the mechanism (L2 for Gaussian
-        noise, the largest entry for noisy-max, L1 for Laplace). 0 is cover noise: drawn and checked, free.
+        noise, the largest entry for noisy-max, L1 for Laplace). 0 is noise without data,
+        which is drawn and checked and costs nothing.
     noise_std : standard deviation of the Gaussian noise per coordinate; the scale of Laplace noise.
     adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
     sample_rate : probability with which each *record* is in the batch (Poisson); 1 without sampling. It
@@ -81,7 +82,7 @@ class Release:
         for name in ("sample_rate", "user_rate"):
             rate = _validate.probability(getattr(self, name), name, zero=False)
             object.__setattr__(self, name, rate)
-        for name, allowed in (("adjacency", ADJACENCIES), ("mechanism", MECHANISMS)):
+        for name, allowed in (("adjacency", get_args(Adjacency)), ("mechanism", MECHANISMS)):
             if getattr(self, name) not in allowed:
                 raise InvalidInput(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
@@ -91,7 +92,7 @@ class Release:
 
     @property
     def ratio(self) -> float:
-        """Noise over sensitivity; infinite for cover noise. (A plan's noise multiplier is over the clip.)"""
+        """Noise over sensitivity, infinite without data. (A plan's noise multiplier is over the clip.)"""
         return self.noise_std / self.sensitivity if self.sensitivity else math.inf
 
     @property
@@ -166,7 +167,7 @@ class MechanismKey(NamedTuple):
 
 
 def count_by_key(releases: Iterable[Release]) -> Counter[MechanismKey]:
-    """Return how many releases of each kind there are; cover noise is left out, a joint one counts once."""
+    """Return how many releases of each kind hold data; a joint one counts once."""
     counted: Counter[MechanismKey] = Counter()
     for release in releases:
         if release.sensitivity:

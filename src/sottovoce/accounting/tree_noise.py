@@ -13,10 +13,10 @@ of its own and at most c edges to the coalition, so one of the two has tree degr
 1 if c = 1. With a floor for all members, the others take the floor. So against single observers trees
 with few leaves are best: a Hamiltonian path needs :math:`2\\tau`, twice a curator's noise.
 
-The worst coalition of a member has a closed form, too, whatever the noise: c colluders do best right beside
-their victim, on the sides where most noise is. For take any coalition and move each of its members to the
-neighbor of the victim on its own side: no side is open that was not, and every side that was cut is gone
-whole. So u is hidden by all the noise but that of its c loudest sides (the parts of the tree without u), and
+The worst coalition of a member u has a closed form, too, whatever the noise. The parts of the tree without
+u are its sides. c colluders learn most of u if they are neighbors of u, on the c sides with the most noise:
+a colluder that moves along its side to the neighbor of u removes all the noise of that side instead of a
+part, and no other side changes. So u is hidden by all the noise but that of its c loudest sides, and
 coalitions need not be tried.
 
 Unequal requirements (uneven records) have no closed form; they are the linear program itself, which by the

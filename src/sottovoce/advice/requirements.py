@@ -42,7 +42,7 @@ class Requirements:
     low, high : range of the values, or of a linear model's target.
     epsilon, delta : the budget.
     view : the adversary: ``"network"`` (any one member), ``"outsider"`` (and any one member: no budget is
-        accepted against less), ``"colluders"`` (any so many members) or ``"local"`` (everyone else together).
+        accepted against less), ``"colluders"`` (any group of that size) or ``"local"`` (everyone else).
     colluders : how many members may collude, at least one.
     compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model), ``"net"``.
     hide : a ``"record"`` or a whole ``"member"``.

@@ -27,11 +27,12 @@ from typing import Literal
 import numpy as np
 
 from sottovoce._validate import clip
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import n_params
-from sottovoce.algorithms.options import Adjacency, check_adjacency
+from sottovoce.algorithms.options import check_adjacency
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput

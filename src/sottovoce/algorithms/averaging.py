@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce import _validate
-from sottovoce.accounting.accountant import View
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.accountant import ViewName
+from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
-    Adjacency,
     NoiseAllocation,
     allowed_mu,
     as_network_argument,
@@ -37,7 +37,7 @@ from sottovoce.algorithms.options import (
     named_protocol,
     not_a_protocol,
 )
-from sottovoce.algorithms.plan import AdversaryOptions, Plan, noise_on_grid
+from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network, as_network
@@ -245,7 +245,7 @@ class PrivateAveraging(Plan):
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local, worst-node and released-output statements; on large networks the local one."""
-        views: tuple[View, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
+        views: tuple[ViewName, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
     def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD, consensus_sgd
-from sottovoce.algorithms.options import Adjacency
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm
 

@@ -21,13 +21,13 @@ from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
+from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.options import NoiseAllocation, check_noise_allocation
-from sottovoce.algorithms.plan import AdversaryOptions
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol

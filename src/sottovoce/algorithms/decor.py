@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import ObservationModel, PairCorrelated
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.mafalda import gossiped, one_round
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.algorithms.options import Adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import PairSharedNoise

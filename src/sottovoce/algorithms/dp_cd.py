@@ -22,10 +22,11 @@ from typing import Literal, NamedTuple, Self, Unpack
 import numpy as np
 
 from sottovoce._validate import clip, non_negative, several
+from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.options import Adjacency, allowed_mu, check_adjacency
-from sottovoce.algorithms.plan import AdversaryOptions
+from sottovoce.algorithms.options import allowed_mu, check_adjacency
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism

@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sottovoce._validate import clip
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.dp_cd import check_separable
-from sottovoce.algorithms.options import Adjacency, check_adjacency
+from sottovoce.algorithms.options import check_adjacency
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism

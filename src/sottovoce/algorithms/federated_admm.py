@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Federation, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.admm import UsersADMM
-from sottovoce.algorithms.options import Adjacency, named_protocol
+from sottovoce.algorithms.options import named_protocol
 from sottovoce.algorithms.plan import noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards

@@ -23,9 +23,10 @@ import numpy as np
 
 from sottovoce._io import digest
 from sottovoce._validate import count, probability
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.options import Adjacency, check_adjacency
+from sottovoce.algorithms.options import check_adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.fixed_point import FixedPointMechanism
 from sottovoce.noise.run_randomness import RunRandomness

@@ -11,18 +11,19 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 import numpy as np
 
 from sottovoce import _validate, protocols
+from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.algorithms.options import (
-    Adjacency,
     as_network_argument,
     check_adjacency,
     check_protocol,
     not_a_protocol,
 )
-from sottovoce.algorithms.plan import UNSPENT, AdversaryOptions, Plan, noise_on_grid
+from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
 from sottovoce.data.base import AgentRecords, as_agent_records
 from sottovoce.errors import DataError, InvalidInput

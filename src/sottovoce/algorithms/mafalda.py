@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import TimeCorrelated
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.algorithms.options import Adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Mechanism, RegularizedSource

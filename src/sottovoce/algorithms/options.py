@@ -20,7 +20,6 @@ from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
 from sottovoce.protocols import NamedProtocol, Protocol
 
-Adjacency = Literal["add-remove", "replace-one", "user"]
 NoiseAllocation = Literal["equal", "optimal"]
 
 

@@ -16,17 +16,18 @@ import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 import numpy as np
 
 from sottovoce._hooks import NotebookDisplay
-from sottovoce.accounting.accountant import View, account
+from sottovoce.accounting.accountant import ViewName, account
+from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate
-from sottovoce.accounting.guarantee import EMPTY_PLACE, Guarantee, Label
+from sottovoce.accounting.guarantee import PUBLIC_RECORD_COUNT, Adjacency, Guarantee, Label
 from sottovoce.accounting.observation import ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.options import Adjacency, converted
+from sottovoce.algorithms.options import converted
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
@@ -41,17 +42,6 @@ from sottovoce.runners.run import RandomSource, run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
-
-
-class AdversaryOptions(TypedDict, total=False):
-    """The arguments of `Plan.privacy`."""
-
-    view: View | None
-    observer: int | None
-    user: int | None
-    colluders: int | Iterable[int]
-    label: Label | None
-    participations: int | None
 
 
 class PlanType(ABCMeta):
@@ -170,7 +160,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """What every guarantee of this plan rests on: the number of records is public, except user level."""
         if self.adjacency == "user":
             return ()
-        return (EMPTY_PLACE if self.adjacency == "add-remove" else "the number of records is public",)
+        return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
 
     # ---- running --------------------------------------------------------------------------------------
 
@@ -210,7 +200,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     def privacy(
         self,
-        view: View | None = None,
+        view: ViewName | None = None,
         *,
         observer: int | None = None,
         user: int | None = None,
@@ -224,7 +214,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         ----------
         view : ``"local"`` (own noise only, whatever all others do), ``"outsider"`` (taps every link, holds no
             key), ``"network"`` (the worst member, or ``observer``), ``"pairwise"`` (``observer`` about
-            ``user``), ``"colluders"`` (named members, or any so many) or ``"central"`` (the released result
+            ``user``), ``"colluders"`` (named members, or how many) or ``"central"`` (the released result
             only). None: the default of the plan, ``"network"``, or ``"central"`` with a trusted curator.
         observer, user, colluders : node numbers.
         label : ``"conditional"`` or ``"published"`` for such a number, which is no guarantee.
@@ -233,7 +223,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         who = {"observer": observer, "user": user, "colluders": colluders, "label": label}
         return account(self, view, **who, participations=participations)  # type: ignore[arg-type]
 
-    def epsilon(self, delta: float, view: View | None = None, **adversary: Any) -> float:
+    def epsilon(self, delta: float, view: ViewName | None = None, **adversary: Any) -> float:
         """Return epsilon at ``delta`` against the default adversary, or the one named."""
         return self.privacy(view, **adversary).epsilon(delta)
 
@@ -270,7 +260,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         *args: Any,
         epsilon: float,
         delta: float,
-        view: View | None = None,
+        view: ViewName | None = None,
         observer: int | None = None,
         user: int | None = None,
         colluders: int | Iterable[int] = (),

@@ -20,11 +20,10 @@ import numpy as np
 
 from sottovoce._validate import count
 from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.admm import UsersADMM
-from sottovoce.algorithms.options import Adjacency
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput

@@ -71,7 +71,7 @@ def account(
       sottovoce account --graph ring:16 --observer 0 --collude 3,5 --json
       sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
-    from sottovoce.accounting.published.assessment import assess
+    from sottovoce.accounting.published.assessment import compare_with_published
     from sottovoce.errors import InvalidInput
     from sottovoce.report.inputs import account_result
 
@@ -81,7 +81,7 @@ def account(
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=fresh, seed=draw)
     colluders = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
-        assessment = assess(network, averaging, observer, colluders, own_noise, tick)
+        assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)
     assessment |= _privacy_cost(network, averaging, observer, colluders, noise, epsilon, delta)
     if published:
         from sottovoce.accounting.published.assessment import published_bounds

@@ -77,12 +77,12 @@ def parts(quick: bool = False) -> tuple[TourPart, ...]:
 
 def account(clinics: Consortium) -> dict[str, Any]:
     """Return what the first clinic learns from gossip with noise."""
-    from sottovoce.accounting.published.assessment import assess
+    from sottovoce.accounting.published.assessment import compare_with_published
     from sottovoce.report.inputs import account_result
 
     network = clinics.network
     protocol = Gossip(network, rounds_for(network))
-    assessment = assess(network, protocol, observer=0)
+    assessment = compare_with_published(network, protocol, observer=0)
     return account_result(network, protocol, assessment | {"guarantees": tour_parts.promises(protocol, 0)})
 
 

@@ -13,12 +13,13 @@ from sottovoce.leakage.trace import AddNoise, ApplyMatrix, AveragePair, FillMemo
 # One step of a recursion maps a unit vector to a vector of norm about one; what is left of it after
 # orthogonalization is information or rounding. Keeping a rounding vector overstates the loss, dropping
 # information understates it. On graphs with metropolis weights no length between 2e-13 and 5e-3 occurred;
-# a length between ROUNDING and CLEAR is doubtful and goes to exact arithmetic (see `RankMonitor`).
-TOLERANCE = 1e-10
-ROUNDING = 1e-12
-CLEAR = 1e-5
-SHORT = 0.01
-LOSABLE = 1e-6  # the product of all SHORT steps: an error of 1e-16 becomes 1e-10
+# a length between SURELY_ROUNDING and SURELY_INFORMATION is doubtful and goes to exact arithmetic
+# (see `RankMonitor`).
+TOLERANCE = 1e-10  # a shorter vector is dropped
+SURELY_ROUNDING = 1e-12  # a shorter vector is rounding
+SURELY_INFORMATION = 1e-5  # a longer vector is information
+SHORT_LENGTH = 0.01  # a step that leaves less enlarges the error of the steps before
+LEAST_LENGTH_PRODUCT = 1e-6  # of all short lengths: an error of 1e-16 becomes 1e-10
 
 
 class RankMonitor:
@@ -32,15 +33,15 @@ class RankMonitor:
         """Take the lengths that one step left of unit vectors."""
         retained = lengths[lengths > TOLERANCE]
         self.dropped |= len(retained) < len(lengths)
-        self._between |= bool(((lengths > ROUNDING) & (lengths < CLEAR)).any())
+        self._between |= bool(((lengths > SURELY_ROUNDING) & (lengths < SURELY_INFORMATION)).any())
         least = float(retained.min(initial=1.0))
-        if least < SHORT:
+        if least < SHORT_LENGTH:
             self._product *= least
 
     @property
     def doubtful(self) -> bool:
         """Whether a length was neither clearly there nor clearly rounding, or too many were short."""
-        return self._between or self._product < LOSABLE
+        return self._between or self._product < LEAST_LENGTH_PRODUCT
 
     @property
     def settled(self) -> bool:

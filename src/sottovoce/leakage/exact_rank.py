@@ -18,15 +18,15 @@ import numpy as np
 from sottovoce.leakage.basis import RankMonitor
 from sottovoce.leakage.trace import AddNoise, AveragePair, ExactMatrix, ExecutionTrace, FillMemory, Observe
 
-FAINT = 2.0**-12  # with a weight below it nothing is dropped without exact arithmetic
-CHECKED = 4e6  # residue operations (some milliseconds) spent on every drop, and on one with faint weights
-CHECKED_FAINT = 1e9
+FAINT_WEIGHT = 2.0**-12  # with a weight below it nothing is dropped without exact arithmetic
+CHECKED_OPERATIONS = 4e6  # residue operations (some milliseconds) spent on every drop
+CHECKED_FAINT_OPERATIONS = 1e9  # and on a drop with faint weights
 EXACT_WORK = 4e5  # rank * rank * coordinates up to which doubt is settled in exact arithmetic
-SPARE = 64  # binary digits that must be left after all that elimination can lose
-LONGEST = 1 << 14  # binary digits at which the exact form gives up
+SPARE_BITS = 64  # binary digits that must be left after all that elimination can lose
+MOST_BITS = 1 << 14  # binary digits at which the exact form gives up
 
 
-def decided(monitor: RankMonitor, trace: ExecutionTrace, rank: int) -> bool:
+def rank_is_certain(monitor: RankMonitor, trace: ExecutionTrace, rank: int) -> bool:
     """Whether a floating recursion of this rank surely dropped nothing but rounding, and kept no rounding.
 
     Where weights are not faint and a check would take long, a clear gap between what was kept and what was
@@ -35,14 +35,14 @@ def decided(monitor: RankMonitor, trace: ExecutionTrace, rank: int) -> bool:
     if monitor.doubtful or monitor.settled:
         return monitor.settled
     work = trace.work(rank + 1)
-    if rank == trace.coordinates - len(trace.known) or (work > CHECKED and not trace.faint):
+    if rank == trace.coordinates - len(trace.known) or (work > CHECKED_OPERATIONS and not trace.faint):
         return True
-    return work <= CHECKED_FAINT and len(independent_rows(trace)) == rank
+    return work <= CHECKED_FAINT_OPERATIONS and len(independent_rows(trace)) == rank
 
 
 def exact_span_basis(trace: ExecutionTrace, rank: int) -> np.ndarray | None:
     """Return a basis of the exact span, or None where that would take too long; ``rank`` is a guess."""
-    if trace.work(rank + 1) > CHECKED_FAINT:
+    if trace.work(rank + 1) > CHECKED_FAINT_OPERATIONS:
         return None
     rows = independent_rows(trace)
     if float(len(rows)) ** 2 * trace.coordinates > EXACT_WORK:
@@ -70,13 +70,13 @@ def exact_basis(trace: ExecutionTrace, rows: Sequence[int] | None = None) -> np.
     """
     chosen = independent_rows(trace) if rows is None else list(rows)
     bits = 256
-    while bits <= LONGEST:
+    while bits <= MOST_BITS:
         basis, lost = _orthogonal(trace, chosen, bits)
-        if basis is not None and lost + SPARE <= bits:
+        if basis is not None and lost + SPARE_BITS <= bits:
             shift = bits - 60
             columns = [[float(int(x) >> shift) for x in q] for q in basis]
             return np.array(columns, dtype=np.float64).reshape(len(basis), trace.coordinates).T / 2.0**60
-        bits = max(2 * bits, lost + 2 * SPARE)
+        bits = max(2 * bits, lost + 2 * SPARE_BITS)
     return None
 
 
@@ -240,7 +240,7 @@ def _orthogonal(
                 share = basis[:done].dot(left) >> bits
                 left = left - (share.dot(basis[:done]) >> bits)
             length = isqrt(int((left * left).sum()))
-            if length.bit_length() < SPARE:
+            if length.bit_length() < SPARE_BITS:
                 return None, lost + bits
             lost += max(0, bits + 1 - length.bit_length()) if turn < 2 else 0
             left = (left << bits) // length

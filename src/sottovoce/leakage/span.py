@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.leakage.basis import Basis, RankMonitor, krylov_basis, orthonormal
-from sottovoce.leakage.exact_rank import decided, exact_span_basis
+from sottovoce.leakage.exact_rank import exact_span_basis, rank_is_certain
 from sottovoce.leakage.trace import AddNoise, ApplyMatrix, AveragePair, ExecutionTrace, Observe
 
 RESOLVED = 1e-9  # rounding errors in the leakage up to this are ignored, up to COARSE they are added to it
@@ -80,7 +80,7 @@ def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
     n = trace.nodes
     basis = pull_back(trace, messages)
     columns = without_known(basis.columns, trace.known, basis.monitor)
-    sure = decided(basis.monitor, trace, columns.shape[1])
+    sure = rank_is_certain(basis.monitor, trace, columns.shape[1])
     slack = 0.0
     if sure and len(trace.observed) >= 3:
         again = pull_back(trace, messages, disturb=np.random.default_rng(0))
@@ -127,7 +127,7 @@ def output_span(trace: ExecutionTrace) -> Span:
 
 def certain_span(trace: ExecutionTrace, columns: np.ndarray, monitor: RankMonitor) -> Span | None:
     """Return the span of these columns if it is certain, else the exact one; None if that takes too long."""
-    if decided(monitor, trace, columns.shape[1]):
+    if rank_is_certain(monitor, trace, columns.shape[1]):
         return Span(columns)
     exact = exact_span_basis(trace, columns.shape[1])
     return None if exact is None else Span(exact)

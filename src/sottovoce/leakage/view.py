@@ -34,7 +34,7 @@ from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
 from sottovoce.leakage.span import COARSE, RESOLVED
 
-WEIGHED = 1e-14  # rounding error of a basis entry, as `GaussianView.with_noise` enlarges it
+ENTRY_ERROR = 1e-14  # rounding error of a basis entry, as `GaussianView.with_noise` enlarges it
 
 DETERMINED = 1e-8  # 1 - h below this: the noisy value is determined
 
@@ -126,7 +126,7 @@ class GaussianView(NotebookDisplay):
                 "protocol in which all noise is drawn at the start."
             )
         ratio = float(each.max() / each.min())
-        error = WEIGHED * ratio  # of rounding, enlarged by the weights
+        error = ENTRY_ERROR * ratio  # of rounding, enlarged by the weights
         if error > COARSE:
             raise InvalidInput(
                 f"the noise of some users is {ratio:.1e} times that of others, too much for the view to be "

@@ -146,7 +146,7 @@ def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
 
 
 def _shape(each: Release) -> Release:
-    """Return a release without its amounts; cover noise costs nothing and cannot stand for another."""
+    """Return a release without its amounts; noise without data costs nothing and cannot stand for another."""
     noisy, moves = float(each.noise_std > 0), float(each.sensitivity > 0)
     return replace(each, noise_std=noisy, sensitivity=moves, sample_rate=1.0, user_rate=1.0)
 

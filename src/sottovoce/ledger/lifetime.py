@@ -21,13 +21,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from sottovoce import _validate
 from sottovoce._io import atomic_write, locked
 from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.release import ADJACENCIES, Release, compose
+from sottovoce.accounting.guarantee import Adjacency, Guarantee
+from sottovoce.accounting.release import Release, compose
 from sottovoce.errors import (
     BudgetExceeded,
     ConfigError,
@@ -70,8 +70,8 @@ class LifetimeBudget:
     def __post_init__(self) -> None:
         _validate.positive(self.epsilon, "epsilon")
         _validate.delta(self.delta)
-        if self.adjacency not in ADJACENCIES:
-            raise InvalidInput(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {self.adjacency!r}.")
+        if self.adjacency not in (known := get_args(Adjacency)):
+            raise InvalidInput(f"adjacency must be one of {', '.join(known)}, got {self.adjacency!r}.")
         if self.view not in ("local", "outsider", "network") and _colluders(self.view) is None:
             raise InvalidInput(
                 f"a lifetime budget is against local, outsider, network or colluders:c, got {self.view!r}."

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
-from sottovoce.accounting.budget import ViewArguments
+from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
@@ -54,7 +54,7 @@ class LoadedPlan:
         return 1e-5 if self.settings.budget is None else self.settings.budget.delta
 
     @property
-    def adversary(self) -> ViewArguments:
+    def adversary(self) -> AdversaryOptions:
         """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
         return {} if self.settings.budget is None else self.settings.budget.budget.adversary
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from sottovoce.accounting.guarantee import ViewName
 from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _PLACES = {
 ELSEWHERE = {option: place for option, (place, _) in _PLACES.items() if place}
 AGREED_ELSEWHERE = {option: place for option, (_, place) in _PLACES.items() if place}
 _TOP_KEYS = ("version", "title", "accept", "graph", "relay", "membership_version", "continues", "start")
-ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 SectionType = TypeVar("SectionType", bound=BaseModel)
 
 

@@ -7,6 +7,7 @@ the rest (`GaussianView.reconstruct`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -128,11 +129,8 @@ class Protocol(NotebookDisplay, ABC):
         Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
         ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
         """
-        variance = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
-        shares = np.zeros(self.n)
-        for block in self.blocks(v):
-            shares[block] = variance[block] / variance[block].sum()
-        return shares
+        variances = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
+        return variances / block_variances(self.blocks(v), variances)
 
     def noise_variance(self, variances: np.ndarray) -> np.ndarray:
         """Return (n,) the noise variance of each final row from that of each first row, fresh noise added."""
@@ -161,6 +159,14 @@ class Protocol(NotebookDisplay, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n={self.n}, rounds={self.rounds})"
+
+
+def block_variances(blocks: Iterable[np.ndarray], variances: np.ndarray) -> np.ndarray:
+    """Return (n,) the noise variance of the sum each node is part of; infinite for nodes in no block."""
+    totals = np.full(len(variances), np.inf)
+    for block in blocks:
+        totals[block] = math.fsum(variances[block])
+    return totals
 
 
 class NodeState(ABC):

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.leakage.exact_rank import FAINT
+from sottovoce.leakage.exact_rank import FAINT_WEIGHT
 from sottovoce.leakage.span import Span, decode, observed_span, output_span, repeated_matrix_span
 from sottovoce.leakage.trace import (
     AddNoise,
@@ -282,7 +282,7 @@ class LinearProtocol(Protocol):
     def faint(self) -> bool:
         """Whether some weight is so small (below 2^-12) that its contribution may look like rounding."""
         least = (np.abs(m.data[m.data != 0]).min(initial=1.0) for m in map(self.matrix, range(self.rounds)))
-        return bool(min(least, default=1.0) < FAINT)
+        return bool(min(least, default=1.0) < FAINT_WEIGHT)
 
     def observe(
         self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0

@@ -65,7 +65,7 @@ class Masked(ExactConsensus):
     of any coalition that also taps every link is a function of its own rows and of the sums
     over `blocks`, also when it deviates. With equal noise ``h(u)`` is one over the size of the component
     of ``u``: ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
-    garbage spoils the sum but no member's privacy.
+    invalid numbers spoil the sum but no member's privacy.
 
     Examples
     --------
@@ -194,14 +194,12 @@ class Masked(ExactConsensus):
 
         With ``noise_std`` the share is in the user's own unit: ``mu = (d / std[u]) * sqrt(h(u))``.
         """
-        variance = self._variances(noise_std)
-        if not (variance > 0).all():
+        if not (self._variances(noise_std) > 0).all():
             raise InvalidInput(
                 "a share is relative to the user's own noise, which must be positive; hiding_std tells what "
                 "protects members without noise."
             )
-        around = np.square(self.hiding_std(v, np.sqrt(variance)))
-        return np.divide(variance, around, out=np.zeros(self.n), where=around > 0)
+        return super().shares(v, noise_std)
 
     def hiding_std(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
         """Return (n,) the std of all noise around each user's value in what the coalition ``v`` learns.

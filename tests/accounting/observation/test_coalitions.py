@@ -1,4 +1,4 @@
-"""Which coalitions decide: named ones, any so many, on trees and under masks."""
+"""Which coalitions decide: named ones, any group of c members, on trees and under masks."""
 
 import itertools
 import math

@@ -112,7 +112,8 @@ def _coalition_shares(
     positive = bool((stds > 0).all())
     for done, coalition in enumerate(coalitions, 1):
         if protocol.knows_coalitions and positive:  # disjoint sums are observed: no basis is needed
-            yield coalition, _block_shares(protocol, coalition, stds), once, False
+            observed = coalition[0] if len(coalition) == 1 else coalition
+            yield coalition, protocol.shares(observed, stds), once, False
         else:
             view = protocol.view(coalition)
             contributions = contributions_in(view)
@@ -129,14 +130,6 @@ def _sends_raw_rows(query: Query, protocol: Protocol) -> bool:
     if not protocol.sends_clear_rows or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
         return False
     return query.any_members and len(as_linear(protocol).senders(0, range(protocol.n))) == protocol.n
-
-
-def _block_shares(protocol: Protocol, coalition: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
-    """Return h of every user against a coalition that sees the sums over disjoint blocks of users."""
-    h, variances = np.zeros(protocol.n), stds**2
-    for block in protocol.blocks(coalition[0] if len(coalition) == 1 else coalition):
-        h[block] = variances[block] / variances[block].sum()
-    return h
 
 
 def _rounding_shift(query: Query, protocol: Protocol) -> float:

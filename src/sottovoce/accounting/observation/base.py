@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from sottovoce.accounting.guarantee import Guarantee, Label, View
+    from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
     from sottovoce.accounting.query import AccountablePlan, Query
 
 
@@ -59,7 +59,7 @@ class ObservationModel:
 
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None
-    ) -> tuple[View, int | None]:
+    ) -> tuple[ViewName, int | None]:
         """Return the view, and how many collude, for a query that names neither view nor colluders."""
         if plan.n == 1:
             return "local", None  # there is no other member

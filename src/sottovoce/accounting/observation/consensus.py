@@ -6,7 +6,6 @@ that step's averaging alone, and the losses of the steps add up for any objectiv
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +25,7 @@ from sottovoce.accounting.query import Query
 from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, round_up
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol
+from sottovoce.protocols.base import block_variances
 
 _BUFFERED_PROTOCOLS = 512  # protocols whose shares are held before they are counted, so that equal steps
 _BUFFERED_SHARES = 5_000_000  # are computed once; and how many shares
@@ -223,19 +223,14 @@ def _step_shares(
 
     A user without noise of its own has no share: its entry is minus the std of the noise that hides it.
     """
-    n, single = protocol.n, len(coalition) == 1
+    n, single, variances = protocol.n, len(coalition) == 1, np.square(stds)
     if query.view == "central":
         blocks = [np.arange(n)]
     elif protocol.masked or single or protocol.knows_coalitions:
         blocks = protocol.blocks(coalition[0] if single and not protocol.masked else coalition)
     else:
         return round_up(leakage_with_noise(protocol.view(coalition), np.ones(n, dtype=int), stds))
-    variance, shares = np.square(stds), np.zeros(n)
-    for block in blocks:
-        total = math.fsum(variance[block])
-        if total == 0:
-            shares[block] = 1.0
-        else:
-            hidden = -math.sqrt(total)
-            shares[block] = np.where(variance[block] > 0, round_up(variance[block] / total), hidden)
-    return shares
+    hiding = block_variances(blocks, variances)
+    shares = round_up(np.divide(variances, hiding, out=np.ones(n), where=hiding > 0))
+    noiseless = (variances == 0) & (hiding > 0) & np.isfinite(hiding)
+    return np.where(noiseless, -np.sqrt(hiding), shares)

@@ -11,7 +11,7 @@ from sottovoce.accounting.query import Query
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sottovoce.accounting.guarantee import View
+    from sottovoce.accounting.guarantee import ViewName
     from sottovoce.accounting.query import AccountablePlan
 
 
@@ -42,6 +42,6 @@ class Curator(ObservationModel):
 
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None
-    ) -> tuple[View, int | None]:
+    ) -> tuple[ViewName, int | None]:
         """Return the central view."""
         return "central", None

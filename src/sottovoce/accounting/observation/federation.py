@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
@@ -11,6 +12,7 @@ from sottovoce.accounting.observation.coalitions import coalition_assumptions, w
 from sottovoce.accounting.query import Query
 from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
+from sottovoce.protocols.base import block_variances
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,12 @@ class Federation(ObservationModel):
         present = self.users
         for coalition in coalitions:
             # masks hide a client among those still joined to it by keys, an assumed sum among all others
-            honest = [v for v in range(self.users) if v not in coalition]
+            honest = np.setdiff1d(np.arange(self.users), coalition)
             groups = protocol.blocks(coalition) if protocol.masked else [honest]
-            variances = {int(u): math.fsum(stds[v] ** 2 for v in group) for group in groups for u in group}
+            hiding = block_variances(groups, stds**2)
             present = min(present, *map(len, groups))
             for u in query.users(coalition):
-                share = stds[u] ** 2 / variances[u] if stds[u] else 1.0
+                share = stds[u] ** 2 / hiding[u] if stds[u] else 1.0
                 curves.add(query.counts(u, hidden=True), share)
         assumptions.append(f"{present} clients add their noise in every round, sampled or not")
         if query.plan.adjacency == "user" and any(

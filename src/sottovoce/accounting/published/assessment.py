@@ -36,7 +36,7 @@ _LARGE_NOISE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
 _COLUMNS = {"ring": "ring", "complete": "complete", "hypercube": "expander", "exponential": "expander"}
 
 
-def assess(
+def compare_with_published(
     network: Network,
     protocol: Protocol,
     observer: int | None = None,
@@ -52,7 +52,7 @@ def assess(
     --------
     >>> import sottovoce as sv
     >>> path = sv.graphs.path(3)
-    >>> assessment = assess(path, sv.protocols.Gossip(path, 2), observer=2)
+    >>> assessment = compare_with_published(path, sv.protocols.Gossip(path, 2), observer=2)
     >>> assessment["exact"].round(6).tolist(), assessment["rank"], assessment["protocol"]
     ([1.0, 1.0, 0.0], 2, 'gossip')
     """
@@ -129,7 +129,7 @@ def missing_links(network: Network, protocol: Protocol) -> list[str]:
 
 
 def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Summarize the result of `assess` by distance from the observer, or the nearest of several."""
+    """Summarize a comparison by distance from the observer, or from the nearest of several."""
     if assessment["observer"] is None:
         if network.n > 1024:
             return []
@@ -176,7 +176,7 @@ def published_bounds(
     steps : how often every node takes part, for the formulas of learning (9) and of a walk, whose token
         then makes ``n * steps`` hops.
     noise_std : sigma for values within 1 of their center; without it errors are in units of sigma^2.
-    assessed : the result of `assess` for the same arguments.
+    assessed : the result of `compare_with_published` for the same arguments.
 
     Guarantees
     ----------
@@ -206,7 +206,7 @@ def published_bounds(
         )
     if network.n > ALL_PAIRS:
         raise Refused(f"The formulas are computed for at most {ALL_PAIRS:,} nodes, got {network.n:,}.")
-    assessment = assess(network, protocol, observer) if assessed is None else assessed
+    assessment = compare_with_published(network, protocol, observer) if assessed is None else assessed
     if assessment.get("colluders"):
         raise InvalidInput("The papers' formulas are about one observer; leave the colluders out.")
     left_out = [f"Corollary 1 and the walk, above {DENSE:,} nodes"] if network.n > DENSE else []

@@ -37,12 +37,12 @@ _BLOCK = 32  # columns per block: (n, 32) doubles of a few thousand nodes stay i
 
 
 @takes_network
-def published_loss(source: Network | Protocol, rounds: int | None = None) -> np.ndarray:
+def published_loss(network_or_protocol: Network | Protocol, rounds: int | None = None) -> np.ndarray:
     """Return the published pairwise loss, equation (6), as an (n, n) array ``[u, v]``, v the observer.
 
     Parameters
     ----------
-    source : a network (gossip of ``rounds`` rounds on it) or a protocol without memory.
+    network_or_protocol : gossip of ``rounds`` rounds on a network, or a protocol without memory.
     rounds : number of gossip rounds, with a network.
 
     Guarantees
@@ -53,9 +53,9 @@ def published_loss(source: Network | Protocol, rounds: int | None = None) -> np.
     >>> float(sv.privacy.published_loss(sv.graphs.path(3), rounds=2)[0, 2].round(6))
     0.333333
     """
-    if isinstance(source, Protocol):
-        return _time_varying(source, rounds)
-    return _fixed(source, _rounds(rounds))
+    if isinstance(network_or_protocol, Protocol):
+        return _time_varying(network_or_protocol, rounds)
+    return _fixed(network_or_protocol, _rounds(rounds))
 
 
 @takes_network
