@@ -6,6 +6,7 @@ from scipy import stats
 
 from sottovoce.attacks import bounds
 from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Adversary, Curve, Guarantee
 
 
 @pytest.mark.parametrize(("k", "n", "level"), [(0, 4000, 0.05), (7, 20, 0.05), (20, 20, 0.01), (1, 9, 0.1)])
@@ -84,3 +85,26 @@ def test_no_signal_gives_zero():
 def test_invalid_input_is_refused(call, words):
     with pytest.raises(InvalidInput, match=words):
         call()
+
+
+CLAIM = Guarantee(Adversary("local"), "add-remove", "ldp", Curve.gaussian(1.0))
+
+
+def test_one_run_accepts_a_right_claim_and_refutes_a_tenth_of_the_noise():
+    rng = np.random.default_rng(0)
+    fair, weak = [], []
+    for _ in range(100):
+        coins = rng.random(1000) < 0.5
+        fair.append(bounds.audit_one_run(coins + rng.normal(size=1000), coins, CLAIM, guesses=200))
+        scores = coins + 0.1 * rng.normal(size=1000)
+        weak.append(bounds.audit_one_run(scores, coins, CLAIM, guesses=800, delta=1e-4))
+    assert not any(audit.refuted for audit in fair)
+    assert np.median([audit.epsilon for audit in fair]) > 0.5
+    assert np.mean([audit.refuted for audit in weak]) > 0.9
+
+
+def test_invalid_guesses_are_refused():
+    with pytest.raises(InvalidInput, match="one score per canary"):
+        bounds.audit_one_run(np.zeros(3), np.zeros(4), CLAIM)
+    with pytest.raises(InvalidInput, match="at most the number of canaries"):
+        bounds.audit_one_run(np.zeros(3), np.zeros(3), CLAIM, guesses=4)

@@ -145,21 +145,18 @@ def audit_view(
     """
     inside, outside = (_matrix(v) for v in (member_views, other_views))
     if inside.shape[1] != outside.shape[1]:
-        raise InvalidInput(
-            f"views of both hypotheses need the same width, got {inside.shape[1]} and {outside.shape[1]}."
-        )
+        got = f"{inside.shape[1]} and {outside.shape[1]}"
+        raise InvalidInput(f"views of both hypotheses need the same width, got {got}.")
     alone = inside.shape[1] == 1  # one number has one direction: nothing to fit
     fit_in, fit_out = (0 if alone else max(2, int(_FIT * len(v))) for v in (inside, outside))
     scores = [(inside[:, 0], outside[:, 0])] if alone else _discriminants(inside, outside, fit_in, fit_out)
     candidates = [(member[fit_in:], other[fit_out:]) for member, other in [*statistics, *scores]]
     by = "mu" if guarantee.curve.is_gaussian else "epsilon"
     share = _FIT if alone else _CHOOSE / (1 - _FIT)
-    chosen, best = candidates[0], -np.inf
-    for member, other in candidates:
-        value = _promise(member[: int(share * len(member))], other[: int(share * len(other))], delta, by)
-        if value > best:
-            chosen, best = (member, other), value
-    bound = lower_bound(*chosen, delta=delta, level=level, select=share, by=by)
+    first = [[scores[: int(share * len(scores))] for scores in pair] for pair in candidates]
+    promises = [_promise(member, other, delta, by) for member, other in first]
+    member, other = candidates[promises.index(max(promises))]
+    bound = lower_bound(member, other, delta=delta, level=level, select=share, by=by)
     return Audit(view, guarantee, bound, len(inside) + len(outside))
 
 
@@ -208,14 +205,15 @@ def audit_averaging(
     views, estimates = [], []
     for step, rows in _hypotheses(protocol, user, sensitivity, half):
         noisy = (release or _simulated_release(noise_std))(rows, noise, step)
-        observed = _observe(protocol, noisy, seen.observers, own_noise, noise, step)
+        observed = _observe(protocol, noisy, seen, own_noise, noise, step)
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
     named = "node " + ", ".join(map(str, seen.observers))
     who = (named if seen.observers else "a tapper of all links") + f" about node {user}"
     statistics = [(estimates[0], estimates[1])]
-    member, other = views
-    return audit_view(member, other, guarantee, view=who, statistics=statistics, delta=delta, level=level)
+    return audit_view(
+        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
+    )
 
 
 def audit_consensus(
@@ -282,7 +280,7 @@ def audit_consensus(
                 drawn = own.sample_rate >= 1 or rng.random(half) < own.sample_rate
                 rows[user] = sign * own.sensitivity * drawn
             publish = release or _simulated_release([0.0 if r is None else r.noise_std for r in planned[k]])
-            observed = _observe(protocol, publish(rows, noise, step), view.observers, True, noise, step)
+            observed = _observe(protocol, publish(rows, noise, step), view, True, noise, step)
             estimate = _estimate(view, observed, user)
             features.append(estimate)
             score = score + sign * estimate
@@ -290,8 +288,9 @@ def audit_consensus(
         scores.append(score)
     who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {plan.steps} steps"
     statistics = [(scores[0], scores[1])]
-    member, other = views
-    return audit_view(member, other, guarantee, view=who, statistics=statistics, delta=delta, level=level)
+    return audit_view(
+        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
+    )
 
 
 def views_of(protocol: Protocol, network: Network, user: int) -> dict[str, tuple[int, ...]]:
@@ -381,17 +380,12 @@ def _simulated_release(noise_std: float | Sequence[float]) -> Publish:
 
 
 def _observe(
-    protocol: Protocol,
-    rows: np.ndarray,
-    observers: tuple[int, ...],
-    own_noise: bool,
-    noise: NoiseSource,
-    step: int,
+    protocol: Protocol, rows: np.ndarray, view: GaussianView, own_noise: bool, noise: NoiseSource, step: int
 ) -> np.ndarray:
     """Run the protocol; fresh noise, if it has any, is drawn by the same source, anew in every step."""
 
     def observed(columns: np.ndarray) -> np.ndarray:
-        return protocol.observe(columns, observers, own_noise, noise=noise, step=step)
+        return protocol.observe(columns, view.observers, own_noise, noise=noise, step=step)
 
     fresh = not protocol.linear or protocol.fresh_std
     if fresh or rows.shape[1] <= _BLOCK:  # in blocks, two columns would get the same fresh noise
@@ -426,12 +420,12 @@ def _discriminants(
         gap = (a.mean(0) - b.mean(0)) / scale
         unit = np.eye(len(covariance))
         directions = [np.linalg.solve(covariance + r * size * unit, gap) / scale for r in _RIDGES]
-    clean_in, clean_out = (
-        v if ok.all() else np.where(ok[:, None], v, 0.0) for v, ok in ((inside, ok_in), (outside, ok_out))
-    )
-    return [
-        (np.where(ok_in, clean_in @ d, np.nan), np.where(ok_out, clean_out @ d, np.nan)) for d in directions
-    ]
+
+    def scores(values: np.ndarray, ok: np.ndarray) -> list[np.ndarray]:
+        clean = values if ok.all() else np.where(ok[:, None], values, 0.0)
+        return [np.where(ok, clean @ d, np.nan) for d in directions]
+
+    return list(zip(scores(inside, ok_in), scores(outside, ok_out), strict=True))
 
 
 def _promise(member: np.ndarray, other: np.ndarray, delta: float, by: str) -> float:

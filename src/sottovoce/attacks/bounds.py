@@ -2,14 +2,15 @@
 
 Many runs: a test with true positives ``tp`` of ``members`` and false positives ``fp`` of ``others`` has
 rates inside Clopper-Pearson intervals, and every (epsilon, delta) or mu-GDP mechanism bounds one rate by
-the other. One run: with ``m`` canaries of which each is included by a fair coin, the number of right
-guesses is dominated by a binomial distribution.
+the other. One run: with ``m`` canaries of which each is included by a fair coin, an (epsilon, delta)-DP
+mechanism lets nobody guess more of them than a binomial distribution with success rate
+``e^eps / (1 + e^eps)`` does, up to delta. Users are the canaries of an averaging, records of a training.
 
 A lower bound above a claim proves a bug, at the stated confidence; a lower bound below it proves nothing.
 
 References: [1] Clopper and Pearson 1934. [2] Kairouz, Oh, Viswanath 2015, Theorem 2.1 (the two lines of
-an (epsilon, delta) trade-off). [3] Dong, Roth, Su 2022 (GDP). [4] Steinke, Nasr, Jagielski 2023,
-Theorem 5.2 (one run). [5] Bayrooti, Gao, Prorok 2023, Appendix D.
+an (epsilon, delta) trade-off). [3] Dong, Roth, Su 2022 (GDP). [4] Steinke, Nasr, Jagielski 2023, "Privacy
+auditing with one (1) training run", Algorithm 1 and Theorem 5.2. [5] Bayrooti, Gao, Prorok 2023, Appendix D.
 Departures from [5]: both sides of the trade-off are used, not only (TPR - delta) / FPR.
 """
 
@@ -109,9 +110,10 @@ class LowerBound:
         _, fpr_high = clopper_pearson(self.fp, self.others, self.level)
         for epsilon in (0.0, *np.geomspace(0.01, 20, 60).tolist()):
             delta = float(guarantee.delta(epsilon))
-            if tpr_low > exp(epsilon) * fpr_high + delta:
-                return True
-            if 1 - fpr_high > exp(epsilon) * (1 - tpr_low) + delta:
+            if (
+                tpr_low > exp(epsilon) * fpr_high + delta
+                or 1 - fpr_high > exp(epsilon) * (1 - tpr_low) + delta
+            ):
                 return True
         return False
 
@@ -151,10 +153,8 @@ def lower_bound(
     >>> 1.8 < bound.mu <= 2
     True
     """
-    inside, outside = (
-        np.where(np.isnan(scores), inf, scores)
-        for scores in (np.asarray(each, dtype=np.float64).ravel() for each in (member_scores, other_scores))
-    )
+    both = [np.asarray(scores, dtype=np.float64).ravel() for scores in (member_scores, other_scores)]
+    inside, outside = (np.where(np.isnan(scores), inf, scores) for scores in both)
     share = _validate.probability(select, "select", zero=False, one=False)
     if by not in ("epsilon", "mu"):
         raise InvalidInput(f"by must be 'epsilon' or 'mu', got {by!r}.")
@@ -202,6 +202,65 @@ def one_run_epsilon(
         middle = (low + high) / 2
         low, high = (middle, high) if _one_run_p_value(middle, m, r, v, delta) < level else (low, middle)
     return low
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """What one run proves about a claim."""
+
+    canaries: int
+    guesses: int
+    correct: int
+    epsilon: float
+    epsilon_claimed: float
+    delta: float
+    level: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the guesses contradict the claim, at error probability ``level``."""
+        return self.epsilon > self.epsilon_claimed
+
+
+def audit_one_run(
+    scores: np.ndarray,
+    included: np.ndarray,
+    guarantee: Guarantee,
+    *,
+    guesses: int | None = None,
+    delta: float = 1e-5,
+    level: float = 0.05,
+) -> OneRun:
+    """Guess the canaries with the most telling scores and hold the number of hits against a claim.
+
+    Parameters
+    ----------
+    scores, included : one score per canary, higher for included ones, and the coins.
+    guesses : how many canaries to guess, half as in and half as out; fixed beforehand, by default all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random(2000) < 0.5
+    >>> claim = Guarantee(Adversary("local"), "add-remove", "ldp", Curve.gaussian(1.0))
+    >>> run = audit_one_run(coins + rng.normal(size=2000), coins, claim)
+    >>> 0 < run.epsilon < run.epsilon_claimed
+    True
+    """
+    values, coins = np.asarray(scores, dtype=np.float64).ravel(), np.asarray(included, dtype=bool).ravel()
+    if values.shape != coins.shape or not len(values):
+        raise InvalidInput(f"expected one score per canary, got {len(values)} and {len(coins)} coins.")
+    m = len(values)
+    r = m if guesses is None else _validate.count(guesses, "guesses")
+    if r > m:
+        raise InvalidInput(f"guesses must be at most the number of canaries {m}, got {r}.")
+    order = np.argsort(np.where(np.isnan(values), np.inf, values), kind="stable")
+    low, high = order[: r // 2], order[m - (r - r // 2) :]
+    correct = int((~coins[low]).sum() + coins[high].sum())
+    bound = one_run_epsilon(m, r, correct, delta=delta, level=level)
+    return OneRun(m, r, correct, bound, float(guarantee.epsilon(delta)), delta, level)
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
@@ -257,9 +316,9 @@ def _wilson(k: np.ndarray, n: int, z: float) -> np.ndarray:
 
 
 def _log_ratio(numerator: float, denominator: float) -> float:
-    if numerator <= 0:
-        return -inf
-    return inf if denominator <= 0 else log(numerator / denominator)
+    if numerator <= 0 or denominator <= 0:
+        return -inf if numerator <= 0 else inf
+    return log(numerator / denominator)
 
 
 def _counts(successes: int, trials: int) -> tuple[int, int]:

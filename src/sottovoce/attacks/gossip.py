@@ -296,14 +296,10 @@ def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Co
 
 
 def _lift(forms: list[np.ndarray], primes: list[int]) -> list[Fraction | None]:
-    lifted: dict[tuple[int, ...], Fraction | None] = {}
-    coefficients = []
-    for i, j in np.argwhere(forms[0] != 0).tolist():
-        values = tuple(int(form[i, j]) for form in forms)
-        if values not in lifted:
-            lifted[values] = modular_linalg.rational_from_residues(values, primes)
-        coefficients.append(lifted[values])
-    return coefficients
+    places = np.argwhere(forms[0] != 0).tolist()
+    residues = [tuple(int(form[i, j]) for form in forms) for i, j in places]
+    lifted = {values: modular_linalg.rational_from_residues(values, primes) for values in set(residues)}
+    return [lifted[values] for values in residues]
 
 
 def _floating_combinations(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -137,14 +137,8 @@ def attack_network(
     estimates = np.full(pixels.shape, np.nan)
     recovered_labels = np.full(len(pixels), -1)
     recovered_labels[solved] = inversion.labels_from_gradients(model, recovered[solved])
-    estimates[solved], _ = inversion.invert_gradients(
-        model,
-        recovered[solved],
-        pixels.shape[1:],
-        rng=rng,
-        labels=recovered_labels[solved],
-        **search,  # type: ignore[arg-type]
-    )
+    options: dict[str, Any] = {"rng": rng, "labels": recovered_labels[solved], **search}
+    estimates[solved], _ = inversion.invert_gradients(model, recovered[solved], pixels.shape[1:], **options)
     return _scored(attack, estimates, recovered_labels, pixels)
 
 
@@ -214,10 +208,8 @@ def module_gradients(
 def _records(images: np.ndarray, labels: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     pixels, wanted = np.asarray(images, dtype=np.float64), np.asarray(labels)
     if len(pixels) != n or wanted.shape != (n,) or pixels.ndim < 2:
-        raise InvalidInput(
-            f"the attack needs one picture and one label per node ({n}), "
-            f"got {pixels.shape} and {wanted.shape}."
-        )
+        got = f"{pixels.shape} and {wanted.shape}"
+        raise InvalidInput(f"the attack needs one picture and one label per node ({n}), got {got}.")
     return pixels, wanted.astype(np.int64)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit, prange
+from numpy import ndarray as Array
 
 from sottovoce.errors import InvalidInput
 
@@ -87,15 +88,9 @@ class SmallNet:
         return np.log(np.exp(logits).sum(axis=2)) - chosen
 
     def clipped_sums(
-        self,
-        theta: np.ndarray,
-        owner: np.ndarray,
-        patches: np.ndarray,
-        labels: np.ndarray,
-        present: np.ndarray,
-        clip_norm: float,
-        guard: bool = True,
-    ) -> np.ndarray:
+        self, theta: Array, owner: Array, patches: Array, labels: Array, present: Array,
+        clip_norm: float, guard: bool = True,
+    ) -> Array:  # fmt: skip
         """Return the sum of clipped gradients of every row over its batch, ``(rows, n_params)`` float32.
 
         Parameters
@@ -143,17 +138,9 @@ def _tanh(x: np.float32) -> np.float32:
 
 @njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
 def _clipped_sums(
-    theta: np.ndarray,
-    owner: np.ndarray,
-    patches: np.ndarray,
-    labels: np.ndarray,
-    present: np.ndarray,
-    clip_norm: np.float32,
-    guard: bool,
-    filters: int,
-    classes: int,
-    out: np.ndarray,
-) -> None:
+    theta: Array, owner: Array, patches: Array, labels: Array, present: Array,
+    clip_norm: np.float32, guard: bool, filters: int, classes: int, out: Array,
+) -> None:  # fmt: skip
     records, places, size = patches.shape[1], patches.shape[2], patches.shape[3]
     hidden = filters * places
     at_bias = filters * size
