@@ -133,6 +133,18 @@ def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_i
     assert score.source == "synthetic records"
 
 
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_regression_is_scored_by_its_error(loss):
+    plan = ConsensusSGD(
+        GLM(loss, dim=3), "tree", network="ring:4", steps=20, learning_rate=1.0, clip_norm=1.0,
+        noise_multiplier=0.1, sizes=[200] * 4,
+    )  # fmt: skip
+    score = usefulness(plan, sample="synthetic", runs=2).score
+    assert score.metric == "error"
+    assert score.best <= score.mean < score.chance
+    assert score.useful
+
+
 def covered(name, cases):
     """Simulate on one half of public records, run on the other: how often the run ends in the interval."""
     data = sv.data.load(name)

@@ -1,4 +1,8 @@
-"""Which plan to take: twelve hospitals, epsilon 2, this accuracy."""
+"""Which plan to take, for example for twelve hospitals, epsilon 2 and a required accuracy.
+
+Candidates at their least noise become rows; each row is judged against the requirements, and the rows are
+ranked. Where nothing fits, the smallest change after which something does is searched for.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sottovoce import graphs
 from sottovoce.advice import files
 from sottovoce.advice.candidates import (
     FEW_LEAVES,
     STEPS,
     AveragingCandidate,
     averaging_candidates,
+    guarantee_against,
     plan_for,
-    statement,
 )
 from sottovoce.advice.comparison import COLUMNS, PlanSummary, draw_front, pareto, summarize
 from sottovoce.advice.requirements import Requirements
@@ -32,12 +37,12 @@ from sottovoce.graphs import Network
 if TYPE_CHECKING:
     import networkx as nx
 
-RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
-BATCH_SHARE = 0.1
-# runs of a simulation: for rates, for every row, for the best rows
-RUNS = {"logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
+_LEARNING_RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
+_BATCH_SHARE = 0.1
+# runs of a simulation: to choose the learning rate, for every row, for the best rows
+_RUNS = {"mean": (0, 0, 0), "logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
 _MOST_MEMBERS, _MOST_SIMULATED_MEMBERS = 1024, 128
-_NO_WAY = (
+_NO_SUGGESTION = (
     " Neither a larger epsilon (up to 4,096), nor more members, nor a million times as many records would "
     "change that; ask for less."
 )
@@ -45,7 +50,7 @@ _NO_WAY = (
 
 @dataclass(frozen=True)
 class Advice:
-    """A ranked table, the row to take with its reasons, and what would change the choice.
+    """A ranked table, the recommended row with its reasons, and what would change the choice.
 
     Attributes
     ----------
@@ -101,7 +106,6 @@ class Advice:
             "requirements": self.requirements.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "recommended": None if self.recommended is None else self.recommended.name,
-            "changes": list(self.changes),
             "suggestions": [dict(vars(suggestion)) for suggestion in self.suggestions],
         }
 
@@ -153,16 +157,16 @@ def advise(
     required = Requirements.from_arguments(members, **requirements)
     records = _sample(required, sample)
     source = "No data were read; errors are closed forms."
-    if required.training:
+    if records is not None:
+        source = f"Simulated on {records.source}; nothing private was read."
+    elif required.training:
         source = "No data were read and nothing was simulated; give public records as a sample for a score."
-        if records is not None:
-            source = f"Simulated on {records.source}; nothing private was read."
     rows = tuple(_ranked(pareto(_Evaluation(required, records, progress).rows())))
     if rows[0].fits:
         return Advice(required, rows, rows[0], _reasons(required, rows), _changes(required, rows), (), source)
     suggestions = tuple(_suggestions(required, records, rows))
-    best = min(rows, key=_noise_first)
-    reasons = f"The best, {best.name}: {' '.join(best.problems)}" + ("" if suggestions else _NO_WAY)
+    best = min(rows, key=_quietest_first)
+    reasons = f"The best, {best.name}: {' '.join(best.problems)}" + ("" if suggestions else _NO_SUGGESTION)
     return Advice(required, rows, None, reasons, (), suggestions, source)
 
 
@@ -178,8 +182,7 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
         return None if kind == "net" else Sample.synthetic(kind, requirements.features or 1, unit)
     if isinstance(sample, (str, Sample)):
         raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-    X, y = features_and_labels(sample)
-    public = Sample.public(kind, X, y, unit=unit, middle=middle)
+    public = Sample.public(kind, *features_and_labels(sample), unit=unit, middle=middle)
     if kind != "net" and public.features != requirements.features:
         raise InvalidInput(
             f"the sample has {public.features} features, the model {requirements.features}; leave features "
@@ -188,43 +191,47 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
     return public
 
 
-# ---- the candidates -----------------------------------------------------------------------------------
+# ---- the rows -----------------------------------------------------------------------------------------
 
 
 class _Evaluation:
-    """The candidates for some requirements, each at its least noise."""
+    """The candidates for some requirements, each at its least noise, simulated and judged."""
 
     def __init__(
         self, requirements: Requirements, sample: Sample | None, progress: Callable[[int], None] | None
     ) -> None:
         self.requirements, self.sample, self.progress = requirements, sample, progress
-        self.tuning, self.first, self.final = RUNS.get(requirements.compute, (0, 0, 0))
         self.rates: dict[tuple[int, float], float] = {}
         self.best: dict[tuple[object, ...], float] = {}
         self.scores: dict[tuple[object, ...], Score] = {}
-        self.done = 0
 
     def rows(self) -> list[PlanSummary]:
-        rows = [self.row(*settings) for settings in self.settings()]
+        _, _, runs = _RUNS[self.requirements.compute]
+        rows = []
+        for candidate, steps, share in self.settings():
+            rows.append(self.row(candidate, steps, share))
+            if self.progress is not None:
+                self.progress(len(rows))
         if self.sample is None:
-            return rows
-        leading = sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]
-        for k in sorted(leading):
-            rows[k] = self.judged(rows[k], self.score(rows[k].plan, self.final))
-        # every row is held against what the longest training learns without noise, not against its own
+            return [_judged(self.requirements, row) for row in rows]
+        for k in sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]:
+            use = rows[k].use.with_score(self.score(rows[k].plan, runs))
+            rows[k] = replace(rows[k], use=use)
+        # every row is compared with what the longest training learns without noise, not with its own
         scores = [row.use.score for row in rows if row.use.score is not None]
         best = (min if scores[0].lower_is_better else max)(score.best for score in scores)
-        return [self.judged(row, replace(s, best=best)) for row, s in zip(rows, scores, strict=True)]
+        uses = [row.use.with_score(replace(s, best=best)) for row, s in zip(rows, scores, strict=True)]
+        return [_judged(self.requirements, replace(r, use=use)) for r, use in zip(rows, uses, strict=True)]
 
     def settings(self) -> Iterator[tuple[AveragingCandidate, int, float]]:
         """Yield each candidate with numbers of steps and the share of the records in a batch."""
         requirements = self.requirements
-        steps = STEPS.get(requirements.compute, (1,))
-        enough = requirements.hide == "record" and min(requirements.sizes) >= 10 / BATCH_SHARE
+        steps = STEPS[requirements.compute]
+        enough = requirements.hide == "record" and min(requirements.sizes) >= 10 / _BATCH_SHARE
         for candidate in averaging_candidates(requirements):
             yield from ((candidate, count, 1.0) for count in steps)
-            if requirements.training and candidate.masked and enough:
-                yield candidate, steps[-1], BATCH_SHARE
+            if requirements.training and candidate.has("masked") and enough:
+                yield candidate, steps[-1], _BATCH_SHARE
 
     def row(self, candidate: AveragingCandidate, steps: int, share: float) -> PlanSummary:
         requirements = self.requirements
@@ -232,36 +239,39 @@ class _Evaluation:
         plan = plan_for(requirements, candidate, steps=steps, learning_rate=rate, share=share)
         use = usefulness(plan)
         if self.sample is not None:
-            use = use.with_score(self.score(plan, self.first))
-        row = summarize(
-            _name(requirements, plan, candidate, share),
+            use = use.with_score(self.score(plan, _RUNS[requirements.compute][1]))
+        name = f"{plan.name} over {candidate.protocol}"
+        if candidate.noise == "optimal":
+            few = candidate.protocol.startswith(FEW_LEAVES)
+            name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
+        if requirements.training:
+            name += f", {steps} steps" + (f", batches of {share:.0%}" if share < 1 else "")
+        return summarize(
+            name,
             plan,
             delta=requirements.delta,
             colluders=max(2, requirements.colluders),
             latency=requirements.latency,
-            candidate=candidate,
             use=use,
+            candidate=candidate,
         )
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done)
-        return with_verdict(requirements, row)
 
     def rate(self, candidate: AveragingCandidate, steps: int, share: float) -> float:
-        """Return the rate that did best in a few simulated runs of the first candidate."""
-        rates = RATES[self.requirements.compute]
+        """Return the learning rate that did best in a few simulated runs of the first candidate."""
+        rates = _LEARNING_RATES[self.requirements.compute]
         if self.sample is None:
             return rates[len(rates) // 2]
         if (steps, share) not in self.rates:
             plan = plan_for(self.requirements, candidate, steps=steps, share=share)
             assert isinstance(plan, GradientPlan)
-            scores = {rate: self.score(replace(plan, learning_rate=rate), self.tuning) for rate in rates}
+            runs, _, _ = _RUNS[self.requirements.compute]
+            scores = {rate: self.score(replace(plan, learning_rate=rate), runs) for rate in rates}
             sign = 1.0 if scores[rates[0]].lower_is_better else -1.0
             self.rates[steps, share] = min(rates, key=lambda rate: sign * scores[rate].mean)
         return self.rates[steps, share]
 
     def score(self, plan: Plan, runs: int) -> Score:
-        """Return the score of a plan; of exact consensus it depends on the noise of a step alone."""
+        """Return the score of a plan; with exact consensus it depends on the noise of a step alone."""
         assert self.sample is not None
         assert isinstance(plan, GradientPlan)
         kind = (plan.name, plan.steps, plan.rate(0), plan.sample_rate)
@@ -272,55 +282,35 @@ class _Evaluation:
             self.best[kind] = self.scores[key].best
         return self.scores[key]
 
-    def judged(self, row: PlanSummary, score: Score) -> PlanSummary:
-        return with_verdict(self.requirements, replace(row, use=row.use.with_score(score)))
 
-
-def _name(requirements: Requirements, plan: Plan, candidate: AveragingCandidate, share: float) -> str:
-    name = f"{plan.name} over {candidate.protocol}"
-    if candidate.noise == "optimal":
-        few = candidate.protocol.startswith(FEW_LEAVES)
-        name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
-    if requirements.training:
-        name += f", {plan.steps} steps" + (f", batches of {share:.0%}" if share < 1 else "")
-    return name
-
-
-def with_verdict(requirements: Requirements, row: PlanSummary) -> PlanSummary:
-    """Return the row with all that speaks against it; what it spends is what the plan answered."""
-    assert row.candidate is not None
-    spent = {
-        "network": row.epsilon_network,
-        "outsider": row.epsilon_outsider,
-        "local": row.epsilon_local,
-        "colluders": row.epsilon_colluders,
-    }
-    epsilons = [spent[view] for view, _ in requirements.views]
+def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
+    """Return the row with whether it meets the budget, and all reasons why it does not fit."""
+    epsilons = [row.epsilon(view) for view, _ in requirements.views]
     private = all(epsilon is not None and epsilon <= requirements.epsilon for epsilon in epsilons)
     target, seconds = requirements.target, requirements.seconds
+    goes_on = row.candidate is None or row.candidate.has("tolerates_dropout")
     problems = {
         f"it spends more than epsilon {requirements.epsilon:g}.": not private,
         row.use.sentence: not row.use.useful,
-        f"{row.answer} misses the target of {target or 0.0:g}.": not _reaches(row, target),
+        f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row, target),
         f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
-        "a silent member stops it.": requirements.silent == "go on" and not row.candidate.goes_on,
+        "a silent member stops it.": requirements.silent == "go on" and not goes_on,
     }
     return replace(row, private=private, problems=tuple(text for text, true in problems.items() if true))
 
 
 def _reaches(row: PlanSummary, target: float | None) -> bool:
+    """Whether the answer is as good as required; where nothing was simulated, it may be."""
     score = row.use.score
-    if target is None:
+    if target is None or (row.use.error is None and score is None):
         return True
-    if row.use.error is not None:
+    if score is None or score.lower_is_better:
         return row.loss <= target
-    if score is None:
-        return True  # nothing was simulated, so nothing is known against it
-    return score.mean <= target if score.lower_is_better else score.mean >= target
+    return score.mean >= target
 
 
 def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
-    """Fitting rows first, the best answer first; those that cannot be told apart by noise, then time."""
+    """Return fitting rows first, best answer first; about equal answers are ordered by noise, then time."""
     order = sorted(rows, key=lambda row: (not row.fits, row.loss, row.seconds))
     best = order[0]
     if not best.fits:
@@ -333,12 +323,12 @@ def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
 
 
 def _noisiness(row: PlanSummary) -> float:
-    """Noise of the run in steps of a tenth: of scores that look alike the quieter plan is the safer one."""
+    """Return the noise of the run in steps of a tenth: of equal scores the quieter plan is the safer one."""
     return round(-10 * math.log(row.use.signal)) if row.use.signal else 0.0
 
 
-def _noise_first(row: PlanSummary) -> tuple[float, float, float]:
-    """The order of answers but for the chance of a simulation."""
+def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
+    """Order rows by noise first, because scores depend on the chance of a simulation."""
     return _noisiness(row), row.loss, row.seconds
 
 
@@ -347,11 +337,11 @@ def _noise_first(row: PlanSummary) -> tuple[float, float, float]:
 
 def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     best = rows[0]
-    others = [row for row in rows[1:] if row.fits and _kind(row) != _kind(best)]
+    next_kind = next((row for row in rows[1:] if row.fits and _kind(row) != _kind(best)), None)
     first = f"It meets epsilon {requirements.epsilon:g} against {requirements.adversary} and answers "
-    first += best.answer
-    if others:
-        first += f", where the next kind of plan, {others[0].name}, answers {others[0].answer}"
+    first += best.use.answer
+    if next_kind is not None:
+        first += f", where the next kind of plan, {next_kind.name}, answers {next_kind.use.answer}"
     hidden = "a whole member" if requirements.hide == "member" else "a single record"
     rounds = f"{best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} ({best.seconds:.3g} s)"
     return (
@@ -360,31 +350,30 @@ def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     )
 
 
-def _kind(row: PlanSummary) -> str:
-    first, *others = row.name.split(", ")
-    return ", ".join([first, *(word for word in others if word in ("few leaves", "optimal noise"))])
+def _kind(row: PlanSummary) -> tuple[str, AveragingCandidate | None]:
+    return row.plan.name, row.candidate
 
 
 def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[str, ...]:
     best, *others = rows
     private = [(row, row.candidate) for row in others if row.private and row.candidate is not None]
-    sentences: list[str] = []
+    sentences = []
 
     def alternative(condition: str, row: PlanSummary | None) -> None:
         if row is not None:
             but = "" if row.use.useful else ", which is not useful"
-            sentences.append(f"If {condition}: {row.name}, {row.answer}{but}.")
+            sentences.append(f"If {condition}: {row.name}, {row.use.answer}{but}.")
 
     assert best.candidate is not None
-    if best.candidate.masked:
-        unmasked = next((row for row, candidate in private if not candidate.masked), None)
+    if best.candidate.has("masked"):
+        unmasked = next((row for row, candidate in private if not candidate.has("masked")), None)
         alternative("members cannot share keys", unmasked)
-    if not best.candidate.goes_on:
-        gossip = next((row for row, candidate in private if candidate.goes_on), None)
+    if not best.candidate.has("tolerates_dropout"):
+        gossip = next((row for row, candidate in private if candidate.has("tolerates_dropout")), None)
         alternative("the run must go on when a member falls silent", gossip)
-    quick = min((row for row, _ in private if row.fits), key=lambda row: row.seconds, default=None)
-    if quick is not None and quick.seconds < best.seconds:
-        sentences.append(f"If time matters more: {quick.name}, {quick.answer} in {quick.seconds:.3g} s.")
+    quick = min((row for row, _ in private if row.fits), key=lambda row: row.seconds, default=best)
+    if quick.seconds < best.seconds:
+        sentences.append(f"If time matters more: {quick.name}, {quick.use.answer} in {quick.seconds:.3g} s.")
     largest, total = max(requirements.sizes), requirements.total
     if requirements.hide == "record" and 2 * largest > total and requirements.n > 2:
         name = requirements.network.label(requirements.sizes.index(largest))
@@ -403,29 +392,31 @@ def _suggestions(
 ) -> Iterator[Suggestion]:
     """Yield the least that would have to change, one at a time."""
     waits = requirements.silent == "wait"
-    possible = [row for row in rows if waits or (row.candidate and row.candidate.goes_on)]
+    possible = [row for row in rows if waits or (row.candidate and row.candidate.has("tolerates_dropout"))]
     if not possible:
         return
-    best = min(possible, key=_noise_first)
+    best = min(possible, key=_quietest_first)
 
-    def works(changed: Requirements) -> bool:
-        return _fitting(changed, sample, best) is not None
+    def works(**changes: Any) -> bool:
+        return _fitting(replace(requirements, **changes), sample, best) is not None
 
+    n, each = requirements.n, max(1, round(requirements.total / requirements.n))
     if requirements.hide == "member" and max(requirements.sizes) > 1:
         row = _fitting(replace(requirements, hide="record"), sample, best)
         if row is not None:
-            yield Suggestion("hide", "record", f"Hide a record instead of a member: {row.answer}.")
+            yield Suggestion("hide", "record", f"Hide a record instead of a member: {row.use.answer}.")
     low = requirements.epsilon
-    epsilon = least(lambda e: works(replace(requirements, epsilon=e)), low, 2.0**12 * max(low, 1.0))
+    epsilon = least(lambda e: works(epsilon=e), low, 2.0**12 * max(low, 1.0))
     if epsilon is not None:
         yield Suggestion("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}.")
     most = _MOST_MEMBERS if sample is None else _MOST_SIMULATED_MEMBERS
-    count = least_whole(lambda n: works(requirements.with_members(n)), requirements.n, most)
+    count = least_whole(
+        lambda n: works(network=graphs.complete(n), reachable=True, sizes=(each,) * n), n, most
+    )
     if count is not None:
         yield Suggestion("members", count, f"Find {count:,} members, with as many records each.")
     if requirements.hide == "record":
-        n, each = requirements.n, max(1, round(requirements.total / requirements.n))
-        more = least_whole(lambda r: works(replace(requirements, sizes=(r,) * n)), each, each * 2**20)
+        more = least_whole(lambda r: works(sizes=(r,) * n), each, each * 2**20)
         if more is not None:
             yield Suggestion("records", more, f"Collect {more:,} records at each member.")
     if requirements.seconds is not None and best.seconds > requirements.seconds and best.use.useful:
@@ -440,7 +431,7 @@ def _fitting(requirements: Requirements, sample: Sample | None, like: PlanSummar
         share = like.plan.sample_rate or 1.0
         rate = like.plan.rate(0) if requirements.training else 1.0
     for candidate in averaging_candidates(requirements):
-        if candidate.kind != like.candidate.kind:
+        if (candidate.protocol, candidate.noise) != (like.candidate.protocol, like.candidate.noise):
             continue
         try:
             plan = plan_for(requirements, candidate, steps=like.plan.steps, learning_rate=rate, share=share)
@@ -451,13 +442,13 @@ def _fitting(requirements: Requirements, sample: Sample | None, like: PlanSummar
             sizes, seed = requirements.sizes, requirements.seed
             use = use.with_score(simulate(plan, sample, sizes=sizes, runs=3, seed=seed))
         # only what decides: every view that must meet the budget was accounted when the noise was calibrated
-        spent: dict[str, Any] = {
-            f"epsilon_{view}": statement(plan, view, c).epsilon(requirements.delta)
+        epsilons: dict[str, Any] = {
+            f"epsilon_{view}": guarantee_against(plan, view, c).epsilon(requirements.delta)
             for view, c in requirements.views
         }
         seconds = plan.cost()["rounds"] * requirements.latency
-        row = replace(like, plan=plan, use=use, candidate=candidate, seconds=seconds, **spent)
-        row = with_verdict(requirements, row)
+        row = replace(like, plan=plan, use=use, candidate=candidate, seconds=seconds, **epsilons)
+        row = _judged(requirements, row)
         if row.fits:
             return row
     return None

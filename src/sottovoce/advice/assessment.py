@@ -17,51 +17,50 @@ from sottovoce.advice.suggestions import suggestions
 from sottovoce.advice.usefulness import is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD, estimand
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.errors import BudgetExceeded
 from sottovoce.graphs import Network
+from sottovoce.objectives import GLM
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.planfile.schema import BudgetSection
 from sottovoce.runners.run import has_noise
 
-HIDES = {
+_HIDES = {
     "user": "everything a member holds: one whole member may be replaced",
     "add-remove": "a single record: one may be added or removed",
     "replace-one": "a single record: one may be replaced",
 }
-NO_PRIVACY = (
+_NO_PRIVACY = (
     "No noise is added: this is a run without privacy, a yardstick for others, on records that may be public."
 )
-SYNTHETIC = ("logistic", "squared")  # losses that have synthetic records
 _RUNS = 20  # of a simulation, fewer where a run is long
-_WORK = 4e9  # numbers that a simulation may go through
+_WORK = 4e9  # most numbers that a simulation processes
 
 
 def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
-    """Return what a plan costs and is worth as plain values.
+    """Return guarantees, budget verdict, communication and usefulness of a plan file as plain values.
 
-    ``simulated``: judge training by runs on synthetic records, and look for suggestions where it is needed.
+    ``simulated``: judge training by runs on synthetic records, and add suggestions where they are needed.
     """
     plan, budget = loaded.plan, loaded.settings.budget
-    delta, guarantees = loaded.delta, plan.guarantees()
+    delta, guarantees, accepted = loaded.delta, plan.guarantees(), list(loaded.accepted)
     assessment: dict[str, Any] = {
         "title": loaded.settings.title,
         "plan": plain(dict(plan.describe())),
         "delta": delta,
     }
     if budget is not None:
-        chosen = loaded.privacy
-        guarantees = [*guarantees, *([] if chosen in guarantees else [chosen])]
-        verdict = budget_verdict(chosen, budget)
-        assessment["budget"] = budget.model_dump(exclude_none=True) | {"view": chosen.adversary.kind}
+        decisive = loaded.privacy
+        guarantees = [*guarantees, *([] if decisive in guarantees else [decisive])]
+        verdict = _budget_verdict(decisive, budget)
+        assessment["budget"] = budget.model_dump(exclude_none=True) | {"view": decisive.adversary.kind}
         assessment |= verdict | {"verdict": name_nodes(verdict["verdict"], loaded.network)}
-    if loaded.accepted:
-        assessment["accepted"] = list(loaded.accepted)
-        remarks = tuple(uncharged(name) for name in loaded.accepted)
+    if accepted:
+        remarks = tuple(map(uncharged, accepted))
         guarantees = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in guarantees]
-    assessment["guarantees"] = [
-        row | ({"accepted": list(loaded.accepted)} if loaded.accepted else {})
-        for row in guarantee_rows(guarantees, delta, loaded.network)
-    ]
+        assessment["accepted"] = accepted
+    rows = guarantee_rows(guarantees, delta, loaded.network)
+    assessment["guarantees"] = [row | ({"accepted": accepted} if accepted else {}) for row in rows]
     assessment["cost"] = dict(plan.cost())
     if loaded.network is not None:
         notes = list(missing_links(loaded.network, plan.schedule(0)))
@@ -75,11 +74,11 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         if limit is not None and noise > limit:
             sentence = f"The result would carry {noise:.3g} of noise, more than the {limit:g} allowed."
             assessment |= {"feasible": False, "verdict": sentence}
-    assessment["hides"] = HIDES[plan.adjacency] if has_noise(plan) else "nothing: no noise is added"
+    assessment["hides"] = _HIDES[plan.adjacency] if has_noise(plan) else "nothing: no noise is added"
     if not has_noise(plan):
-        assessment = {"verdict": NO_PRIVACY, **assessment, "private": False}
+        assessment = {"verdict": _NO_PRIVACY, **assessment, "private": False}
     assessment["reads"] = _files_read(loaded)
-    return assessment | _worth(loaded, assessment, simulated)
+    return assessment | _usefulness(loaded, assessment, simulated)
 
 
 def require_budget(assessment: Mapping[str, Any]) -> None:
@@ -88,25 +87,21 @@ def require_budget(assessment: Mapping[str, Any]) -> None:
         raise BudgetExceeded(assessment["verdict"])
 
 
-def budget_verdict(guarantee: Guarantee, budget: BudgetSection) -> dict[str, Any]:
+def _budget_verdict(guarantee: Guarantee, budget: BudgetSection) -> dict[str, Any]:
     """Return whether a guarantee meets a budget, and a sentence that says why or why not."""
     epsilon = guarantee.epsilon(budget.delta)
-    spent = f"epsilon {epsilon:.4g} at delta {budget.delta:g} against {guarantee.adversary}"
+    spent = f"The plan spends epsilon {epsilon:.4g} at delta {budget.delta:g} against {guarantee.adversary}"
     if not guarantee.valid:
-        return {
-            "feasible": False,
-            "verdict": f"The number for this view is {guarantee.label}, not a guarantee, and accepts no "
-            "budget; take the view local, or a plan over exact consensus.",
-        }
-    if epsilon == budget.epsilon == math.inf:
-        return {"feasible": True, "private": False, "verdict": NO_PRIVACY}
-    if epsilon > budget.epsilon:
-        return {
-            "feasible": False,
-            "verdict": f"The plan spends {spent}, more than the budget of {budget.epsilon:g}; "
-            "more noise or fewer steps lower it.",
-        }
-    return {"feasible": True, "verdict": f"The plan spends {spent}, within the budget of {budget.epsilon:g}."}
+        sentence = f"The number for this view is {guarantee.label}, not a guarantee, and accepts no budget; "
+        sentence += "take the view local, or a plan over exact consensus."
+    elif epsilon == budget.epsilon == math.inf:
+        return {"feasible": True, "private": False, "verdict": _NO_PRIVACY}
+    elif epsilon > budget.epsilon:
+        advice = "more noise or fewer steps lower it"
+        sentence = f"{spent}, more than the budget of {budget.epsilon:g}; {advice}."
+    else:
+        sentence = f"{spent}, within the budget of {budget.epsilon:g}."
+    return {"feasible": guarantee.valid and epsilon <= budget.epsilon, "verdict": sentence}
 
 
 def guarantee_rows(
@@ -119,18 +114,17 @@ def guarantee_rows(
     return [g.to_dict(delta=delta) | {"against": name_nodes(str(g.adversary), network)} for g in guarantees]
 
 
-def _worth(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     """Return whether the answer is of use, in words and numbers, and what would change it."""
-    plan: Any = loaded.plan
-    sample, runs = None, _RUNS
-    loss = getattr(getattr(plan, "objective", None), "loss", None)
-    if simulated and isinstance(loss, str) and plan.query == "gradient" and plan.sizes:
-        numbers = plan.steps * min(sum(plan.sizes), 20_000) * plan.objective.dim
-        runs = int(min(_RUNS, _WORK // max(numbers, 1)))
-        sample = Sample.synthetic(loss, plan.objective.dim) if runs >= 4 and loss in SYNTHETIC else None
-    options: dict[str, Any] = {} if sample is None or is_average(plan) else {"sample": sample, "runs": runs}
-    use = usefulness(plan, **options)
-    worth: dict[str, Any] = {
+    plan, budget, sample, runs = loaded.plan, loaded.settings.budget, None, _RUNS
+    if simulated and isinstance(plan, GradientPlan) and plan.query == "gradient" and plan.sizes:
+        model = plan.objective
+        if isinstance(model, GLM) and model.loss != "huber" and model.dim is not None:
+            work = plan.steps * min(sum(plan.sizes), 20_000) * model.dim
+            runs = int(min(_RUNS, _WORK // max(work, 1)))
+            sample = Sample.synthetic(model.loss, model.dim) if runs >= 4 else None
+    use = usefulness(plan, sample=None if is_average(plan) else sample, runs=runs)
+    values: dict[str, Any] = {
         "private": assessment.get("private", assessment.get("feasible")),
         "useful": use.useful,
         "usefulness": use.sentence,
@@ -139,10 +133,10 @@ def _worth(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -
         "signal": use.signal,
         "score": None if use.score is None else dict(vars(use.score)),
     }
-    budget = loaded.settings.budget
     if simulated and budget is not None and (use.useful is False or assessment.get("feasible") is False):
-        worth["suggestions"] = [one.sentence for one in suggestions(plan, budget.budget, sample=sample)]
-    return worth
+        changes = suggestions(plan, budget.budget, sample=sample)
+        values["suggestions"] = [suggestion.sentence for suggestion in changes]
+    return values
 
 
 def _files_read(loaded: LoadedPlan) -> list[str]:

@@ -1,9 +1,9 @@
-"""The plans that are worth a look: for every way to average, the algorithm that uses it, at its least noise.
+"""Candidate plans: every way to average that the members have, with the algorithm that uses it.
 
 A *candidate* is a way to average (masked sums, trees, exchange, gossip) on the members' network; with steps
-and rate it becomes a plan with the least noise that meets the budget. Where the plan's curve is Gaussian, mu
-falls as one over the noise, so one accounting gives the noise and a second checks it; elsewhere the noise is
-searched for.
+and learning rate it becomes a plan with the least noise that meets the budget. Where the plan's curve is
+Gaussian, mu falls as one over the noise, so one accounting gives the noise and a second checks it; elsewhere
+the noise is searched for.
 """
 
 from __future__ import annotations
@@ -26,52 +26,32 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import BudgetInfeasible, ConfigError, InvalidInput, MissingDependency
-from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
-from sottovoce.protocols import Masked, Protocol, Tree, parse
-from sottovoce.protocols.registry import names_with
+from sottovoce.protocols import Masked, Tree, parse
+from sottovoce.protocols.registry import Capability, names_with
 
-FLOOR = 0.1  # of the noise of local privacy, which nobody goes below on a tree with unequal noise
-STALLS = "the step waits for it; if it stays away, the others agree on a run without it"
-GOES_ON = "its exchanges are left out (late = drop), the others go on"
+FLOOR = 0.1  # least variance of a member's noise on a tree with unequal noise, over that of local privacy
 FEW_LEAVES = "tree:kind=few-leaves"
-STEPS = {"logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
-_PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is worked out
-_COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that are tried one by one
+STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
+_PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is computed
+_COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that are accounted one by one
 
 
 @dataclass(frozen=True)
 class AveragingCandidate:
-    """One way to average: a protocol by name, in words, and how noise is dealt out.
+    """One way to average: a protocol by name, in words, and how noise is shared out.
 
     ``noise`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a floor for everybody.
     """
 
     protocol: str
-    network: Network
     words: str
     noise: Literal["equal", "optimal"] = "equal"
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether a member that falls silent is left out without a new agreement."""
-        return parse(self.protocol).name in names_with("tolerates_dropout")
-
-    @property
-    def exact(self) -> bool:
-        """Whether it ends in exact consensus."""
-        return parse(self.protocol).exact
-
-    @property
-    def masked(self) -> bool:
-        """Whether rows travel under masks."""
-        return parse(self.protocol).name in names_with("masked")
-
-    @property
-    def kind(self) -> tuple[str, str]:
-        """The protocol and how its noise is dealt out."""
-        return self.protocol, self.noise
+    def has(self, capability: Capability) -> bool:
+        """Return whether its protocol declares a capability."""
+        return parse(self.protocol).name in names_with(capability)
 
 
 def averaging_candidates(requirements: Requirements) -> Iterator[AveragingCandidate]:
@@ -81,40 +61,40 @@ def averaging_candidates(requirements: Requirements) -> Iterator[AveragingCandid
     if requirements.masks and n >= 3 and c <= n - 2:
         partners = "everybody shares keys with everybody" if n <= 64 else "partners on a circle"
         words = f"sums under masks up a tree of depth {shallow.depth}; {partners}"
-        yield AveragingCandidate("masked" if c == 1 else f"masked:tolerate={c}", network, words)
-    yield AveragingCandidate("tree", network, f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
+        yield AveragingCandidate("masked" if c == 1 else f"masked:tolerate={c}", words)
+    yield AveragingCandidate("tree", f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
     if requirements.training:
-        yield AveragingCandidate("tree:kind=uniform", network, "a fresh random tree in every step")
+        yield AveragingCandidate("tree:kind=uniform", "a fresh random tree in every step")
     if n >= 3 and requirements.view not in ("outsider", "local"):
         yield from _uneven_trees(requirements, shallow)
     if n & (n - 1) == 0 and (requirements.reachable or network.name.startswith("hypercube")):
-        yield AveragingCandidate("exchange", network, "pairs swap along the dimensions of a hypercube")
-    rounds = ":1" if requirements.training else ""
-    yield AveragingCandidate(f"gossip{rounds}", network, "neighbors average again and again")
+        yield AveragingCandidate("exchange", "pairs swap along the dimensions of a hypercube")
+    gossip = "gossip:1" if requirements.training else "gossip"
+    yield AveragingCandidate(gossip, "neighbors average again and again")
     if not requirements.training:
-        yield AveragingCandidate("chebyshev", network, "neighbors average, accelerated")
+        yield AveragingCandidate("chebyshev", "neighbors average, accelerated")
 
 
 def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[AveragingCandidate]:
-    """Trees whose ends carry the noise: the shallow one, one with as few such members as can be found."""
-    n, network, c = requirements.n, requirements.network, requirements.colluders
+    """Yield trees whose ends carry the noise: one with as few ends as can be found, and the shallow one."""
+    n, c = requirements.n, requirements.colluders
     name = FEW_LEAVES if c == 1 else f"{FEW_LEAVES}:tolerate={c}"
-    few = parse(name).at(network, seed=requirements.seed)
+    few = parse(name).at(requirements.network, seed=requirements.seed)
     assert isinstance(few, Tree)
-    seen: set[tuple[int, int]] = set()
+    previous: list[tuple[int, int]] = []
     for protocol, tree in ((name, few), ("tree", shallow)):
         loud = int((least_tree_noise(tree, c, floor=FLOOR) == 1).sum())
-        if loud == n or any(loud >= one and tree.depth >= depth for one, depth in seen):
+        if loud == n or any(loud >= fewer and tree.depth >= depth for fewer, depth in previous):
             continue
-        seen.add((loud, tree.depth))
+        previous.append((loud, tree.depth))
         words = (
             f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
             f"noise (others {math.sqrt(FLOOR):.2g} of it)"
         )
-        yield AveragingCandidate(protocol, network, words, noise="optimal")
+        yield AveragingCandidate(protocol, words, noise="optimal")
     if requirements.training and n * math.comb(n, c) * max(STEPS[requirements.compute]) <= _PROGRAM_WORK:
         words = "a fresh random tree in every step, members at its ends louder than others"
-        yield AveragingCandidate("tree:kind=uniform", network, words, noise="optimal")
+        yield AveragingCandidate("tree:kind=uniform", words, noise="optimal")
 
 
 def _leaves(tree: Tree) -> int:
@@ -134,11 +114,7 @@ def plan_for(
 ) -> Plan:
     """Return the plan of a candidate with the least noise that meets the budget of the requirements.
 
-    Parameters
-    ----------
-    requirements, candidate : what is required and how it is averaged.
-    steps, learning_rate : of training; a mean takes one step at rate 1.
-    share : the share of the records in a batch.
+    A mean takes one step at learning rate 1; ``share`` is the share of the records in a batch.
 
     Guarantees
     ----------
@@ -146,7 +122,7 @@ def plan_for(
     """
     options: dict[str, Any] = {
         "protocol": candidate.protocol,
-        "network": candidate.network,
+        "network": requirements.network,
         "seed": requirements.seed,
     }
     if candidate.noise != "equal":
@@ -154,12 +130,12 @@ def plan_for(
     if not requirements.training and requirements.hide == "member":
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)
-        return calibrated(average, requirements)
+        return _calibrated(average, requirements, 2 * half)
     if share < 1:
         # Rényi accounting is an upper bound that takes milliseconds, good enough to rank
         options |= {"sample_rate": share, "accounting": "rdp"}
     algorithm: type[GradientPlan] = ConsensusSGD
-    if not candidate.exact:
+    if not candidate.has("exact"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD
     plan = algorithm(
         _objective(requirements),
@@ -171,7 +147,7 @@ def plan_for(
         noise_multiplier=1.0,
         **options,
     )
-    return calibrated(plan, requirements)
+    return _calibrated(plan, requirements, 1.0)
 
 
 def _objective(requirements: Requirements) -> Objective:
@@ -208,54 +184,52 @@ def parse_net(text: str) -> tuple[str, dict[str, int]]:
 # ---- the least noise ----------------------------------------------------------------------------------
 
 
-def statement(plan: Plan, view: RequiredView, colluders: int) -> Guarantee:
-    """Return what a plan states against a view; the local number, which holds too, where it would be slow.
+def guarantee_against(plan: Plan, view: RequiredView, colluders: int) -> Guarantee:
+    """Return the guarantee of a plan; against many coalitions, where it would be slow, the local one.
 
     Under masks with equal noise all coalitions of one size are alike while they are fewer than anybody's
-    partners, so one of them is accounted. On one tree the worst is known; on fresh ones they are tried one
-    by one, if not too many.
+    partners, so one of them is accounted. On one tree the worst is known; on fresh ones they are accounted
+    one by one, if not too many.
     """
     if view != "colluders":
         return plan.privacy(view)
-    protocol: Protocol = plan.schedule(0)
+    protocol = plan.schedule(0)
     if isinstance(protocol, Masked):
-        own_noise_each = isinstance(plan, GradientPlan) and isinstance(plan.noise_multiplier, tuple)
-        alike = not own_noise_each and colluders < len(protocol.partners(0))
-        one_for_all = alike and colluders > (protocol.tolerate or 0)
-        return plan.privacy("colluders", colluders=range(colluders) if one_for_all else colluders)
+        uneven = isinstance(plan, GradientPlan) and isinstance(plan.noise_multiplier, tuple)
+        alike = not uneven and (protocol.tolerate or 0) < colluders < len(protocol.partners(0))
+        return plan.privacy("colluders", colluders=range(colluders) if alike else colluders)
     work = 0 if plan.is_stationary else math.comb(plan.n, colluders) * plan.n * plan.steps
     if protocol.knows_coalitions and work <= _COALITION_WORK:
         return plan.privacy("colluders", colluders=colluders)
     return plan.privacy("local")
 
 
-def calibrated(plan: Plan, requirements: Requirements) -> Plan:
-    """Return the plan with the least noise that meets the budget of the requirements."""
-    quick = _with_drawn_trees(plan)
+def _calibrated(plan: Plan, requirements: Requirements, noise: float) -> Plan:
+    """Return the plan with the least noise that meets the budget; ``noise`` is what it has now."""
     epsilon, delta = requirements.epsilon, requirements.delta
+    accounted = _with_drawn_trees(plan)
 
-    def stated(z: float) -> list[Guarantee]:
-        trial = quick.with_noise(z)
-        return [statement(trial, view, c) for view, c in requirements.views]
+    def guarantees(noise: float) -> list[Guarantee]:
+        trial = accounted.with_noise(noise)
+        return [guarantee_against(trial, view, c) for view, c in requirements.views]
 
-    allowed = gaussian_mu(epsilon, delta)
-    if allowed <= 0:
+    mu = gaussian_mu(epsilon, delta)
+    if mu <= 0:
         raise BudgetInfeasible(
             f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger one of them."
         )
-    first = plan.noise_std if isinstance(plan, PrivateAveraging) else 1.0
-    guarantees = stated(first)
-    if all(g.curve.is_gaussian for g in guarantees):
-        z = first * max(g.mu for g in guarantees) / allowed
-        bump = 1e-12
-        while any(g.epsilon(delta) > epsilon for g in stated(z)):  # the last places
-            z, bump = z * (1 + bump), 16 * bump
-        return plan.with_noise(z)
+    first = guarantees(noise)
+    if all(guarantee.curve.is_gaussian for guarantee in first):
+        noise = noise * max(guarantee.mu for guarantee in first) / mu
+        increase = 1e-12  # the last places: rounding may leave epsilon a little above the budget
+        while any(guarantee.epsilon(delta) > epsilon for guarantee in guarantees(noise)):
+            noise, increase = noise * (1 + increase), 16 * increase
+        return plan.with_noise(noise)
 
-    def noise_against(k: int) -> float:
-        return calibrate(lambda z: stated(z)[k], epsilon, delta, tolerance=1e-3)
+    def least_against(k: int) -> float:
+        return calibrate(lambda noise: guarantees(noise)[k], epsilon, delta, tolerance=1e-3)
 
-    return plan.with_noise(max(noise_against(k) for k in range(len(guarantees))))
+    return plan.with_noise(max(map(least_against, range(len(first)))))
 
 
 def _with_drawn_trees(plan: Plan) -> Plan:

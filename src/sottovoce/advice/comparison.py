@@ -1,4 +1,4 @@
-"""Plans side by side: what each reveals to whom, how good its answer is, what it costs; who is dominated."""
+"""Plans side by side: what they reveal, how good their answers are, what they cost; which are dominated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import account_each
-from sottovoce.advice.candidates import GOES_ON, STALLS, AveragingCandidate, statement
+from sottovoce.advice.candidates import AveragingCandidate, guarantee_against
 from sottovoce.advice.samples import SampleArgument
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_stds
@@ -22,20 +22,17 @@ from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
-_PAIRS = 7  # pairs of members of which the typical one is the middle
-_OBSERVERS = 2  # members that observe, where what one sees takes long to work out (gossip)
-_SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 of 100 of their budget
-_FRONT, _BEHIND, _CHOSEN = "#1b5e8c", "#9aa5ad", "#b3541e"
+_PAIRS = 7  # pairs of members, of which the typical one is the median
+_OBSERVERS = 2  # observing members where one view takes long to compute (gossip)
+_SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 percent of their budget
+_FRONT, _DOMINATED, _CHOSEN = "#1b5e8c", "#9aa5ad", "#b3541e"
+_WAITS = "the step waits for it; if it stays away, the others agree on a run without it"
+_GOES_ON = "its exchanges are left out (late = drop), the others go on"
 
 COLUMNS = tuple(
     "plan steps batch_size noise outsider network pairwise colluders local answer useful messages rounds "
     "bytes seconds".split()
 )
-_PLAIN = (
-    "name words batch_size delta epsilon_outsider epsilon_network epsilon_pairwise epsilon_colluders "
-    "colluders colluders_bound epsilon_local best_guess messages rounds bytes seconds silent private "
-    "dominated_by"
-).split()
 
 
 @dataclass(frozen=True)
@@ -44,18 +41,17 @@ class PlanSummary:
 
     Parameters
     ----------
-    name, plan : what it is called, and the plan itself.
-    words : the tree or partner graph in words.
+    name, plan, words : its name, the plan itself, and how it averages in words.
     batch_size : expected records of a member in a step; None for all.
-    noise : least and largest noise over the clip among the members.
+    noise : least and largest noise over the clip norm among the members.
     epsilon_outsider, epsilon_network, epsilon_pairwise, epsilon_colluders, epsilon_local : at ``delta``,
-        against somebody who taps every link, the worst member, the middle one of some pairs of members, any
-        ``colluders`` members, all others together. None where nobody fits the description.
-    colluders_bound : whether the number for colluders is only known to be no larger than stated.
-    best_guess : how often the worst member guesses right which of two worlds it sees, at best.
-    use : what the answer is worth.
+        against somebody who taps every link, the worst member, the median of some pairs of members, any
+        ``colluders`` members, all others together. None where there is no such adversary.
+    colluders_bound : whether the epsilon against colluders is an upper bound only.
+    best_guess : how often the worst member guesses right which of two data sets it sees, at best.
+    use : how good the answer is.
     messages, rounds, bytes, seconds : of the whole run.
-    silent : what one silent member does.
+    silent : what happens when a member falls silent.
     private : whether the budget is met, where there is one.
     problems : why it does not fit, one sentence each.
     dominated_by : name of a row that is better in something and worse in nothing.
@@ -88,7 +84,7 @@ class PlanSummary:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether it has no problem."""
         return not self.problems
 
     @property
@@ -101,45 +97,49 @@ class PlanSummary:
             return use.score.mean if use.score.lower_is_better else 1 - use.score.mean
         return 1 / use.signal if use.signal else math.inf
 
-    @property
-    def answer(self) -> str:
-        """The worth of the answer in a few characters."""
-        return self.use.answer
-
-    @property
-    def epsilon_member(self) -> float:
-        """Epsilon against the worst member; against everybody where there is no other member."""
-        return self.epsilon_local if self.epsilon_network is None else self.epsilon_network
+    def epsilon(self, view: str) -> float | None:
+        """Return epsilon against a view."""
+        value: float | None = vars(self)[f"epsilon_{view}"]
+        return value
 
     def cells(self) -> tuple[str | int, ...]:
-        """Return the row as a table shows it, in the order of `COLUMNS`; noise is over the clip."""
+        """Return the row as a table shows it, in the order of `COLUMNS`."""
         low, high = self.noise
-        noise = f"{low:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}"
-        batch_size = "all" if self.batch_size is None else f"{self.batch_size:g}"
-        outsider, member, pairwise, colluders, local = (
-            "-" if epsilon is None else f"{epsilon:.3g}"
-            for epsilon in (
-                self.epsilon_outsider,
-                self.epsilon_network,
-                self.epsilon_pairwise,
-                self.epsilon_colluders,
-                self.epsilon_local,
-            )
+        epsilons = {
+            view: "-" if (epsilon := self.epsilon(view)) is None else f"{epsilon:.3g}"
+            for view in ("outsider", "network", "pairwise", "colluders", "local")
+        }
+        if self.colluders_bound:
+            epsilons["colluders"] = f"<= {epsilons['colluders']}"
+        return (
+            self.name,
+            self.plan.steps,
+            "all" if self.batch_size is None else f"{self.batch_size:g}",
+            f"{low:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}",
+            *epsilons.values(),
+            self.use.answer,
+            self.use.verdict,
+            self.messages,
+            self.rounds,
+            "-" if self.bytes is None else self.bytes,
+            f"{self.seconds:.3g}",
         )
-        colluders = ("<= " if self.colluders_bound else "") + colluders
-        reveals = (batch_size, noise, outsider, member, pairwise, colluders, local)
-        answer = (self.answer, self.use.verdict, self.messages, self.rounds)
-        size = "-" if self.bytes is None else self.bytes
-        return (self.name, self.plan.steps, *reveals, *answer, size, f"{self.seconds:.3g}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain values, for JSON."""
-        use, values = self.use, vars(self)
-        plain = {key: values[key] for key in _PLAIN}
-        plain |= {"algorithm": self.plan.name, "steps": self.plan.steps, "noise": list(self.noise)}
-        plain |= {"useful": use.useful, "sentence": use.sentence, "error": use.error, "bias": use.bias}
-        plain |= {"range": use.span, "signal": use.signal, "problems": list(self.problems)}
-        return plain | {"score": None if use.score is None else dict(vars(use.score))}
+        use = self.use
+        own = {key: value for key, value in vars(self).items() if key not in ("plan", "use", "candidate")}
+        return own | {
+            "algorithm": self.plan.name,
+            "steps": self.plan.steps,
+            "useful": use.useful,
+            "sentence": use.sentence,
+            "error": use.error,
+            "bias": use.bias,
+            "range": use.span,
+            "signal": use.signal,
+            "score": None if use.score is None else dict(vars(use.score)),
+        }
 
 
 def summarize(
@@ -147,29 +147,28 @@ def summarize(
     plan: Plan,
     *,
     delta: float,
-    colluders: int = 2,
-    latency: float = 0.05,
+    colluders: int,
+    latency: float,
+    use: Usefulness,
     candidate: AveragingCandidate | None = None,
-    use: Usefulness | None = None,
 ) -> PlanSummary:
-    """Return the summary of one plan: every number is the plan's own answer."""
+    """Return the summary of one plan: every epsilon is computed by the plan itself."""
     curated = plan.observation.central_only
-    protocol = plan.schedule(0)
+    protocol, cost = plan.schedule(0), plan.cost()
     local = plan.privacy("central" if curated else "local")
     worst, bound = local, False
-    outsider = member = pairwise = together = None
+    outsider = network = pairwise = together = None
     if not curated:
         outsider = plan.privacy("outsider").epsilon(delta)
     if not curated and plan.n > 1:
         worst = plan.privacy("network")
-        member, pairwise = worst.epsilon(delta), _typical_pair(plan, delta)
+        network, pairwise = worst.epsilon(delta), _typical_pair(plan, delta)
         if plan.n > colluders:
             together = local.epsilon(delta)
-            # between one member and all others: where these are the same, nothing is left to compute
-            if member < together * (1 - 1e-9):
-                guarantee = statement(plan, "colluders", colluders)
+            # colluders lie between one member and all others: nothing to compute where these are equal
+            if network < together * (1 - 1e-9):
+                guarantee = guarantee_against(plan, "colluders", colluders)
                 together, bound = guarantee.epsilon(delta), guarantee.adversary.kind == "local"
-    cost = plan.cost()
     return PlanSummary(
         name=name,
         plan=plan,
@@ -178,19 +177,19 @@ def summarize(
         noise=_noise(plan),
         delta=delta,
         epsilon_outsider=outsider,
-        epsilon_network=member,
+        epsilon_network=network,
         epsilon_pairwise=pairwise,
         epsilon_colluders=together,
         colluders=colluders,
         colluders_bound=bound,
         epsilon_local=local.epsilon(delta),
         best_guess=worst.best_guess,
-        use=use if use is not None else usefulness(plan),
+        use=use,
         messages=int(cost["messages"]),
         rounds=int(cost["rounds"]),
         bytes=cost.get("bytes"),
         seconds=int(cost["rounds"]) * latency,
-        silent=GOES_ON if protocol.tolerates_dropout else STALLS,
+        silent=_GOES_ON if protocol.tolerates_dropout else _WAITS,
         candidate=candidate,
     )
 
@@ -216,23 +215,23 @@ def _noise(plan: Plan) -> tuple[float, float]:
 
 
 def _typical_pair(plan: Plan, delta: float) -> float:
-    """The middle of what some pairs of members learn of each other; under masks all pairs are alike."""
+    """Return the median of what some pairs of members learn of each other; under masks all are alike."""
     n, protocol, rng = plan.n, plan.schedule(0), np.random.default_rng(0)
     once = plan.steps == 1 and plan.observation.one_step_averages
     if protocol.masked:
-        pairs = [(0, 1)]
+        pairs = {(0, 1)}
     elif once and not protocol.exact and n > _PAIRS + _OBSERVERS:
         # few observers, because one view tells of all other members
         order = rng.permutation(n).tolist()
-        observers, users = order[:_OBSERVERS], order[_OBSERVERS : _OBSERVERS + _PAIRS]
+        users = order[_OBSERVERS : _OBSERVERS + _PAIRS]
         epsilons = []
-        for k, v in enumerate(observers):
-            learned = account_each(plan, [v])
-            epsilons += [learned[u].epsilon(delta) for u in users[k::_OBSERVERS]]
+        for k, observer in enumerate(order[:_OBSERVERS]):
+            learned = account_each(plan, [observer])
+            epsilons += [learned[user].epsilon(delta) for user in users[k::_OBSERVERS]]
         return float(np.median(epsilons))
     else:
-        drawn = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
-        pairs = list(dict.fromkeys((int(v), int(u)) for v, u in drawn))
+        draws = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
+        pairs = {(int(v), int(u)) for v, u in draws}
     return float(np.median([plan.privacy("pairwise", observer=v, user=u).epsilon(delta) for v, u in pairs]))
 
 
@@ -242,11 +241,11 @@ def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
     A row is dominated by one that reveals no more to the worst member, answers no worse and takes no longer,
     and is better in one of these.
     """
-    marked = []
-    for row in rows:
-        better = next((other.name for other in rows if other is not row and _dominates(other, row)), None)
-        marked.append(replace(row, dominated_by=better))
-    return marked
+
+    def dominating(row: PlanSummary) -> str | None:
+        return next((other.name for other in rows if other is not row and _dominates(other, row)), None)
+
+    return [replace(row, dominated_by=dominating(row)) for row in rows]
 
 
 def _dominates(one: PlanSummary, other: PlanSummary) -> bool:
@@ -254,14 +253,16 @@ def _dominates(one: PlanSummary, other: PlanSummary) -> bool:
 
     Scores are simulated, so they differ only by more than their intervals; the noise behind them is exact.
     """
-    pairs = [(one.epsilon_member, other.epsilon_member), (one.seconds, other.seconds)]
     first, second = one.use, other.use
     if first.signal is not None and second.signal is not None:
-        pairs.append((1 / first.signal, 1 / second.signal))
+        answers = (1 / first.signal, 1 / second.signal)
     elif first.error is not None and second.error is not None:
-        pairs.append((one.loss, other.loss))
+        answers = (one.loss, other.loss)
     else:
-        return False  # an average and a model: nothing to compare
+        return False  # an average and a model cannot be compared
+    # against the worst member, or against everybody where there is no other member
+    a, b = (r.epsilon_local if r.epsilon_network is None else r.epsilon_network for r in (one, other))
+    pairs = [(a, b), (one.seconds, other.seconds), answers]
     no_worse = all(a <= b * (1 + _SAME) for a, b in pairs)
     better = any(a < b * (1 - _SAME) for a, b in pairs)
     if first.score is not None and second.score is not None:
@@ -322,22 +323,22 @@ def draw_front(
 
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    rows = [row for row in rows if math.isfinite(row.loss)]  # an unknown loss has no place
-    front = sorted((r for r in rows if r.dominated_by is None), key=lambda r: r.seconds)
-    behind = [r for r in rows if r.dominated_by is not None]
-    axes.plot([r.seconds for r in behind], [r.loss for r in behind], "o", color=_BEHIND, label="dominated")
-    axes.plot([r.seconds for r in front], [r.loss for r in front], "o-", color=_FRONT, label="front")
+    rows = sorted((row for row in rows if math.isfinite(row.loss)), key=lambda row: row.seconds)
+    for dominated, style, color, label, size, offset in (
+        (True, "o", _DOMINATED, "dominated", 7, -10),
+        (False, "o-", _FRONT, "front", 8, 6),
+    ):
+        group = [row for row in rows if (row.dominated_by is not None) == dominated]
+        points = [row.seconds for row in group], [row.loss for row in group]
+        axes.plot(*points, style, color=color, label=label)
+        for row in group:
+            look: dict[str, Any] = {"fontsize": size, "color": _DOMINATED if dominated else "black"}
+            look |= {"xytext": (6, offset), "textcoords": "offset points"}
+            axes.annotate(row.name, (row.seconds, row.loss), **look)
     if chosen is not None:
         ring: dict[str, Any] = {"ms": 11, "mfc": "none", "mec": _CHOSEN, "mew": 2}
         axes.plot([chosen.seconds], [chosen.loss], "o", label="take this", **ring)
-    for group, offset, look in (
-        (front, 6, {"fontsize": 8}),
-        (behind, -10, {"fontsize": 7, "color": _BEHIND}),
-    ):
-        for row in group:
-            place: dict[str, Any] = {"xytext": (6, offset), "textcoords": "offset points", **look}
-            axes.annotate(row.name, (row.seconds, row.loss), **place)
-    timed = all(row.seconds > 0 for row in rows)  # one holder alone sends nothing, and takes no rounds
+    timed = all(row.seconds > 0 for row in rows)  # one holder alone sends nothing, in no rounds
     axes.set(xscale="log" if timed else "linear", yscale="log", xlabel="seconds", ylabel=unit)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(frameon=False, fontsize=8)

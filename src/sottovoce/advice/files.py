@@ -117,7 +117,7 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     assert not isinstance(plan.noise_multiplier, tuple)  # an advised plan has one amount for all
     algorithm |= {"noise_multiplier": float(plan.noise_multiplier), **_uneven_noise(plan)}
     epsilon, charged = requirements.epsilon, "charged as such: sums are masked"
-    if not candidate.masked:
+    if not candidate.has("masked"):
         epsilon = math.ceil(row.epsilon_local * 1000) / 1000
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
     budget = f"epsilon {requirements.epsilon:g} at delta {requirements.delta:g}"
@@ -173,7 +173,7 @@ def _candidate(row: PlanSummary) -> AveragingCandidate:
 
 def _view(requirements: Requirements, candidate: AveragingCandidate) -> dict[str, Any]:
     """Return the view that decides the noise, as a plan file says it."""
-    if requirements.view == "local" or (requirements.view == "outsider" and not candidate.masked):
+    if requirements.view == "local" or (requirements.view == "outsider" and not candidate.has("masked")):
         return {"view": requirements.view}
     if requirements.colluders > 1:
         return {"view": "colluders", "colluders": requirements.colluders}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -21,12 +21,7 @@ Hide = Literal["record", "member"]
 Silent = Literal["wait", "go on"]
 RequiredView = Literal["network", "outsider", "local", "colluders"]
 
-_CHOICES = {
-    "view": get_args(RequiredView),
-    "compute": get_args(Compute),
-    "hide": get_args(Hide),
-    "silent": get_args(Silent),
-}
+_CHOICES = {"view": RequiredView, "compute": Compute, "hide": Hide, "silent": Silent}
 _ADVERSARIES = {"local": "everyone else together", "outsider": "outsiders and any one member"}
 
 
@@ -86,7 +81,8 @@ class Requirements:
 
     def __post_init__(self) -> None:
         values = vars(self)
-        for name, choices in _CHOICES.items():
+        for name, literal in _CHOICES.items():
+            choices = get_args(literal)
             if values[name] not in choices:
                 raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {values[name]!r}.")
         try:
@@ -98,21 +94,14 @@ class Requirements:
             if values[name] is not None:
                 _validate.positive(values[name], name)
         _validate.count(self.seed, "seed", minimum=0)
-        self._check_model()
-
-    def _check_model(self) -> None:
         compute, features, model = self.compute, self.features, self.model
-        if compute in ("logistic", "linear"):
-            if features is None:
-                raise InvalidInput(
-                    f"a {compute} model needs features, the number of its columns, or a public sample with "
-                    "them."
-                )
-            _validate.count(features, "features")
+        linear = compute in ("logistic", "linear")
+        if linear and features is None:
+            raise InvalidInput(f"a {compute} model needs features (how many columns), or a public sample.")
+        if linear:
+            _validate.count(features or 0, "features")
         elif features is not None:
-            raise InvalidInput(
-                f"features are for logistic and linear models; leave them out for a {compute}."
-            )
+            raise InvalidInput(f"features are for logistic and linear models, not for a {compute}.")
         if (compute == "net") != (model is not None):
             raise InvalidInput(
                 'a network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
@@ -181,25 +170,18 @@ class Requirements:
     @property
     def adversary(self) -> str:
         """The adversary in words."""
-        one = self.colluders == 1
-        members = "any one member" if one else f"any {self.colluders} members together"
-        return _ADVERSARIES.get(self.view, members)
+        together = "any one member" if self.colluders == 1 else f"any {self.colluders} members together"
+        return _ADVERSARIES.get(self.view, together)
 
     @property
     def training(self) -> bool:
         """Whether a model is learned, in many steps."""
         return self.compute != "mean"
 
-    def with_members(self, count: int) -> Requirements:
-        """Return the requirements of so many members who can reach one another, with as many records each."""
-        each = max(1, round(self.total / self.n))
-        return replace(self, network=graphs.complete(count), reachable=True, sizes=(each,) * count)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the requirements as plain values."""
-        network = self.network
-        links = {"name": network.name, "n": network.n, "edges": network.edges.tolist()}
-        return vars(self) | {"network": links}
+        network = {"name": self.network.name, "n": self.n, "edges": self.network.edges.tolist()}
+        return vars(self) | {"network": network}
 
 
 def _network(members: int | str | Network | nx.Graph | Iterable[Sequence[object]]) -> Network:
@@ -207,32 +189,26 @@ def _network(members: int | str | Network | nx.Graph | Iterable[Sequence[object]
 
     if isinstance(members, bool):
         raise InvalidInput(f"members must be a number, pairs of members, or a network, got {members!r}.")
-    if isinstance(members, (int, np.integer)):
-        n = int(members)
-        if n < 2:
-            raise InvalidInput(
-                f"advice is for two members or more, got {n}; one holder alone takes dp-sgd or dp-cd."
-            )
-        return graphs.complete(n)
-    if isinstance(members, str):
-        try:
+    try:
+        if isinstance(members, (int, np.integer)):
+            network = graphs.complete(int(members)) if members > 1 else None
+        elif isinstance(members, (str, Network, nx.Graph)):
             network = as_network(members)
-        except GraphError as error:
-            if not str(error).startswith("Unknown graph"):
-                raise
-            raise GraphError(
-                f"{str(error)[:-1]}; a number of members alone means that anyone can reach anyone."
-            ) from None
-    elif isinstance(members, (Network, nx.Graph)):
-        network = as_network(members)
-    else:
-        network = _from_pairs(members)
-    if network.n < 2:
-        raise InvalidInput(f"advice is for two members or more, got {network.n}; one holder takes dp-sgd.")
+        else:
+            network = _linked(members)
+    except GraphError as error:
+        if not str(error).startswith("Unknown graph"):
+            raise
+        hint = "a number of members alone means that anyone can reach anyone"
+        raise GraphError(f"{str(error)[:-1]}; {hint}.") from None
+    if network is None or network.n < 2:
+        n = members if network is None else network.n
+        raise InvalidInput(f"advice is for two members or more, got {n}; one holder takes dp-sgd or dp-cd.")
     return network
 
 
-def _from_pairs(members: Iterable[Sequence[object]]) -> Network:
+def _linked(members: Iterable[Sequence[object]]) -> Network:
+    """Return the network of pairs of members that can talk."""
     import networkx as nx
 
     try:
@@ -243,50 +219,43 @@ def _from_pairs(members: Iterable[Sequence[object]]) -> Network:
         raise InvalidInput(
             f"members must be a number, pairs such as [(0, 1), (1, 2)], or a network, got {members!r}."
         ) from None
-    ends = [end for pair in pairs for end in pair]
     graph = nx.Graph()
+    ends = [end for pair in pairs for end in pair]
     numbers = [int(end) for end in ends if isinstance(end, (int, np.integer))]
-    if len(numbers) == len(ends):
+    if len(numbers) == len(ends):  # in the order of the numbers, those without a link too
         graph.add_nodes_from(range(max(numbers) + 1))
     graph.add_edges_from(pairs)
     if not nx.is_connected(graph):
         smallest: set[object] = min(nx.connected_components(graph), key=len)
-        cut = ", ".join(sorted(map(str, smallest))[:5])
+        separate = ", ".join(sorted(map(str, smallest))[:5])
         raise InvalidInput(
-            f"the members are not connected: {cut} cannot reach the others; add a link, or advise each part "
-            "for itself."
+            f"the members are not connected: {separate} cannot reach the others; add a link, or advise each "
+            "part for itself."
         )
     return graphs.from_networkx(graph)
 
 
 def _sizes(records: int | Sequence[int], n: int) -> tuple[int, ...]:
-    name = "the records of a member"
-    if isinstance(records, (int, np.integer)) and not isinstance(records, bool):
-        name, sizes = "records", [int(records)] * n
-    else:
-        try:
-            sizes = [int(size) for size in records]  # type: ignore[union-attr]
-        except (TypeError, ValueError):
-            raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
+    one_for_all = isinstance(records, (int, np.integer)) and not isinstance(records, bool)
+    try:
+        sizes = (int(records),) * n if one_for_all else tuple(map(int, records))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
     if len(sizes) != n:
         raise InvalidInput(
             f"records must be one number per member ({n}), got {len(sizes)}; one number alone is for all."
         )
-    short = next((size for size in sizes if size < 1), None)
-    if short is not None:
+    if min(sizes) < 1:
         raise InvalidInput(
-            f"{name} must be at least 1, got {short}; leave members without records out of the consortium."
+            f"the records of a member must be at least 1, got {min(sizes)}; leave members without records "
+            "out of the consortium."
         )
-    return tuple(sizes)
+    return sizes
 
 
 def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView, int]:
     """Return the view and the number of colluders; all others together are the local view."""
-    if not isinstance(colluders, (int, np.integer)) or isinstance(colluders, bool) or colluders < 1:
-        raise InvalidInput(
-            f"the number of colluding members must be at least 1, got {colluders}; one is any one member "
-            "alone."
-        )
+    colluders = _validate.count(colluders, "colluders")
     if colluders == 1:
         return ("network" if view == "colluders" else view), 1
     if colluders >= n:
@@ -296,7 +265,7 @@ def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView
         )
     if view not in ("network", "colluders"):
         raise InvalidInput(f"colluders go with the view colluders, got view {view!r}; leave one out.")
-    return ("local", 1) if colluders == n - 1 else ("colluders", int(colluders))
+    return ("local", 1) if colluders == n - 1 else ("colluders", colluders)
 
 
 def _range(values: tuple[float, float]) -> tuple[float, float]:
@@ -304,6 +273,6 @@ def _range(values: tuple[float, float]) -> tuple[float, float]:
         low, high = (float(end) for end in values)
     except (TypeError, ValueError):
         raise InvalidInput(f"values must be a range such as (0, 1), got {values!r}.") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    if not -math.inf < low < high < math.inf:
         raise InvalidInput(f"values must be a range whose first end is the smaller, got {values!r}.")
     return low, high

@@ -30,10 +30,10 @@ class Sample:
 
     Parameters
     ----------
-    kind : ``"logistic"``, ``"squared"`` or ``"net"``.
+    kind : the loss of a linear model, or ``"net"``.
     features : number of columns.
     X, y : public records; None for synthetic ones, drawn anew at every call.
-    unit : what one unit of the target is in the user's (squared loss).
+    unit : what one unit of the target is in the user's (regression).
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Sample:
                     f"({', '.join(map(str, classes[:5]))}); map them to two, or take compute = net."
                 )
             labels = np.where(labels == classes[1], 1.0, -1.0)
-        elif kind == "squared":
+        elif kind != "net":
             labels = (_finite(labels) - middle) / unit
         if kind != "net":
             features = _finite(features)
@@ -93,12 +93,12 @@ class Sample:
     @property
     def metric(self) -> str:
         """What is reported: accuracy, or the root mean squared error in the unit of the target."""
-        return "error" if self.kind == "squared" else "accuracy"
+        return "accuracy" if self.kind in ("logistic", "net") else "error"
 
     @property
     def chance(self) -> float:
         """The score of an answer that learned nothing: the larger class, or always the mean."""
-        if self.kind == "squared":
+        if self.metric == "error":
             spread = math.sqrt(2 * _SLOPE**2) if self.y is None else float(np.std(self.y))
             return spread * self.unit
         if self.y is None:

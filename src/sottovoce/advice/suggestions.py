@@ -14,7 +14,7 @@ from typing import Any
 
 from sottovoce.accounting.budget import Budget
 from sottovoce.advice.samples import Sample
-from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
+from sottovoce.advice.usefulness import is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
@@ -23,8 +23,8 @@ from sottovoce.errors import SottovoceError
 
 _RUNS = 4  # of a simulation that only decides useful or not
 _MOST_MEMBERS = 1024
-_RECORDS = 100  # a round number of records for what an average over records would answer
-_LEARNING_MEMBERS = 64  # where each trial is accounted over many steps, and may be a simulation
+_MOST_TRAINING_MEMBERS = 64  # each trial is accounted over many steps, and may be a simulation
+_RECORDS = 100  # a round number of records for the error of an average over records
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Suggestion:
 def suggestions(
     plan: Plan, budget: Budget, *, sample: Sample | None = None, most: int = 3
 ) -> tuple[Suggestion, ...]:
-    """Return the cheapest changes to a plan that meets the budget and answers something of use.
+    """Return the cheapest changes to a plan that meet the budget and give a useful answer.
 
     Parameters
     ----------
@@ -78,16 +78,15 @@ class _Search:
         self.masks_help = plan.maskable and not own_noise_decides
 
     def suggestions(self) -> Iterator[Suggestion]:
-        calibrated = self.calibrated(self.plan)  # where the plan's own noise is not enough
-        use = None
+        calibrated = self.calibrated(self.plan)
         if calibrated is not None:
             guarantee = self.plan.privacy(**self.budget.adversary)
             meets = guarantee.valid and guarantee.epsilon(self.budget.delta) <= self.budget.epsilon
-            use = None if meets else self.if_useful(calibrated)
-        if use is not None and isinstance(calibrated, (GradientPlan, PrivateAveraging)):
-            multiplier = calibrated.noise_multiplier
-            noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
-            yield Suggestion("noise", noise, f"Take noise {noise:.4g}: {_answer(use)}.")
+            answer = None if meets else self.useful_answer(calibrated)
+            if answer is not None and isinstance(calibrated, (GradientPlan, PrivateAveraging)):
+                multiplier = calibrated.noise_multiplier
+                noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
+                yield Suggestion("noise", noise, f"Take noise {noise:.4g}: {answer}.")
         for change in (self.masks, self.record, self.larger_epsilon, self.members, self.records):
             try:
                 suggestion = change(calibrated or self.plan)
@@ -101,19 +100,19 @@ class _Search:
     def masks(self, plan: Plan) -> Suggestion | None:
         if not self.masks_help or plan.n < 3 or plan.schedule(0).masked:
             return None
-        use = self.if_useful(self.calibrated(self.masked(plan)))
-        sentence = f'Take masked sums (protocol "masked"): {_answer(use)}.'
-        return None if use is None else Suggestion("protocol", "masked", sentence)
+        answer = self.useful_answer(self.calibrated(self.masked(plan)))
+        sentence = f'Take masked sums (protocol "masked"): {answer}.'
+        return None if answer is None else Suggestion("protocol", "masked", sentence)
 
     def record(self, plan: Plan) -> Suggestion | None:
         if plan.adjacency != "user":
             return None
         hide = "Hide a record instead of a member"
         if isinstance(plan, PrivateAveraging):
+            # a record moves a mean of so many by that much less, and all else stays as it is
             error = (usefulness(plan).error or 0.0) / (2 * _RECORDS)
             if not error <= plan.radius / 2:
                 return None
-            # a record moves a mean of so many by that much less, and all else stays as it is
             view = " --view outsider" if self.budget.view == "outsider" else ""
             command = f"advise {plan.n} --epsilon {self.budget.epsilon:g} --records {_RECORDS}{view}"
             sentence = f"{hide}, with {_RECORDS} records each: ± {error:.3g} (sottovoce {command})."
@@ -121,39 +120,39 @@ class _Search:
         if "add-remove" not in plan.adjacencies or plan.sizes is None:
             return None
         record: Plan = replace(plan, adjacency="add-remove")  # type: ignore[type-var]
-        use = self.if_useful(self.calibrated(record))
-        if use is None and plan.n >= 3 and self.masks_help:
+        answer = self.useful_answer(self.calibrated(record))
+        if answer is None and plan.n >= 3 and self.masks_help:
             hide += ", and take masked sums"
-            use = self.if_useful(self.calibrated(self.masked(record)))
-        return None if use is None else Suggestion("hide", "record", f"{hide}: {_answer(use)}.")
+            answer = self.useful_answer(self.calibrated(self.masked(record)))
+        return None if answer is None else Suggestion("hide", "record", f"{hide}: {answer}.")
 
     def larger_epsilon(self, plan: Plan) -> Suggestion | None:
-        noise = getattr(plan, plan.noise_field)
+        noise = plan.noise_level
         if isinstance(noise, tuple) or not noise > 0:
             return None
-        share = least(lambda s: self.if_useful(plan.with_noise(noise / s)) is not None, 1.0, 2.0**12)
-        if share is None:
+        factor = least(lambda f: self.useful_answer(plan.with_noise(noise / f)) is not None, 1.0, 2.0**12)
+        if factor is None:
             return None
-        quieter = plan.with_noise(noise / share)
+        quieter = plan.with_noise(noise / factor)
         epsilon = quieter.privacy(**self.budget.adversary).epsilon(self.budget.delta)
         rounded = math.ceil(epsilon * 100) / 100 if epsilon < 100 else math.ceil(epsilon)
-        answer = _answer(self.usefulness(quieter))
-        return Suggestion("epsilon", rounded, f"Allow epsilon {rounded:g}: {answer}.")
+        sentence = f"Allow epsilon {rounded:g}: {self.useful_answer(quieter)}."
+        return Suggestion("epsilon", rounded, sentence)
 
     def members(self, plan: Plan) -> Suggestion | None:
         if not self.masks_help:
             return None
-        most = _MOST_MEMBERS if is_average(plan) else _LEARNING_MEMBERS
-        uses: dict[int, Usefulness | None] = {}
+        most = _MOST_MEMBERS if is_average(plan) else _MOST_TRAINING_MEMBERS
+        answers: dict[int, str | None] = {}
 
         def works(n: int) -> bool:
-            uses[n] = self.if_useful(self.calibrated(self.masked(plan, n)))
-            return uses[n] is not None
+            answers[n] = self.useful_answer(self.calibrated(self.masked(plan, n)))
+            return answers[n] is not None
 
         count = least_whole(works, max(plan.n, 3), most)
         if count is None or count == plan.n:
             return None
-        sentence = f"Find {count:,} members and take masked sums: {_answer(uses[count])}."
+        sentence = f"Find {count:,} members and take masked sums: {answers[count]}."
         return Suggestion("members", count, sentence)
 
     def records(self, plan: Plan) -> Suggestion | None:
@@ -166,31 +165,33 @@ class _Search:
         def larger(factor: float) -> GradientPlan:
             return replace(plan, sizes=tuple(math.ceil(factor * size) for size in sizes))
 
-        factor = least(lambda f: self.if_useful(larger(f)) is not None, 1.0, 2.0**20)
+        factor = least(lambda f: self.useful_answer(larger(f)) is not None, 1.0, 2.0**20)
         if factor is None or factor == 1.0:
             return None
-        changed = larger(factor)
-        each = round(sum(changed.sizes or ()) / plan.n)
-        sentence = f"Collect {each:,} records at each member: {_answer(self.usefulness(changed))}."
+        each = round(sum(larger(factor).sizes or ()) / plan.n)
+        sentence = f"Collect {each:,} records at each member: {self.useful_answer(larger(factor))}."
         return Suggestion("records", each, sentence)
 
     # ---- shared by the changes ------------------------------
 
     def masked(self, plan: Plan, n: int | None = None) -> Plan:
+        """Return the plan over masked sums, and of ``n`` members with as many records each."""
         colluders = self.budget.colluders if self.budget.colluders != () else 1
         tolerate = colluders if isinstance(colluders, int) else max(len(colluders), 1)
-        protocol = "masked" if tolerate <= 1 else f"masked:tolerate={tolerate}"
         network = plan.network  # type: ignore[attr-defined]  # a plan that takes masks has one
-        network = plan.schedule(0).network if network is None else network
-        network = network if n is None else f"complete:{n}"
-        changed: dict[str, Any] = {"protocol": protocol, "network": network}
+        changes: dict[str, Any] = {
+            "protocol": "masked" if tolerate <= 1 else f"masked:tolerate={tolerate}",
+            "network": plan.schedule(0).network if network is None else network,
+        }
         if isinstance(plan, (PrivateAveraging, ConsensusSGD)):
-            changed["noise"] = "equal"
-        if isinstance(getattr(plan, plan.noise_field), tuple):
-            changed["noise_multiplier"] = 1.0
-        if n is not None and plan.sizes is not None:
-            changed["sizes"] = (max(1, round(sum(plan.sizes) / plan.n)),) * n
-        masked: Plan = replace(plan, **changed)  # type: ignore[type-var]
+            changes["noise"] = "equal"
+        if isinstance(plan.noise_level, tuple):
+            changes["noise_multiplier"] = 1.0
+        if n is not None:
+            changes["network"] = f"complete:{n}"
+            if plan.sizes is not None:
+                changes["sizes"] = (max(1, round(sum(plan.sizes) / plan.n)),) * n
+        masked: Plan = replace(plan, **changes)  # type: ignore[type-var]
         return masked
 
     def calibrated(self, plan: Plan) -> Plan | None:
@@ -199,30 +200,26 @@ class _Search:
         except SottovoceError:
             return None
 
-    def usefulness(self, plan: Plan) -> Usefulness:
-        if self.sample is None or is_average(plan):
-            return usefulness(plan)
-        return usefulness(plan, sample=self.sample, runs=_RUNS)
-
-    def if_useful(self, plan: Plan | None) -> Usefulness | None:
-        use = None if plan is None else self.usefulness(plan)
-        return use if use is not None and use.useful else None
-
-
-def _answer(use: Usefulness | None) -> str:
-    if use is None:
-        return ""
-    only_signal = use.error is None and use.score is None
-    return use.answer + (" times the noise" if only_signal else "")
+    def useful_answer(self, plan: Plan | None) -> str | None:
+        """Return how good the answer of a plan is, None where it is of no use."""
+        if plan is None:
+            return None
+        sample = None if is_average(plan) else self.sample
+        use = usefulness(plan, sample=sample, runs=_RUNS)
+        only_signal = use.error is None and use.score is None
+        return use.answer + (" times the noise" if only_signal else "") if use.useful else None
 
 
 def least(works: Callable[[float], bool], low: float, most: float) -> float | None:
-    """Return the smallest value from ``low`` on that works, to a hundredth of itself; None up to ``most``."""
-    high = low
+    """Return the smallest value from ``low`` on that works, to one percent; None if even ``most`` fails.
+
+    A larger value must never make things worse.
+    """
     if works(low):
         return low
-    if not works(most):  # more of it never makes things worse: then nothing in between works either
+    if not works(most):
         return None
+    high = low
     while not works(high):
         low, high = high, min(high * 2, most)
     while high / low > 1.01:
@@ -232,7 +229,7 @@ def least(works: Callable[[float], bool], low: float, most: float) -> float | No
 
 
 def least_whole(works: Callable[[int], bool], low: int, most: int) -> int | None:
-    """Return the smallest whole number from ``low`` on that works, large ones to a hundredth of it."""
+    """Return the smallest whole number from ``low`` on that works, large ones to one percent."""
     high = low
     while not works(high):
         low, high = high, high * 2

@@ -1,9 +1,9 @@
-"""Is the answer of a plan any good? Error of an average in the user's unit, signal and score of training.
+"""Whether the answer of a plan is of use: error of an average, signal and score of training.
 
-An average of values in a public range is off by the noise in it; its standard deviation is a closed form of
-the plan's own releases and protocol, and an answer off by more than a quarter of the range is useless.
-Training has no closed form: a plan tells the signal-to-noise ratio of its steps, and a simulation on public
-or synthetic records tells a score. Nothing private is read here.
+The error of an average of values in a public range is a closed form of the plan's releases and protocol; an
+answer off by more than a quarter of the range is useless. Training has no closed form: the signal-to-noise
+ratio of the steps follows from the plan, a score from a simulation on public or synthetic records. Nothing
+private is read here.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sottovoce.objectives import GLM
 from sottovoce.protocols import HypercubeExchange, Protocol, Tree
 from sottovoce.runners.in_process import run_stacked
 
-USELESS = 0.25  # of the range: an average that is off by more is useless
-SIGNAL = 10.0  # of a run in which every record agreed; real gradients agree about a tenth as much
+_USELESS = 0.25  # of the range: an average that is off by more is useless
+_SIGNAL = 10.0  # of a run in which every record agreed; real gradients agree about a tenth as much
 _DRAWS = 4000  # columns of the simulation where an error has no closed form
-_RECORDS = 20_000  # a simulation of more records keeps the noise and takes so many
+_RECORDS = 20_000  # most records of a simulation; with more, the noise of a step is kept
 
 
 @dataclass(frozen=True)
 class Score:
-    """A simulated score: its mean, and the interval in which one run ends, nine times in ten or more.
+    """A simulated score: its mean, and the half width of the interval in which nine runs in ten end.
 
     ``chance`` is the score of an answer that learned nothing, ``best`` that of the same training without
-    noise; ``lower_is_better`` for errors. ``deviation`` is that from run to run.
+    noise, ``deviation`` the standard deviation between runs.
     """
 
     metric: str
@@ -52,7 +52,7 @@ class Score:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether small is good."""
+        """Whether small is good, as for errors."""
         return self.metric != "accuracy"
 
     @property
@@ -65,10 +65,8 @@ class Score:
     @property
     def sentence(self) -> str:
         """The score beside that of no learning and that of no noise."""
-        return (
-            f"a run on {self.source} ends at {self} (learning nothing: {self.chance:.3g}, without noise: "
-            f"{self.best:.3g})."
-        )
+        bounds = f"learning nothing: {self.chance:.3g}, without noise: {self.best:.3g}"
+        return f"a run on {self.source} ends at {self} ({bounds})."
 
     def __str__(self) -> str:
         return f"{self.metric} {self.mean:.3g} ± {self.half:.2g}"
@@ -104,7 +102,7 @@ class Usefulness:
 
     @property
     def answer(self) -> str:
-        """The worth of the answer in a few characters."""
+        """How good the answer is, in a few characters."""
         if self.error is not None:
             return f"± {math.hypot(self.error, self.bias):.3g}"
         if self.score is not None:
@@ -150,20 +148,26 @@ def usefulness(
     useful: no; values in a range of 1 are answered ± 1.32, wider than the range.
     """
     if is_average(plan):
-        return _usefulness_of_average(plan)
+        sd, bias, span = answer_error(plan)
+        off = math.hypot(sd, bias)
+        useful = off <= _USELESS * span
+        remark = "" if useful else ", more than a quarter of the range"
+        remark = ", wider than the range" if off > span else remark
+        sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
+        return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
     signal = _signal(plan)
-    useful = None if signal is None else signal >= SIGNAL
-    use = Usefulness(useful, "a sample of public or synthetic records would give a score.", signal=signal)
+    sentence = "a sample of public or synthetic records would give a score."
+    use = Usefulness(None if signal is None else signal >= _SIGNAL, sentence, signal=signal)
     if sample is not None:
         score = simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed)
         use = use.with_score(score)
     if signal is None:
         return use
-    known = "no noise is added; "
+    ratio = "no noise is added"
     if signal != math.inf:
-        known = f"the largest signal of the run is {signal:.3g} times its noise, which does not say how good "
-        known += "the model is; "
-    return replace(use, sentence=known + use.sentence)
+        ratio = f"the largest signal of the run is {signal:.3g} times its noise, which does not say how good "
+        ratio += "the model is"
+    return replace(use, sentence=f"{ratio}; {use.sentence}")
 
 
 # ---- averages -----------------------------------------------------------------------------------------
@@ -182,20 +186,19 @@ def is_average(plan: Plan) -> bool:
 def answer_error(plan: Plan) -> tuple[float, float, float]:
     """Return (sd, bias, span) of an average at the worst node: noise, what gossip leaves, and the range.
 
-    Over exact consensus the sd is the root of all noise variances over n, and nothing is left. A linear
-    protocol ends with rows ``M x``: the sd is that of ``M``'s row, and what it leaves is at most half
-    the range times the l1 distance of the row from ``1/n``, every site by its weight. Fresh noise in every
+    Over exact consensus the sd is the root of all noise variances over n, and the bias is 0. A linear
+    protocol ends with rows ``M x``: the sd is that of a row of ``M``, and its bias is at most half the
+    range times the l1 distance of the row from ``1/n``, every site by its weight. Fresh noise in every
     round is simulated.
     """
     if not is_average(plan):
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
     n, stds, protocol = plan.n, _stds(plan), plan.schedule(0)
-    weights = np.ones(n)
     if isinstance(plan, PrivateAveraging):
         span, weights = 2.0 * float(plan.radius), np.array(site_factors(plan))
     else:
         assert isinstance(plan, GradientPlan)
-        span = 2.0 * float(plan.clip_norm or 0.0)
+        span, weights = 2.0 * float(plan.clip_norm or 0.0), np.ones(n)
     if protocol.exact:
         return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
     if protocol.fresh_std or protocol.adds_noise:
@@ -203,24 +206,13 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
         return float(rows.std(axis=1).max()), 0.0, span
     M = np.asarray(protocol.apply(np.eye(n)))
     sd = np.sqrt(np.square(M) @ np.square(stds))
-    left = np.abs((M - 1 / n) * weights).sum(axis=1) * span / 2
-    worst = int(np.argmax(np.hypot(sd, left)))
-    return float(sd[worst]), float(left[worst]), span
-
-
-def _usefulness_of_average(plan: Plan) -> Usefulness:
-    sd, bias, span = answer_error(plan)
-    off = math.hypot(sd, bias)
-    useful = off <= USELESS * span
-    remark = "" if useful else ", more than a quarter of the range"
-    if off > span:
-        remark = ", wider than the range"
-    sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
-    return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
+    bias = np.abs((M - 1 / n) * weights).sum(axis=1) * span / 2
+    worst = int(np.argmax(np.hypot(sd, bias)))
+    return float(sd[worst]), float(bias[worst]), span
 
 
 def _stds(plan: Plan) -> np.ndarray:
-    """Everybody's noise in the unit of the rows that are averaged, from the releases that are accounted."""
+    """Return every agent's noise in the unit of the rows that are averaged, from the accounted releases."""
     return np.array([max((r.noise_std for r in plan.releases(u)), default=0.0) for u in range(plan.n)])
 
 
@@ -228,21 +220,20 @@ def _stds(plan: Plan) -> np.ndarray:
 
 
 def step_noise(plan: GradientPlan) -> float:
-    """Return the noise per coordinate of the mean step, over the largest mean step there can be: the clip."""
-    releases = {u: plan.releases(u) for u in range(plan.n)}
-    active = [u for u in range(plan.n) if releases[u]]
+    """Return the noise per coordinate of the mean step, over the largest possible mean step."""
+    active = [u for u in range(plan.n) if plan.releases(u)]
     if not active:
         return math.inf
     # a walk adds one member's noise per step and averages nothing, others add everybody's
-    drawn = sum(r.draws for u in active for r in releases[u]) / plan.steps
+    draws = sum(release.draws for u in active for release in plan.releases(u)) / plan.steps
     variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
-    noise = math.sqrt(variance / max(1.0, min(drawn, len(active))))
+    noise = math.sqrt(variance / max(1.0, min(draws, len(active))))
     largest = float(np.mean([_largest_row(plan, u) for u in active]))
     return noise / largest if largest else math.inf
 
 
 def _largest_row(plan: GradientPlan, agent: int) -> float:
-    """The longest row an agent can publish, in the unit of its releases: every record at its clip."""
+    """Return the longest row an agent can publish, in the unit of its releases: every record at its clip."""
     one = float(next(iter(plan.releases(agent))).sensitivity) / MOVES[plan.adjacency]
     if plan.adjacency == "user":
         return one
@@ -253,7 +244,7 @@ def _largest_row(plan: GradientPlan, agent: int) -> float:
 
 
 def _signal(plan: Plan) -> float | None:
-    """The largest signal of a run over its noise; None where steps are not noisy mean gradients."""
+    """Return the largest signal of a run over its noise; None where steps are not noisy mean gradients."""
     if not isinstance(plan, GradientPlan) or plan.query != "gradient":
         return None
     if any(r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)):
@@ -275,9 +266,9 @@ def simulate(
     seed: int = 0,
     best: float | None = None,
 ) -> Score:
-    """Return the score of a training plan on public or synthetic records, dealt out as the plan's would be.
+    """Return the score of a training plan on public or synthetic records, split as the plan's would be.
 
-    Every run draws its records, split and noise anew, so the interval holds what differs from run to run:
+    Every run draws its own records, split and noise, so the interval covers what differs from run to run:
     twice the deviation, at least one point, or what a small public sample leaves unknown, up to three. The
     plan's own algorithm and mechanism run; exact consensus is replaced by the quickest one, which ends with
     the same mean. ``best`` is the score without noise where it is known.

@@ -288,6 +288,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
         return self.with_noise(calibrate(guarantee, epsilon, delta, tolerance=UNSPENT))
 
+    @property
+    def noise_level(self) -> float | tuple[float, ...]:
+        """The noise in the unit of ``noise_field``, one number or one per agent."""
+        level: float | tuple[float, ...] = vars(self)[self.noise_field]
+        return level
+
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:
         """Return this plan with another amount of noise."""
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
