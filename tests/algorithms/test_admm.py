@@ -35,7 +35,7 @@ def test_without_noise_admm_finds_what_ista_finds(model, noise_in):
     )
 
 
-def test_federated_and_token_admm_find_it_too():
+def test_federated_and_token_admm_find_the_same_solution():
     X, y = admm_problem(1)
     parts = np.array_split(np.arange(40), 8)
     shards, model = Shards.from_parts(X, y, parts), GLM("squared", l1=0.1)
@@ -49,7 +49,7 @@ def test_federated_and_token_admm_find_it_too():
         assert np.allclose(got, want, atol=1e-5), plan.name
 
 
-def test_the_server_step_as_printed_goes_to_the_wrong_place():
+def test_server_step_as_printed_has_the_wrong_fixed_point():
     """z^ = z + ... instead of z^ = z^ + ...: on the Lasso the printed step ends at 0."""
     X, y = admm_problem(2)
     model, gamma = GLM("squared", l1=0.1), 1.0
@@ -148,7 +148,7 @@ def test_labels_and_privacy_costs():
     assert wider.privacy().mu == pytest.approx(math.sqrt(3) * 4 / (9 * 0.5))
 
 
-def test_bad_plans_are_refused():
+def test_invalid_plans_are_refused():
     with pytest.raises(InvalidInput, match="adjacency of admm must be replace-one"):
         CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5, adjacency="user")
     with pytest.raises(InvalidInput, match="adjacency of federated-admm must be user"):
@@ -184,7 +184,7 @@ def central_twin(plan, X, y, seed):
 
 
 @pytest.mark.parametrize("noise_in", ["mean", "increment", "state"])
-def test_central_admm_equals_its_twin(noise_in):
+def test_central_admm_equals_its_numpy_twin(noise_in):
     X, y = admm_problem(8, n=12, p=3)
     plan = CentralADMM(GLM(l1=0.02, l2=0.1), 12, 15, 0.8, 0.3, 0.2, 0.4, noise_in)
     found = plan.run((X, y), sv.privacy.SimulatedNoise(6)).outputs

@@ -63,7 +63,7 @@ def test_colluders_learn_at_least_as_much_as_each_of_them(plan):
 
 
 @every_plan
-def test_error_has_the_predicted_size(plan):
+def test_mean_squared_error_is_the_predicted_one(plan):
     rng = np.random.default_rng(1)
     values = np.full((16, 4000), 0.0)
     values[:, 0] = rng.uniform(-0.3, 0.3, 16)
@@ -78,7 +78,7 @@ def test_error_has_the_predicted_size(plan):
     assert "simulation" in result.provenance["noise"]
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
+def test_same_seed_gives_the_same_bytes_and_another_does_not():
     plan = sv.PrivateAveraging(sv.graphs.ring(5), noise_std=1.0, radius=1.0)
     values = np.linspace(-1, 1, 5)
     runs = [plan.run(values, np.random.default_rng(seed)).outputs["rows"] for seed in (1, 1, 2)]
@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
     assert runs[0].tobytes() != runs[2].tobytes()
 
 
-def test_protective_noise_ignores_every_seed():
+def test_protective_noise_does_not_depend_on_the_seed():
     plan = sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0)
     runs = [plan.run(np.zeros(4), ProtectiveNoise()).outputs["rows"] for _ in range(2)]
     assert (runs[0] != runs[1]).all()
@@ -205,7 +205,7 @@ def test_infeasible_budgets_are_refused():
         ),
     ],
 )
-def test_bad_input(call, words):
+def test_invalid_averaging_options_are_refused(call, words):
     with pytest.raises(InvalidInput, match=words):
         call()
 
@@ -217,7 +217,7 @@ def test_exact_consensus_is_within_a_factor_two_of_a_curator_on_a_tree():
     assert plan.privacy("central").mu == pytest.approx(math.sqrt(1 / 64))
 
 
-def test_halving_the_noise_is_noticed():
+def test_output_variance_shows_the_noise_scale():
     """Power both ways: the output variance accepts the right scale and rejects 2/3 and 3/2 of it."""
     plan = sv.PrivateAveraging(HypercubeExchange(8), noise_std=1.0, radius=1.0)
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(3)).outputs["rows"]
@@ -228,7 +228,7 @@ def test_halving_the_noise_is_noticed():
         assert abs(variance - wrong**2) > spread
 
 
-def test_a_node_the_token_never_reached_releases_nothing():
+def test_node_the_token_never_reached_releases_nothing():
     """Its raw row once stood in the result, without noise."""
     walk = Walk(sv.graphs.path(3), 2, path=[2, 1])
     plan = sv.PrivateAveraging(walk, noise_std=1.0, radius=0.5)
@@ -261,7 +261,7 @@ class Rounding:
 @pytest.mark.parametrize(
     "protocol", [Walk(sv.graphs.path(3), 4, path=[0, 1, 2, 1]), Gossip(sv.graphs.path(3), 1)]
 )
-def test_rounding_is_paid_for_by_a_smaller_ball(protocol):
+def test_rounding_slack_shrinks_the_ball(protocol):
     source = Rounding()
     sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
     assert max(np.abs(values).max() for values in source.asked) == 0.75
@@ -284,7 +284,7 @@ def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree", "gossip:30", "exchange"])
-def test_an_infinite_budget_is_the_plain_mean(protocol):
+def test_infinite_budget_is_the_plain_mean(protocol):
     """No noise, no grid, an infinite price; and back to a finite budget from there."""
     options = {"network": sv.graphs.complete(4), "radius": 0.5}
     plan = sv.PrivateAveraging.for_budget(protocol, epsilon=math.inf, delta=1e-5, **options)
@@ -333,7 +333,7 @@ def test_without_noise_it_is_the_weighted_mean(name, center):
 
 
 @pytest.mark.parametrize("name", ["tree", "exchange", "masked"])
-def test_the_noise_of_a_site_follows_its_weight(name):
+def test_noise_of_a_site_follows_its_weight(name):
     """The result has noise of std s sqrt(sum w^2) / sum w, and the weighted says so before it runs."""
     wide = weighted(weighted_protocols()[name], dim=40_000)
     noise = wide.run(np.zeros((4, 40_000)), np.random.default_rng(3)).outputs["rows"][0]
@@ -343,7 +343,7 @@ def test_the_noise_of_a_site_follows_its_weight(name):
     assert sv.advice.usefulness(wide).error == pytest.approx(expected)
 
 
-def test_the_noise_of_the_sum_alone_has_the_same_law():
+def test_noise_of_the_sum_alone_has_the_same_law():
     wide = weighted(weighted_protocols()["masked"], dim=40_000)
     noise = wide.run(np.zeros((4, 40_000)), SummedNoise(5)).outputs["rows"][0]
     assert noise.std() == pytest.approx(0.7 * np.sqrt(np.sum(SHARES**2)), rel=0.02)
@@ -375,7 +375,7 @@ def test_privacy_costs_are_those_of_sums_of_unlike_noise():
     assert masked.privacy("colluders", colluders=[1, 2]).mu == pytest.approx(mu(0, [0, 3]))
 
 
-def test_gossip_is_accounted_by_what_it_shows():
+def test_weighted_gossip_is_accounted_by_its_view():
     """The view written out: rows of a gossip matrix over sites with unlike noise, in plain linear algebra."""
     network, rounds, observer = sv.graphs.ring(5), 3, 0
     weights = np.array([1.0, 4.0, 2.0, 0.5, 3.0])
@@ -398,7 +398,7 @@ def test_gossip_is_accounted_by_what_it_shows():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300, 1e308])
 @pytest.mark.parametrize("name", ["tree", "masked"])
-def test_no_row_moves_more_than_its_sensitivity(name, bad):
+def test_weighted_row_moves_by_at_most_its_sensitivity(name, bad):
     """Two worlds, one row apart, the same noise: what leaves differs by at most 2 r w_u / mean w."""
     for user in range(4):
         sent = []
@@ -414,7 +414,7 @@ def test_no_row_moves_more_than_its_sensitivity(name, bad):
         assert moved[np.arange(4) != user].max() == 0
 
 
-def test_protective_noise_pays_for_its_rounding():
+def test_weighted_rounding_slack_shrinks_the_ball():
     """Rows on the grid of their own noise lie inside their balls, and the noise has the planned width."""
     for name in ("tree", "masked"):
         wide = weighted(weighted_protocols()[name], dim=4000)
@@ -426,7 +426,7 @@ def test_protective_noise_pays_for_its_rounding():
         assert np.allclose(added.std(axis=1) / balls, 0.7, rtol=0.06)
 
 
-def test_another_weight_than_announced_is_noticed():
+def test_weight_that_differs_from_the_plan_is_refused():
     theirs, ours = (
         weighted(weighted_protocols()["tree"], site_weights=(9, 59, 30, 3)),
         weighted(weighted_protocols()["tree"]),
@@ -437,7 +437,7 @@ def test_another_weight_than_announced_is_noticed():
         source.released(0)
 
 
-def test_budget_and_optimal_noise():
+def test_site_weights_with_budget_and_optimal_noise():
     tree = sv.protocols.Tree(sv.graphs.star(4))
     equal = sv.PrivateAveraging.for_budget(tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS)
     best = sv.PrivateAveraging.for_budget(
@@ -453,12 +453,12 @@ def test_budget_and_optimal_noise():
 @pytest.mark.parametrize(
     "bad", [(1.0,), (1.0, 2.0, 0.0, 1.0), (1.0, 2.0, np.nan, 1.0), (1.0, 2.0, np.inf, 1.0), "much", 3.0]
 )
-def test_weights_that_are_none_are_refused(bad):
+def test_invalid_site_weights_are_refused(bad):
     with pytest.raises(InvalidInput, match="positive"):
         weighted(weighted_protocols()["tree"], site_weights=bad)
 
 
-def test_alike_weights_are_none():
+def test_equal_site_weights_change_nothing():
     alike, none = (
         weighted(weighted_protocols()["tree"], site_weights=(5, 5, 5, 5)),
         weighted(weighted_protocols()["tree"], site_weights=None),
@@ -469,7 +469,7 @@ def test_alike_weights_are_none():
     assert "site_weights" not in none.describe()
 
 
-def test_an_average_carries_the_noise_that_is_accounted():
+def test_average_carries_the_noise_that_is_accounted():
     plan = sv.PrivateAveraging(
         "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise="optimal"
     )
@@ -481,7 +481,7 @@ def test_an_average_carries_the_noise_that_is_accounted():
     assert noise_in_result(plan) == pytest.approx(told, rel=1e-12)
 
 
-def test_a_masked_average_around_a_far_point_is_on_a_grid_that_reaches_it():
+def test_mask_grid_covers_a_distant_center():
     """Bound, noise and center are those of the values: 2,000 numbers tell a factor of two in any of them."""
     center = tuple(np.tile([5.0, -0.25], 1000))
     plan = sv.PrivateAveraging(
@@ -507,13 +507,13 @@ def test_fresh_noise_adds_to_the_noise_in_the_result():
     assert noise_in_result(plan) > 1.5 * noise_in_result(plain)
 
 
-def test_a_network_in_place_of_a_protocol_may_be_named_too():
+def test_network_in_place_of_a_protocol_may_be_named_too():
     named = sv.PrivateAveraging("ring:8", noise_std=1.0, radius=0.5)
     given = sv.PrivateAveraging(sv.graphs.ring(8), noise_std=1.0, radius=0.5)
     assert (named.n, named.protocol.name, named.protocol.rounds) == (8, "chebyshev", given.protocol.rounds)
 
 
-def test_before_anything_was_released_an_average_knows_nothing_of_the_rows():
+def test_output_before_the_first_release_is_zero():
     algorithm = averaging(SimpleNamespace(rows=np.ones((2, 3), np.float32), released=None))
     np.testing.assert_array_equal(algorithm.output(algorithm.init()), np.zeros((2, 3), np.float32))
     state = algorithm.update(algorithm.init(), np.full((2, 3), 0.5), 0)
@@ -521,7 +521,7 @@ def test_before_anything_was_released_an_average_knows_nothing_of_the_rows():
     assert (algorithm.output(state) == 0.5).all()
 
 
-def test_an_average_meets_its_budget_to_the_last_place():
+def test_averaging_calibration_never_exceeds_the_budget():
     plain = PrivateAveraging(Gossip(ring(4), 3), noise_std=1.0, radius=0.5)
     short = plain.with_noise(plain.privacy("local").mu / gaussian_mu(6.925, 1e-3))
     found = plain.calibrated_to(6.925, 1e-3, view="local")

@@ -31,7 +31,7 @@ from sottovoce.runners.state import leaves
 ], ids=["sgd-mean", "sgd-full", "cd", "cd-period", "cd-private", "cd-plain"])  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True], ids=["simulated", "on-the-grid"])
 @pytest.mark.parametrize("every", [7, 23])
-def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
+def test_compiled_block_equals_single_steps(model, make, recorded, every):
     """The compiled loop against message and update, one step at a time; protective draws are replayed."""
     if model.ball and make(MODELS[0]).name == "dp-cd":
         pytest.skip("coordinate descent refuses the ball")
@@ -100,7 +100,7 @@ def test_no_record_moves_a_release_by_more_than_what_is_announced(seed):
     assert (np.abs(G[2] - G[0]) <= 2 * C / n * slack).all()
 
 
-def test_budgets_are_met_and_not_wasted():
+def test_calibration_meets_the_budget_tightly():
     options = {
         "objective": GLM(),
         "records": 1000,
@@ -124,7 +124,7 @@ def test_budgets_are_met_and_not_wasted():
     assert exact.privacy().epsilon(1e-6) == pytest.approx(1.0, rel=1e-9)
 
 
-def test_noise_has_the_scale_that_is_announced():
+def test_noise_has_the_announced_scale():
     """The spread of one released step, on data that contribute nothing: right scale in, 2/3 and 3/2 out."""
     X, y = np.zeros((10, 2)), np.ones(10)
     draws = {"sgd": [], "cd": [], "gcd": []}
@@ -143,7 +143,7 @@ def test_noise_has_the_scale_that_is_announced():
         assert 0.85 < np.std(values) < 1.15, name
 
 
-def test_protective_noise_runs_and_differs():
+def test_protective_runs_differ():
     X, y = problem(5)
     for plan in (sgd(), cd(), cd(bounds=(3.0,) * 4), gcd()):
         once, again = (plan.run((X, y), ProtectiveNoise()) for _ in range(2))
@@ -160,7 +160,7 @@ def test_protective_noise_runs_and_differs():
     (cd, {"noise_multiplier": 1.0}), (cd, {"adjacency": "add-remove"}), (cd, {"steps": 3}),
     (gcd, {"noise_ratio": 1.0}), (gcd, {"adjacency": "add-remove"}), (gcd, {"steps": 3}),
 ])  # fmt: skip
-def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
+def test_draws_that_differ_from_the_plan_are_refused(make, lie, compiled):
     plan, other, data = make(), make(**lie), problem()
     algorithm, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     source.announced = AnnouncedReleases([other.releases(0)])
@@ -175,7 +175,7 @@ def test_user_level_is_refused_where_it_is_not_accounted():
             make(adjacency="user")
 
 
-def test_a_removed_record_leaves_an_empty_place():
+def test_removed_record_leaves_an_empty_place():
     assert any("public, not protected" in line for line in sgd().privacy().assumptions)
     for adjacency, said in (("add-remove", True), ("replace-one", False)):
         found = cd(adjacency=adjacency).privacy()
@@ -189,7 +189,7 @@ def test_a_removed_record_leaves_an_empty_place():
     lambda: cd(steps=140, bounds=(3.0,) * 4),
     lambda: gcd(steps=12),
 ])  # fmt: skip
-def test_an_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
+def test_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
     X, y = problem(6)
     plan = make()
     whole = plan.run((X, y), np.random.default_rng(5)).outputs["coef"]
@@ -215,7 +215,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
         make().with_noise(9.0).run((X, y), np.random.default_rng(5), checkpoint=folder)
 
 
-def test_bad_plans_and_data_are_refused():
+def test_invalid_plans_and_data_are_refused():
     X, y = problem(7)
     rng = np.random.default_rng(0)
     with pytest.raises(InvalidInput, match="separable"):
@@ -262,7 +262,7 @@ def test_bad_plans_and_data_are_refused():
     assert cd(steps=3, noise_multiplier=2.0).privacy().epsilon(1e-5) == gaussian_epsilon(math.sqrt(3), 1e-5)
 
 
-def test_one_record_is_enough_for_a_curator_and_none_is_not():
+def test_curator_needs_at_least_one_record():
     central = DPSGD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0)
     found = central.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0))
     assert np.isfinite(found.outputs["coef"]).all()

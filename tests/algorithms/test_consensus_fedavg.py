@@ -9,7 +9,7 @@ from sottovoce.objectives import GLM
 from sottovoce.privacy import gaussian_epsilon
 
 
-def test_federated_averaging_behind_masks():
+def test_consensus_fedavg_over_masked_sums():
     plan = ConsensusFedAvg(
         GLM(dim=3),
         "masked:tolerate=2",

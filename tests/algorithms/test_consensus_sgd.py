@@ -69,7 +69,7 @@ def test_iterates_are_averaged_from_a_rounded_share_of_the_steps():
             plan(average_from=wrong)
 
 
-def test_the_l2_term_is_added_after_the_mean():
+def test_l2_term_is_added_after_the_mean():
     """theta <- theta - 0.5 (2 + 0.5 theta): -1, -1.75, -2.3125."""
     assert descended(3, average_from=1.0, decay=0.5) == -2.3125
 
@@ -85,7 +85,7 @@ def test_the_l2_term_is_added_after_the_mean():
         ({"weighting": "sites", "batch_size": 5}, [5.0] * 4),
     ],
 )
-def test_one_divisor_for_all_or_each_its_own(options, divisors):
+def test_divisors_follow_the_weighting(options, divisors):
     made = plan(**options)
     assert made._divisors(made.sizes) == divisors
     for agent, divisor in enumerate(divisors):
@@ -93,7 +93,7 @@ def test_one_divisor_for_all_or_each_its_own(options, divisors):
         assert (release.sensitivity, release.noise_std) == (1 / divisor, 2 / divisor)
 
 
-def test_what_is_stated_by_default():
+def test_default_guarantees_of_consensus():
     kinds = [g.adversary.kind for g in plan().guarantees()]
     assert kinds == ["local", "central", "network"]
     long = plan(steps=513)  # 16 pairs, 513 steps: too long to ask for every member unasked
@@ -105,7 +105,7 @@ def test_what_is_stated_by_default():
         plan(weighting="nobody")
 
 
-def test_a_masked_row_has_room_for_the_largest_site():
+def test_mask_grid_covers_the_largest_site():
     """Sums of up to 60 clipped records over a common divisor of 30: twice the clip in one number."""
     made = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
     assert 1.0 <= made.grid.bound * made.grid.spacing <= 1.0 + 2 * made.grid.spacing
@@ -114,7 +114,7 @@ def test_a_masked_row_has_room_for_the_largest_site():
     assert average.grid.steps == 1
 
 
-def test_what_is_learned_of_unequal_sites_is_stated_in_words():
+def test_estimand_of_unequal_sites_in_words():
     def words(**options):
         plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip_norm=1.0, **options)
         return estimand(plan).partition(":")[0]
@@ -126,7 +126,7 @@ def test_what_is_learned_of_unequal_sites_is_stated_in_words():
     assert words(adjacency="user") == "the mean of the members' clipped contributions"
 
 
-def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
+def test_calibration_spends_all_but_a_thousandth():
     plan = ConsensusSGD(
         GLM(dim=2),
         "exchange",
@@ -141,7 +141,7 @@ def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
         assert 2.0 * (1 - 8e-4) < spent <= 2.0
 
 
-def test_exact_consensus_is_demanded_of_every_step():
+def test_every_step_must_end_in_exact_consensus():
     gossip, exchange = sv.protocols.Gossip(RING, 2), sv.protocols.HypercubeExchange(N)
     plan = ConsensusSGD(GLM(), lambda k: exchange if k == 0 else gossip, **COMMON)
     for use in (
@@ -172,7 +172,7 @@ def test_exact_consensus_privacy_cost_is_that_of_the_schedule():
     assert pair.epsilon(DELTA) < record.epsilon(DELTA, "local")
 
 
-def test_the_released_model_costs_a_network_what_it_costs_a_linear_model():
+def test_central_cost_is_the_same_for_networks_and_linear_models():
     """Sixteen agents: a sixteenth of the local square, whatever is trained (it was the local number once)."""
     sixteen = {"network": sv.graphs.hypercube(4), "steps": 10, "sizes": [100] * 16, "noise_multiplier": 8.0}
     deep = ConsensusSGD(net(), "exchange", **sixteen)
@@ -180,7 +180,7 @@ def test_the_released_model_costs_a_network_what_it_costs_a_linear_model():
     assert deep.privacy("central").mu == flat.privacy("central").mu == pytest.approx(math.sqrt(10 / 16) / 8)
 
 
-def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
+def test_small_node_is_not_hidden_by_low_noise_of_large_nodes():
     """Mean of sites' means: node 0 holds 10 records, the others 1,000; the noise is nearly all node 0's."""
     options = COMMON | {"adjacency": "add-remove", "noise_multiplier": 1.0}
     uneven = ConsensusSGD(
@@ -223,7 +223,7 @@ def test_consensus_of_a_network_without_noise_is_sgd_on_all_records(protocol):
 
 
 @pytest.mark.parametrize("make", [DPDSGD, ConsensusSGD, MuffliatoSGD])
-def test_one_agent_alone_is_sgd(make):
+def test_one_agent_equals_sgd(make):
     objective, data = net(math.inf), blobs(agents=1)
     start = objective.start()[0]
     expected = sgd_by_hand(objective, data.inputs, data.targets, start, [0.5, 0.05, 0.005])
@@ -233,7 +233,7 @@ def test_one_agent_alone_is_sgd(make):
 
 
 @pytest.mark.parametrize("adjacency", ["user", "add-remove"])
-def test_the_l2_term_is_that_of_ridge(adjacency):
+def test_l2_term_gives_ridge_regression(adjacency):
     """Inside the clip at user level, after the mean at record level: the same point without a clip."""
     data, model = shards(records=8), GLM("logistic", l2=0.1)
     options = {"clip_norm": math.inf, "adjacency": adjacency, "sizes": [8] * N}
@@ -252,7 +252,7 @@ def unequal_plan(**options):
 
 @pytest.mark.parametrize("batch_size", [None, 100])
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "user"])
-def test_an_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, batch_size):
+def test_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, batch_size):
     """On a path of two the only message is the noisy gradient, so pairwise is local."""
     pair = unequal_plan(
         sizes=[500] * 2, network=sv.graphs.path(2), batch_size=batch_size, adjacency=adjacency
@@ -281,7 +281,7 @@ def test_leakage_with_unequal_noise_is_that_of_the_whitened_messages(std, observ
     assert tree.shares(observer, std) == pytest.approx(found, abs=1e-12)
 
 
-def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
+def test_agent_with_much_noise_is_not_hidden_by_others_with_little():
     """Its noise is nearly all the noise there is: 64 / 66 of the local loss, not 1 / 3."""
     uneven = unequal_plan(noise_multiplier=(8.0, 1.0, 1.0, 1.0), protocol="tree")
     seen = uneven.privacy("pairwise", observer=3, user=0)
@@ -294,7 +294,7 @@ def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
     st.lists(st.integers(120, 4000), min_size=4, max_size=4), st.sampled_from(["add-remove", "replace-one"])
 )
 @settings(max_examples=10, deadline=None)
-def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model_tells(sizes, adjacency):
+def test_pairwise_cost_lies_between_central_and_local(sizes, adjacency):
     uneven = ConsensusSGD.for_budget(
         OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
         adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
@@ -310,7 +310,7 @@ def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model
         assert seen.rdp(8.0) >= model.renyi(8.0) * (1 - 1e-9)
 
 
-def test_the_network_statement_is_the_worst_of_all_pairs():
+def test_network_statement_is_the_worst_of_all_pairs():
     uneven = unequal_plan(sizes=[200, 900, 400, 3000], batch_size=100, noise_multiplier=(1.0, 2.0, 0.8, 0.7))
     pairs = [uneven.privacy("pairwise", observer=v, user=u) for v in range(4) for u in range(4) if u != v]
     for delta in (1e-3, 1e-8):
@@ -328,7 +328,7 @@ def test_noises_too_far_apart_to_compute_with_are_refused():
         view.with_noise([1.0, 2.0])
 
 
-def test_a_coalition_of_all_leaves_nobody():
+def test_coalition_of_all_is_refused():
     with pytest.raises(InvalidInput, match="no agent is left"):
         unequal_plan().privacy("colluders", colluders=range(4))
 
@@ -368,7 +368,7 @@ def test_fresh_trees_reach_the_optimum_of_a_general_solver(graph, c, floor):
     assert found.sum() < n  # less than local privacy, which any member could have had
 
 
-def test_one_tree_again_and_again_is_the_closed_form():
+def test_optimal_noise_of_one_tree_is_the_closed_form():
     (tree,) = drawn("grid:3:3", 1)
     assert fresh_tree_noise([tree] * 5, floor=0.1).sum() == pytest.approx(
         least_tree_noise(tree, 1, floor=0.1).sum(), rel=1.1e-3
@@ -377,7 +377,7 @@ def test_one_tree_again_and_again_is_the_closed_form():
 
 @pytest.mark.parametrize("protocol", ["tree:kind=few-leaves", "tree:kind=uniform", "tree"])
 @pytest.mark.parametrize("c", [1, 2])
-def test_the_privacy_cost_of_a_plan_is_that_of_its_blocks(protocol, c):
+def test_privacy_cost_with_optimal_noise_is_that_of_the_blocks(protocol, c):
     """mu against every coalition, from the components and the noises alone, and it is the budget's."""
     plan = ConsensusSGD(
         GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", noise="optimal",
@@ -399,7 +399,7 @@ def test_the_privacy_cost_of_a_plan_is_that_of_its_blocks(protocol, c):
     assert math.fsum(stds**2) < 8 * equal.releases(0)[0].noise_std ** 2 * 1.0001
 
 
-def test_sites_that_divide_by_their_own_need_unlike_noise():
+def test_optimal_noise_with_unequal_divisors():
     sizes = [400, 20, 20, 20, 20, 400]
     plan = ConsensusSGD(
         GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
@@ -420,7 +420,7 @@ def test_sites_that_divide_by_their_own_need_unlike_noise():
     assert math.fsum(stds**2) < 0.9 * before
 
 
-def test_an_agreement_carries_it_too(tmp_path):
+def test_optimal_noise_survives_an_agreement(tmp_path):
     _, identities = example_agreement(tmp_path)
     from sottovoce.peers.identity import make_identity
 
@@ -445,7 +445,7 @@ def test_an_agreement_carries_it_too(tmp_path):
     )
 
 
-def test_a_plan_file_carries_it_too(call_plan):
+def test_optimal_noise_survives_a_plan_file(call_plan):
     priced = call_plan(
         'version = 1\n[network]\ngraph = "grid:2:4"\n[protocol]\nname = "tree:kind=few-leaves"\n[average]\n'
         'radius = 0.5\nadjacency = "user"\nnoise = "optimal"\nfloor = 0.05\n'
@@ -494,7 +494,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("make", "kind", "words"), BAD)
-def test_what_has_no_optimal_noise_is_refused(make, kind, words):
+def test_optimal_noise_without_a_tree_is_refused(make, kind, words):
     with pytest.raises(kind, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
@@ -519,7 +519,7 @@ def descend(X, y, weights, steps=15, rate=0.5):
 
 
 @pytest.mark.parametrize("weighting", ["records", "sites"])
-def test_unequal_sites_behind_masks_learn_the_mean_that_was_named(weighting):
+def test_masked_consensus_learns_the_mean_of_its_weighting(weighting):
     """ "records" weighs every record alike and is DP-SGD on the pooled records, "sites" weighs every site."""
     data = unequal_shards()
     common = {"steps": 15, "clip_norm": 0.7, "noise_multiplier": 0.0, "learning_rate": 0.5}
@@ -536,7 +536,7 @@ def test_unequal_sites_behind_masks_learn_the_mean_that_was_named(weighting):
     assert np.allclose(found, pooled, atol=1e-7) == (weighting == "records")
 
 
-def test_sampled_sites_cost_what_the_curator_would_pay_for_less_noise():
+def test_sampled_consensus_costs_what_a_curator_with_less_noise_costs():
     """Poisson batches at every site: against any two of five, DP-SGD with sqrt(3) times one site's noise."""
     sites = ConsensusSGD(
         GLM(dim=3),

@@ -89,7 +89,7 @@ def test_without_noise_and_clip_it_is_the_plain_algorithm(case, adjacency):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_it_descends(case, loss):
+def test_loss_decreases(case, loss):
     data, model = shards(each=40), GLM(loss)
     options = {"steps": 40, "sizes": [40] * N, "noise_multiplier": 0.05, **dict(case.steady)}
     rows = case.plan(model, **options).run(data, np.random.default_rng(0)).outputs["rows"]
@@ -125,7 +125,7 @@ def test_renaming_the_agents_renames_the_result(case, kind):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("kind", ["glm", "net"])
-def test_a_hosted_slice_computes_what_the_stack_computes(case, kind):
+def test_hosted_slices_equal_the_stacked_run(case, kind):
     plan = (
         case.plan(net(), clip_norm=None, noise_multiplier=0.7, batch_size=5)
         if kind == "net"
@@ -186,7 +186,7 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_the_worst_change_moves_a_release_by_exactly_what_is_declared(case):
+def test_worst_change_moves_a_release_by_exactly_what_is_declared(case):
     """Agent 2 pulls one way, then the other, with the full clip: 2C, no more and no less."""
     plan, data = case.plan(noise_multiplier=1.0, clip_norm=0.7, adjacency="user"), shards()
     seen = []
@@ -200,7 +200,7 @@ def test_the_worst_change_moves_a_release_by_exactly_what_is_declared(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_an_empty_batch_is_released_as_noise(case):
+def test_empty_batch_is_released_as_noise(case):
     plan = case.plan(noise_multiplier=1.0, batch_size=1.0, sample_rate=1e-9)
     for values, _ in spied(plan, shards(), 2):
         assert (values == 0).all()
@@ -208,7 +208,7 @@ def test_an_empty_batch_is_released_as_noise(case):
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 @pytest.mark.parametrize("kind", ["glm", "net"])
-def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, kind):
+def test_messages_carry_the_planned_noise(case, adjacency, kind):
     """The difference of runs with and without noise has the distribution of the planned release."""
     options = {"noise_multiplier": 3.0, "adjacency": adjacency, "batch_size": 6, "steps": 60}
     plan = (
@@ -234,7 +234,7 @@ def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, k
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("lie", [{"noise_multiplier": 2.0}, {"clip_norm": 2.0}, {"steps": 3}])
-def test_a_run_that_draws_other_than_planned_stops(case, lie):
+def test_draws_that_differ_from_the_plan_are_refused(case, lie):
     """The mechanism's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
     algorithm, source = algorithm_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
@@ -245,7 +245,7 @@ def test_a_run_that_draws_other_than_planned_stops(case, lie):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("lie", [{"sample_rate": 0.5}, {"adjacency": "replace-one"}])
-def test_a_sampler_or_adjacency_other_than_planned_is_refused(case, lie):
+def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, lie):
     plan = case.plan(noise_multiplier=1.0, batch_size=3)
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
     mechanism = plan.source(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
@@ -278,7 +278,7 @@ def gaussian_epsilon(mu, delta):
 
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
-def test_the_local_privacy_cost_is_that_of_the_release_list(case, adjacency):
+def test_local_privacy_cost_is_that_of_the_release_list(case, adjacency):
     plan = case.plan(noise_multiplier=4.0, adjacency=adjacency)
     mu2 = mpmath.mpf(0)
     for release in plan.releases(1):
@@ -291,7 +291,7 @@ def test_the_local_privacy_cost_is_that_of_the_release_list(case, adjacency):
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=repr)
-def test_the_sampled_local_privacy_cost_is_that_of_dp_accounting(case):
+def test_sampled_local_privacy_cost_is_that_of_dp_accounting(case):
     plan = case.plan(noise_multiplier=1.5, batch_size=3)
     accountant = pld_privacy_accountant.PLDAccountant()
     for release in plan.releases(0):
@@ -337,7 +337,7 @@ def quiet(case, **changes):
 
 
 @others()
-def test_the_others_without_noise_and_clip_are_the_plain_algorithms(case):
+def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
     plan = case.unclipped(**shared(case))
     random = RunRandomness(SimulatedNoise(7), batches=7, start=7)
     found = plan.run(case.data(), random).outputs[case.coef]
@@ -359,12 +359,12 @@ def with_noise(case, noisy=True):
     return case.plan(noise_multiplier=0.7 * noisy, adjacency=adjacency), shards()
 
 
-def test_the_list_is_the_registry():
+def test_cases_cover_the_registry():
     assert {case.make.name for case in ALL} == set(ALGORITHMS)
 
 
 @everyone
-def test_an_algorithm_leaves_the_state_it_was_given_alone(case):
+def test_algorithms_do_not_modify_their_state(case):
     """A restart, a rank and a peer hand out states again: none may have changed since."""
     plan, data = with_noise(case, noisy=False)
     algorithm, _ = hosted(plan, data)
@@ -387,7 +387,7 @@ SPLIT = [
 @pytest.mark.parametrize(
     "case", [c for c in SPLIT if c not in OTHERS or c.plan(1.0).n > 1], ids=lambda c: c.name
 )
-def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_the_stack_s(case):
+def test_common_state_and_slices_of_other_algorithms_equal_the_stacked_run(case):
     """A rank and a peer send the rows of the whole; the common part could be handed from one to the other."""
     plan, data = with_noise(case)
     ready, random = plan.prepared(data), RunRandomness.from_rng(np.random.default_rng(5))
@@ -412,7 +412,7 @@ def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_th
 
 
 @others("averaging", "fixed-point")  # no model: they end where the plain ones do, above
-def test_the_others_descend_on_a_quadratic(case):
+def test_other_algorithms_descend_on_a_quadratic(case):
     options = {**shared(case), **dict(case.quadratic), "steps": 30}
     if case.name == "walk":
         options["path"] = tuple(k % N for k in range(30))
@@ -426,7 +426,7 @@ def test_the_others_descend_on_a_quadratic(case):
         assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
-def test_an_empty_batch_of_one_holder_is_released_as_noise():
+def test_empty_batch_of_one_holder_is_released_as_noise():
     (case,) = (case for case in OTHERS if case.name == "dp-sgd")
     plan = case.plan(case.noise, batch_size=1.0, sample_rate=1e-9)
     for values, _ in spied_holder(plan, case.data()):
@@ -444,14 +444,14 @@ def spied_holder(plan, data):
 BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
 
 
-def test_which_algorithms_have_a_block():
+def test_algorithms_with_a_compiled_block():
     """Those are held to their steps below; a new one does not pass unseen."""
     made = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
     assert {name for name, block in made.items() if block is not None} == set(BLOCKS)
 
 
 @pytest.mark.parametrize("case", [case for case in OTHERS if case.name in BLOCKS], ids=repr)
-def test_a_block_is_its_steps(case):
+def test_compiled_block_equals_single_steps(case):
     plan = case.plan(case.noise)
     (algorithm, _), (other, _) = (hosted(plan, case.data()) for _ in range(2))
     state = other.init()
@@ -474,7 +474,7 @@ def test_a_block_is_its_steps(case):
         for bad in (0.0, 1e3, -1e3, 1e200, -1e300, *((np.nan, np.inf, -np.inf) if case.takes_nan else ()))
     ],
 )
-def test_one_change_moves_a_release_of_the_others_by_at_most_the_declared_sensitivity(case, bad):
+def test_one_change_moves_a_release_of_other_algorithms_by_at_most_the_sensitivity(case, bad):
     """A record replaced, by an ordinary one and by one that pulls; where records are added, by a zero."""
     plan = quiet(case)
     worst = 0.0
@@ -493,13 +493,13 @@ def test_one_change_moves_a_release_of_the_others_by_at_most_the_declared_sensit
 
 @others("dp-gcd", "fixed-point", "averaging")  # an operator is the caller's word; values count as none
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_records_that_are_no_numbers_are_refused_before_the_others_begin(case, bad):
+def test_other_algorithms_refuse_records_that_are_not_finite(case, bad):
     with pytest.raises(SottovoceError, match=r"finite|NaN"):
         case.plan(case.noise).run(case.data(bad), np.random.default_rng(0))
 
 
 @others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/algorithms/test_dp_gcd.py
-def test_what_leaves_the_others_carries_the_noise_of_the_planned_release(case):
+def test_messages_of_other_algorithms_carry_the_planned_noise(case):
     plan, silent = case.plan(case.noise), quiet(case)
     drawn = []
     for seed in range(150):
@@ -515,7 +515,7 @@ def test_what_leaves_the_others_carries_the_noise_of_the_planned_release(case):
 
 
 @others()
-def test_the_local_privacy_cost_of_the_others_is_that_of_their_release_lists(case):
+def test_local_privacy_cost_of_other_algorithms_is_that_of_their_releases(case):
     plan = case.plan(case.noise)
     accountant = pld_privacy_accountant.PLDAccountant()
     mu2 = mpmath.mpf(0)
@@ -542,7 +542,7 @@ def test_the_local_privacy_cost_of_the_others_is_that_of_their_release_lists(cas
 
 
 @pytest.mark.parametrize("case", [case for case in OTHERS if not case.path], ids=repr)  # it names the agents
-def test_records_in_another_order_and_agents_by_other_names_learn_the_same(case):
+def test_order_of_records_and_names_of_agents_do_not_matter(case):
     data = case.data()
     if isinstance(data, np.ndarray):
         back = [1, 2, 3, 0]
@@ -561,7 +561,7 @@ def test_records_in_another_order_and_agents_by_other_names_learn_the_same(case)
 
 
 @pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
-def test_an_infinite_budget_is_a_run_without_noise_and_says_so(case):
+def test_infinite_budget_is_a_run_without_noise(case):
     """An infinite price in every statement and a word in the record; the rows are held above."""
     if case in OTHERS:
         plan, data = case.plan(case.noise), case.data()

@@ -49,7 +49,7 @@ def added(name, plan, noise, k):
 
 
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
-def test_the_run_equals_its_twin(name):
+def test_decor_and_mafalda_equal_their_numpy_twins(name):
     plan, data = plans()[name], shards()
     found = plan.run(data, np.random.default_rng(5)).outputs["rows"]
     noise, W = RunRandomness.from_rng(np.random.default_rng(5)).noise, RING.W.toarray()
@@ -61,7 +61,7 @@ def test_the_run_equals_its_twin(name):
 
 
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
-def test_without_noise_it_is_muffliato_with_one_round(name):
+def test_without_noise_equals_muffliato_with_one_round(name):
     plan = plans(noise_multiplier=0.0)[name]
     if name == "decor":
         plan = Decor(plan.objective, ONE, 8, (0.4, 0.2), 0.5, 0.0)
@@ -94,7 +94,7 @@ def test_algorithms_are_pure_and_slices_equal_the_stacked_run(name):
 
 
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
-def test_an_interrupted_run_resumes_to_the_same_bits(name, tmp_path):
+def test_interrupted_run_resumes_to_the_same_bits(name, tmp_path):
     plan, data = plans()[name], shards()
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
 
@@ -113,7 +113,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(name, tmp_path):
     assert (resumed == whole).all()
 
 
-def test_decor_numbers():
+def test_decor_privacy_costs():
     ring = sv.protocols.Gossip(sv.graphs.ring(16), 1)
     plan = Decor(GLM(), ring, 5, 0.1, 1.0, 0.5, pair_multiplier=3.0)
     outside = plan.privacy("outsider")
@@ -132,7 +132,7 @@ def test_decor_numbers():
     assert no_pairs.privacy("outsider").mu == pytest.approx(2 / 0.5 * math.sqrt(5))
 
 
-def test_a_budget_of_decor_is_not_met_against_less_than_one_member():
+def test_budget_of_decor_is_not_met_against_less_than_one_member():
     """On a star the leaves' only neighbor is the center, whose seeds are all there are."""
     star = sv.protocols.Gossip(sv.graphs.star(8), 1)
     plan = Decor(GLM(), star, 1, 0.1, 1.0, 0.5, pair_multiplier=3.0)
@@ -169,7 +169,7 @@ def test_decor_s_messages_have_the_covariance_that_is_accounted():
 
 
 @pytest.mark.parametrize("kind", [Decor, Mafalda])
-def test_bad_plans_are_refused(kind):
+def test_invalid_plans_are_refused(kind):
     more = {"pair_multiplier": 1.0} if kind is Decor else {}
     plan = kind(GLM(), ONE, 3, 0.1, 1.0, 1.0, **more)
     with pytest.raises(InvalidInput, match="simulate it with a numpy Generator"):

@@ -77,7 +77,7 @@ def test_dp_cd_costs_the_gaussian_composition(adjacency, moves):
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.1])
-def test_published_noise_meets_its_epsilon(epsilon, delta):
+def test_published_noise_of_dp_cd_meets_its_epsilon(epsilon, delta):
     """DP-CD: s^2 = 12 L^2 T ln(1/delta) / (n eps)^2; DP-GCD: scale 8 L sqrt(T ln(1/delta)) / (n eps)."""
     T = 50
     z = math.sqrt(12 * T * math.log(1 / delta)) / epsilon  # in units of the clip L
@@ -86,7 +86,7 @@ def test_published_noise_meets_its_epsilon(epsilon, delta):
     assert gcd(steps=T, noise_ratio=r).privacy().epsilon(delta) <= 0.94 * epsilon
 
 
-def test_a_resumed_protective_run_does_not_use_a_second_release_of_the_smoothness(tmp_path):
+def test_resumed_protective_run_does_not_use_a_second_release_of_the_smoothness(tmp_path):
     """M_j is charged once: what the checkpoint holds is what goes on."""
     X, y = problem(6)
     plan = cd(steps=100, bounds=(3.0,) * 4)
@@ -96,7 +96,7 @@ def test_a_resumed_protective_run_does_not_use_a_second_release_of_the_smoothnes
 
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
-def test_coordinates_with_any_noise_need_a_finite_clip(noise):
+def test_noise_needs_a_finite_clip_norm(noise):
     options = {"records": 10, "steps": 2, "smoothness": (1.0, 1.0)}
     assert DPCD(GLM(dim=2), clip_norm=math.inf, noise_multiplier=0.0, **options).clip_norm == math.inf
     with pytest.raises(InvalidInput, match="clip_norm"):
@@ -104,7 +104,7 @@ def test_coordinates_with_any_noise_need_a_finite_clip(noise):
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(6.925, 1e-3), (4.873, 1e-6), (7.996, 1e-5), (2.487, 1e-7)])
-def test_a_noise_found_in_closed_form_never_exceeds_the_budget_by_a_rounding(epsilon, delta):
+def test_closed_form_calibration_never_exceeds_the_budget(epsilon, delta):
     """Here the quotient alone is a rounding too small."""
     plan = DPCD(GLM(), records=10, steps=4, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25,))
     short = plan.with_noise(plan.privacy().mu / gaussian_mu(epsilon, delta))
@@ -114,7 +114,7 @@ def test_a_noise_found_in_closed_form_never_exceeds_the_budget_by_a_rounding(eps
 
 
 @pytest.mark.parametrize("name", ["dp-cd", "dp-gcd"])
-def test_coordinates_are_for_linear_models_whose_regularizer_has_coordinates(name):
+def test_dp_cd_refuses_networks_and_nonseparable_regularizers(name):
     (case,) = (case for case in OTHERS if case.name == name)
     given = {"steps": 2, "clip_norm": 1.0, **case.options, case.make.noise_field: 2.0}
     for wrong, said in ((GLM(ball=1.0), "separable"), (object(), "linear models")):

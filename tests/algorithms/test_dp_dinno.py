@@ -14,7 +14,7 @@ from sottovoce.objectives import GLM
 from sottovoce.objectives.nets.objective import NetObjective
 
 
-def test_dinno_pays_for_every_primal_step():
+def test_dinno_accounts_every_primal_step():
     options = {"sizes": [500] * 4, "batch_size": 50, "noise_multiplier": 1.0}
     once = DPDiNNO(net(), FOUR, steps=40, **options)
     twice = DPDiNNO(net(), FOUR, steps=40, primal_steps=2, **options)
@@ -40,7 +40,7 @@ def test_dinno_lowers_a_convex_loss_and_brings_agents_together():
 
 
 @pytest.mark.parametrize(("share", "dies"), [(0.97, True), (1.03, False)])
-def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
+def test_dinno_disagreement_vanishes_below_four_thirds(share, dies):
     """Without gradients the agents agree if and only if rate * rho * (largest Laplacian value) < 4/3."""
     graph = sv.graphs.random_connected(10, 0.06, np.random.default_rng(3))
     A = graph.adjacency.toarray()

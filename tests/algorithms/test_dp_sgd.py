@@ -60,7 +60,7 @@ def test_dp_sgd_with_all_records_is_one_gaussian_per_step():
     assert replaced.privacy().mu == 1.0
 
 
-def test_the_divisor_is_the_expected_batch_not_the_realized_one():
+def test_divisor_is_the_expected_batch_not_the_realized_one():
     """Twenty records that all pull with the full clip: a step is (realized batch) / (expected batch)."""
     X, y = np.ones((20, 1)), np.full(20, 1e6)
     plan = sgd(GLM("squared"), records=20, steps=1, batch_size=2, learning_rate=1.0, noise_multiplier=0.0)
@@ -72,7 +72,7 @@ def test_the_divisor_is_the_expected_batch_not_the_realized_one():
     assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
 
 
-def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_chosen():
+def test_dp_sgd_returns_the_last_iterate_or_the_mean():
     """Steps of 0.5 along a constant slope: -0.5, -1, -1.5."""
     common = {"records": 9, "steps": 3, "clip_norm": 1.0, "learning_rate": 0.5}
     for options, answer in (({}, -1.5), ({"output": "mean"}, -1.0)):
@@ -84,7 +84,7 @@ def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_chosen():
         assert algorithm.output(state).tolist() == [[answer]]
 
 
-def test_one_holder_knows_its_number_of_records_however_it_was_stated():
+def test_records_and_sizes_of_dp_sgd_agree():
     assert DPSGD(GLM(), sizes=[30], steps=1, clip_norm=1.0).records == 30
     assert DPSGD(GLM(), records=30, steps=1, clip_norm=1.0).sizes == (30,)
     assert DPSGD(GLM(), batch_size=5, sample_rate=0.1, steps=1, clip_norm=1.0).records is None

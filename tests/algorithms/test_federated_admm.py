@@ -24,7 +24,7 @@ def test_federated_admm_has_a_whole_number_of_users(users):
         FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=1.0)
 
 
-def test_federated_admm_hands_out_both_points():
+def test_federated_admm_returns_model_and_mean():
     """z is the proximal point of z^: with an l1 term the two differ, and z has the zeros."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 4)), np.sign(rng.normal(size=40))
@@ -38,7 +38,7 @@ def test_federated_admm_hands_out_both_points():
 
 
 @pytest.mark.parametrize("clip_norm", [0.25, 3.0])
-def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip_norm):
+def test_grid_of_masked_admm_follows_the_clip_norm(clip_norm):
     """A client's row is a difference of two moves of at most the clip, and its noise is the same for all."""
     options = {
         "users": 6,
@@ -55,7 +55,7 @@ def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip_norm):
 
 
 @pytest.mark.parametrize("secure_sum", [True, False])
-def test_a_server_that_sees_rows_one_by_one_promises_no_central_number(secure_sum):
+def test_no_central_guarantee_without_a_secure_sum(secure_sum):
     plan = FederatedADMM(
         GLM(),
         users=6,
@@ -80,7 +80,7 @@ def admm(**more):
     return FederatedADMM(GLM("squared", dim=3), **options)
 
 
-def test_masked_admm_learns_what_it_learns_with_a_server():
+def test_masked_admm_equals_admm_with_a_server():
     data = unequal_shards([5] * 6)
     for rate in (1.0, 0.5):
         masked, server = admm(network="ring:6", sample_rate=rate), admm(sample_rate=rate)
@@ -90,7 +90,7 @@ def test_masked_admm_learns_what_it_learns_with_a_server():
         assert np.abs(a).max() > 0.05
 
 
-def test_masked_admm_is_accounted_by_the_clients_still_joined_by_keys():
+def test_masked_admm_is_accounted_by_partner_components():
     def steps_of(epsilon_mu):  # twelve Gaussian steps of sensitivity 4C
         return gaussian_epsilon(np.sqrt(12) * 4.0 / (6.0 * np.sqrt(epsilon_mu)), 1e-5)
 
@@ -107,7 +107,7 @@ def test_masked_admm_is_accounted_by_the_clients_still_joined_by_keys():
     assert cut.epsilon(1e-5, "colluders", colluders=[0, 2]) == pytest.approx(masked.epsilon(1e-5, "local"))
 
 
-def test_masked_admm_sends_integers_of_the_grid_to_others():
+def test_masked_admm_sends_grid_integers():
     plan, sent = admm(network="ring:6"), []
 
     class Watching(Masked):
@@ -132,7 +132,7 @@ def test_masked_admm_sends_integers_of_the_grid_to_others():
         ({"network": "ring:6", "secure_sum": False}, "masks are a secure sum"),
     ],
 )
-def test_masked_admm_refuses_what_it_cannot_do(more, words):
+def test_invalid_masked_admm_is_refused(more, words):
     with pytest.raises(InvalidInput, match=words):
         admm(**more)
 
@@ -180,7 +180,7 @@ def test_results_do_not_name_participants():
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_federated_admm_equals_its_twin(secure):
+def test_federated_admm_equals_its_numpy_twin(secure):
     X, y = admm_problem(9, n=6, p=3)
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = FederatedADMM(GLM(l1=0.02, l2=0.1), 6, 15, 0.6, 0.8, 0.3, 0.2, 0.4, secure_sum=secure)
@@ -216,7 +216,7 @@ def test_hosted_clients_equal_the_stacked_run():
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_unseen_participation_in_the_state_does_not_undo_amplification(swap):
+def test_hidden_participation_keeps_amplification(swap):
     """Two rounds; the second message turns with the unseen first draw, as a client's dual would.
 
     The hockey-stick divergence of the stateful pair is computed on a grid and must stay below that of two

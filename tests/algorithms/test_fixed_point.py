@@ -44,7 +44,7 @@ def standard(rng, steps, dim):
     return perturb_steps(noise, np.zeros((steps, dim)), agent=0, step=0, std=1.0)
 
 
-def test_gradient_descent_with_noise():
+def test_fixed_point_equals_noisy_gradient_descent():
     X, y = problem()
     n, p = X.shape
     model, C, z, eta, T = GLM("logistic"), 0.8, 2.0, 0.6, 50
@@ -76,7 +76,7 @@ def test_gradient_descent_with_noise():
     assert np.allclose(falling.run((X, y), np.random.default_rng(0)).outputs["blocks"], plain, atol=1e-12)
 
 
-def test_coordinate_descent_with_noise():
+def test_fixed_point_equals_noisy_coordinate_descent():
     X, y = problem(1)
     n, p = X.shape
     model, M, C, z, T = GLM("squared"), np.array([1.0, 2.0, 0.5]), 1.1, 3.0, 24
@@ -99,7 +99,7 @@ def test_coordinate_descent_with_noise():
     assert plan.privacy().mu == pytest.approx(direct.privacy().mu, rel=1e-14)
 
 
-def test_admm_with_common_noise():
+def test_fixed_point_equals_admm_with_common_noise():
     """z = prox(mean u), w_i = prox(2z - u_i), u_i += 2 lambda (w_i - z) + lambda eta, written out."""
     X, y = problem(2)
     n, p = X.shape
@@ -122,7 +122,7 @@ def test_admm_with_common_noise():
     assert plan.privacy().mu == pytest.approx(math.sqrt(T * n) / sigma)  # every block is charged
 
 
-def test_inexactness_is_added_to_the_operator():
+def test_error_is_added_to_the_operator():
     plan = FixedPoint(
         lambda u, data: data + 0 * u, 1.0, 0.0, 3, error=lambda u, data, k, rng: np.full_like(u, k),
         start=np.zeros((2, 1)),
@@ -130,7 +130,7 @@ def test_inexactness_is_added_to_the_operator():
     assert plan.run(5.0, np.random.default_rng(0)).outputs["blocks"].tolist() == [[7.0], [7.0]]
 
 
-def test_a_fixed_point_travels_as_one_row_of_all_blocks():
+def test_fixed_point_message_is_one_row_of_all_blocks():
     class Half:
         blocks = 2
 

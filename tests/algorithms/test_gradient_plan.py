@@ -48,7 +48,7 @@ def test_labels_say_what_is_a_guarantee():
         plan.privacy("pairwise", **asked, label="conditional").require(1e6, DELTA)
 
 
-def test_one_multiplier_has_one_privacy_cost():
+def test_noise_multiplier_determines_the_privacy_cost():
     """noise_multiplier 4, one user-level release: the same epsilon in averaging and in training."""
     averaging = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
     assert averaging.noise_multiplier == 4.0
@@ -98,7 +98,7 @@ def test_every_agent_gets_the_least_noise_that_meets_its_budget():
 
 
 @pytest.mark.parametrize("view", ["local", "network", "central"])
-def test_a_budget_is_spent_against_the_adversary_it_names(view):
+def test_budget_is_spent_against_the_adversary_it_names(view):
     """The whole of it: a plan made for one view does not spend the number of another."""
     plan = ConsensusSGD.for_budget(
         GLM(), RING, steps=6, clip_norm=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA, view=view
@@ -110,7 +110,7 @@ def test_a_budget_is_spent_against_the_adversary_it_names(view):
     assert 1.99 < default.epsilon(DELTA, "network") <= 2.0
 
 
-def test_statements_name_adjacency_view_and_places():
+def test_guarantees_name_adjacency_view_and_places():
     plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
     algorithm = plan.privacy("local").statement(DELTA)
     for word in ("one record is added or removed", "Poisson", "public, not protected"):
@@ -134,7 +134,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_runs_reproduce_resume_and_learn(name, tmp_path):
+def test_runs_are_reproducible_resumable_and_learn(name, tmp_path):
     objective, data = net(), blobs(each=120)
     plan = NETS[name](
         objective, sizes=data.sizes, steps=12, batch_size=60, learning_rate=0.2, noise_multiplier=0.2
@@ -156,7 +156,7 @@ def test_runs_reproduce_resume_and_learn(name, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", ["gossip:3", "exchange", "tree:kind=uniform"])
-def test_a_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp_path):
+def test_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp_path):
     cls = MuffliatoSGD if protocol.startswith("gossip") else ConsensusSGD
     plan, data, folder = cls(GLM(), protocol, network=RING, **COMMON), shards(), tmp_path / "run"
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
@@ -177,7 +177,7 @@ def test_a_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp
         plan.with_noise(3.0).run(data, np.random.default_rng(2), checkpoint=folder)
 
 
-def test_a_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
+def test_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
     data, folder = blobs(), tmp_path / "run"
     plan = DPDSGD(net(), FOUR, steps=4, sizes=data.sizes, batch_size=10, noise_multiplier=1.0)
     plan.run(data, ProtectiveNoise(), checkpoint=folder, every=2)
@@ -201,7 +201,7 @@ def test_protective_noise_lowers_the_clip_and_differs_every_time():
     assert (once != again).any()
 
 
-def test_bad_plans_are_refused_with_one_sentence():
+def test_invalid_gradient_plans_are_refused():
     def refused(error, match, make):
         with pytest.raises(error, match=match) as caught:
             make()
@@ -276,7 +276,7 @@ def test_bad_plans_are_refused_with_one_sentence():
     refused(DataError, "two agents", lambda: AgentData(np.zeros((2, 5)), [0, 1], [[0], [0]]))
 
 
-def test_a_network_may_be_a_name_or_a_networkx_graph():
+def test_network_may_be_a_name_or_a_networkx_graph():
     import networkx as nx
 
     by_name = ConsensusSGD(GLM(), network="ring:8", **COMMON)
@@ -286,7 +286,7 @@ def test_a_network_may_be_a_name_or_a_networkx_graph():
 
 
 @pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
-def test_a_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
+def test_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
     with pytest.raises(InvalidInput, match="takes l2 only"):
         ConsensusSGD(GLM(**term), "tree", network="ring:3", steps=1, clip_norm=1.0, adjacency="user")
 
@@ -306,7 +306,7 @@ def plan(**options):
     return ConsensusSGD(GLM(dim=2), **given)
 
 
-def test_sizes_are_kept_as_whole_numbers_whatever_holds_them():
+def test_sizes_become_integers():
     """Plans are compared, hashed and written to files."""
     for given in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
         made = plan(sizes=given)
@@ -314,7 +314,7 @@ def test_sizes_are_kept_as_whole_numbers_whatever_holds_them():
         assert {type(size) for size in made.sizes} == {int}
 
 
-def test_a_member_the_token_never_visits_gets_the_noise_of_the_others():
+def test_unvisited_member_gets_the_largest_noise():
     walk = RandomWalkSGD.for_budget(
         GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip_norm=1.0, adjacency="user",
         epsilon=2.0, delta=1e-5, view="local",

@@ -15,7 +15,7 @@ RING = sv.graphs.ring(N)
 ONE = sv.protocols.Gossip(RING, 1)
 
 
-def test_mafalda_adds_the_noise_of_its_correlation():
+def test_mafalda_noise_has_the_planned_correlation():
     """Over many runs the noise of the steps has covariance (z C sens)^2 (X^-1), X = C'C; one release."""
     plan = Mafalda(GLM(), ONE, 4, 1.0, 0.5, 2.0)
     found = correlation(plan)

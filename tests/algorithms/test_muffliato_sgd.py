@@ -23,7 +23,7 @@ from sottovoce.objectives import GLM
         ({"sizes": [10, 20, 30, 60], "batch_size": 5}, 5.0),
     ],
 )
-def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, divisor):
+def test_named_fresh_noise_scales_with_the_row_noise(options, divisor):
     """fresh x rate x multiplier x clip over what a gradient is divided by, in every step."""
     plan = MuffliatoSGD(
         GLM(),
@@ -41,7 +41,7 @@ def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, div
     assert plan.with_noise(0.0).schedule(1).fresh_noise_std == 1.5  # nothing to be in proportion to
 
 
-def test_fresh_noise_by_name_follows_the_loudest_row():
+def test_named_fresh_noise_follows_the_largest_row_noise():
     """Half of the largest noise of a row: rate 0.2, clip 2, batch 4."""
 
     def fresh(noise, **options):

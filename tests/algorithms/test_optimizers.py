@@ -54,7 +54,7 @@ def numbers():
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_a_row_takes_the_steps_of_torch(kind):
+def test_optimizer_steps_equal_torch_on_one_row(kind):
     start, gradients = numbers()
     name = MADE[kind][0].__name__
     found = ours(Optimizer.from_value({"name": name, **MADE[kind][1]}), start, gradients)
@@ -62,7 +62,7 @@ def test_a_row_takes_the_steps_of_torch(kind):
 
 
 @pytest.mark.parametrize("kind", ["sgd, decay", "momentum, decay", "adam, decay", "adamw"])
-def test_groups_have_rates_and_decays_of_their_own(kind):
+def test_parameter_groups_have_own_rate_and_decay(kind):
     start, gradients = numbers()
     options = MADE[kind][1]
     groups = [
@@ -81,7 +81,7 @@ def test_groups_have_rates_and_decays_of_their_own(kind):
     )
 
 
-def test_words_of_torch_and_ours_mean_the_same():
+def test_torch_option_names_are_translated():
     assert Optimizer.from_value("Adam") == Optimizer("adam") == Optimizer.from_value({"kind": "adam"})
     assert (
         Optimizer.from_value({"name": "SGD"})
@@ -115,7 +115,7 @@ def test_words_of_torch_and_ours_mean_the_same():
         ({"name": "Adam", "amsgrad": True}, "'amsgrad' is not known; adam takes betas, eps"),
     ],
 )
-def test_what_an_optimizer_cannot_be(given, said):
+def test_invalid_optimizers_are_refused(given, said):
     with pytest.raises(InvalidInput, match=said):
         Optimizer.from_value(given)
 
@@ -123,7 +123,7 @@ def test_what_an_optimizer_cannot_be(given, said):
 @pytest.mark.parametrize(
     "given", [(0.0, None), (-1.0, None), (0.1, 0.0), (0.1, 0.01, "square"), (0.1, None, "linear", 1.0)]
 )
-def test_what_a_rate_cannot_be(given):
+def test_invalid_rates_are_refused(given):
     with pytest.raises(InvalidInput):
         Rate(*given)
     assert Rate.from_value((0.1, 0.01)) == Rate.from_value({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)
@@ -161,7 +161,7 @@ def test_rates():
 @pytest.mark.parametrize(
     ("shape", "middle"), [("geometric", 0.2), ("linear", 0.25), ("cosine", 0.25), ("constant", 0.4)]
 )
-def test_a_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
+def test_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
     rate = Rate(0.4, 0.1, shape)
     assert rate(0, 5) == 0.4
     assert rate(2, 5) == pytest.approx(middle)
@@ -171,7 +171,7 @@ def test_a_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
     assert Rate(0.4, 0.1, shape)(0, 1) == 0.4
 
 
-def test_the_defaults_of_an_optimizer_are_those_of_torch():
+def test_defaults_of_an_optimizer_are_those_of_torch():
     torch = pytest.importorskip("torch")
     for kind, made in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
         told = made([torch.zeros(1, requires_grad=True)]).defaults
@@ -180,13 +180,13 @@ def test_the_defaults_of_an_optimizer_are_those_of_torch():
         assert Optimizer.from_value({"name": kind}) == ours
 
 
-def test_a_rate_rises_for_its_share_of_the_steps_and_then_goes_its_way_over_the_rest():
+def test_rate_rises_during_warmup_and_then_follows_its_shape():
     rate = Rate(0.4, 0.1, "linear", warmup=0.5)
     rising, falling = [0.08, 0.16, 0.24, 0.32, 0.4], [0.4, 0.325, 0.25, 0.175, 0.1]
     assert [rate(k, 10) for k in range(10)] == pytest.approx([*rising, *falling])
 
 
-def test_adam_divides_by_the_root_and_a_hundred_millionth():
+def test_adam_epsilon_is_1e_8():
     """The first step of Adam is rate g / (|g| + epsilon): half the rate where g is epsilon."""
     adam, gradient = Optimizer("adam"), np.array([[1e-8, -1e-8, 3e-8]])
     step, _ = adam.step(adam.init(gradient), gradient, 0.2, np.zeros((1, 3)))
@@ -208,7 +208,7 @@ def test_warm_up_and_cosine_rates_are_those_of_torch():
     assert np.allclose([rate(k, 20) for k in range(20)], expected, atol=1e-12)
 
 
-def test_optimizers_by_torchs_names():
+def test_optimizers_by_torch_names():
     assert Optimizer.from_value("Adam").kind == "adam"
     assert Optimizer.from_value({"name": "SGD", "momentum": 0.5}) == Optimizer("momentum", 0.5)
     with pytest.raises(InvalidInput, match="amsgrad"):

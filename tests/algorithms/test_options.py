@@ -77,13 +77,13 @@ def refused(case, noise, name, value):
     return "taken"
 
 
-def test_every_option_is_on_one_of_the_lists():
+def test_every_option_has_a_check():
     known = {field.name for case, noise in ALL for field in fields(type(built(case, noise)))}
     assert known == set(BAD)
 
 
 @pytest.mark.parametrize(("case", "noise"), ALL, ids=repr)
-def test_an_option_refuses_what_it_cannot_be(case, noise):
+def test_invalid_option_values_are_refused(case, noise):
     names = [field.name for field in fields(type(built(case, noise))) if field.name in BAD]
     answers = {
         (name, repr(value)): refused(case, noise, name, value) for name in names for value in BAD[name]
@@ -92,7 +92,7 @@ def test_an_option_refuses_what_it_cannot_be(case, noise):
     assert {key: said for key, said in answers.items() if said} == {}
 
 
-def test_a_protocol_and_a_network_of_other_sizes_are_refused():
+def test_protocol_and_a_network_of_other_sizes_are_refused():
     for make in (
         lambda **more: PrivateAveraging(Gossip(ring(4), 2), noise_std=1.0, radius=1.0, **more),
         lambda **more: ConsensusSGD(GLM(), Tree(ring(4)), clip_norm=1.0, adjacency="user", **more),
@@ -189,7 +189,7 @@ CAN = {
 }  # fmt: skip
 
 
-def test_what_an_algorithm_can_do_is_what_it_says():
+def test_class_attributes_of_every_algorithm():
     plans = {case.make.name: case for case in (*CASES, *OTHERS) if case.make.name in CAN}
     assert set(plans) == set(CAN)
     for name, case in plans.items():

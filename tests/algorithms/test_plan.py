@@ -11,7 +11,7 @@ from sottovoce.noise.grid import SummedNoise
 from sottovoce.objectives import GLM
 
 
-def test_noise_of_the_sum_has_the_law_of_many_draws():
+def test_summed_noise_has_the_variance_of_single_draws():
     plan = sv.PrivateAveraging("masked", noise_std=3.0, radius=1.0, network="ring:50", dim=20_000)
     zeros = np.zeros((50, 20_000))
     once, each = (
@@ -23,7 +23,7 @@ def test_noise_of_the_sum_has_the_law_of_many_draws():
     assert not np.allclose(once, each)
 
 
-def test_noise_of_the_sum_is_refused_where_rows_are_seen_or_weighted():
+def test_summed_noise_is_refused_without_masks_or_with_unequal_divisors():
     data = unequal_shards()
     common = {"network": "ring:5", "steps": 2, "clip_norm": 1.0, "noise_multiplier": 1.0, "sizes": SIZES}
     masked = ConsensusSGD(GLM(dim=3), "masked", **common)
@@ -34,6 +34,6 @@ def test_noise_of_the_sum_is_refused_where_rows_are_seen_or_weighted():
             plan.run(data, SummedNoise(0))
 
 
-def test_only_a_server_makes_a_network_optional():
+def test_only_federated_plans_run_without_a_network():
     assert FederatedADMM.network_optional
     assert not any(kind.network_optional for kind in (ConsensusSGD, MuffliatoSGD, RandomWalkSGD, DPSGD, DPCD))

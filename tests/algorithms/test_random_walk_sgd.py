@@ -47,7 +47,7 @@ GRAPHS = [sv.graphs.complete(6), sv.graphs.path(6), sv.graphs.star(6)]
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
 @pytest.mark.parametrize(("records", "tokens"), [(1, 1), (3, 1), (1, 3)])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "huber"])
-def test_the_block_equals_its_numpy_twin(graph, records, tokens, loss):
+def test_block_equals_its_numpy_twin(graph, records, tokens, loss):
     data = walk_shards(records=records)
     plan = RandomWalkSGD(
         GLM(loss, l2=0.05), graph, 130, (0.3, 0.1), 0.5, 0.7, cap=15, tokens=tokens, **SECRET
@@ -61,7 +61,7 @@ def test_the_block_equals_its_numpy_twin(graph, records, tokens, loss):
 
 @pytest.mark.parametrize("graph", GRAPHS[:2], ids=lambda g: g.name)
 @pytest.mark.parametrize("noise", ["simulated", "protective"])
-def test_the_block_equals_the_steps(graph, noise, monkeypatch):
+def test_block_equals_the_steps(graph, noise, monkeypatch):
     """Whatever stretches it is cut into, over the edges of chunks too."""
     from sottovoce.mechanisms import random_walk
 
@@ -86,7 +86,7 @@ def test_the_block_equals_the_steps(graph, noise, monkeypatch):
     assert (begin.own.theta == 0).all()
 
 
-def test_the_walk_follows_the_transition_law():
+def test_walk_follows_the_transition_matrix():
     """Visits of a long walk against the stationary law (uniform, for symmetric W), on an irregular graph."""
     data = walk_shards(n=6)
     plan = RandomWalkSGD(GLM(), sv.graphs.star(6), 200_000, 0.1, 1.0, 0.0, **SECRET)
@@ -94,7 +94,7 @@ def test_the_walk_follows_the_transition_law():
     assert np.abs(counts / counts.sum() - 1 / 6).max() < 0.01
 
 
-def test_privacy_costs():
+def test_privacy_costs_of_secret_walks():
     graph = sv.graphs.complete(6)
     base = {
         "objective": GLM(),
@@ -122,7 +122,7 @@ def test_privacy_costs():
     assert RandomWalkSGD(**base, noise_multiplier=8.0, final_public=False).cost()["messages"] == 60
 
 
-def test_the_pairwise_privacy_cost_is_the_path_accountant_s():
+def test_pairwise_cost_is_that_of_the_path_accountant():
     plan = RandomWalkSGD(GLM(), sv.graphs.path(4), 7, 0.5, 1.0, 3.0, cap=5, tokens=2, **SECRET)
     for public in (True, False):
         one = RandomWalkSGD(
@@ -136,14 +136,14 @@ def test_the_pairwise_privacy_cost_is_the_path_accountant_s():
         assert ("the final model stays hidden" in found.assumptions) is not public
 
 
-def test_the_result_does_not_hand_out_what_the_statement_hides():
+def test_secret_walk_with_private_result_cannot_run():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, final_public=False, **SECRET)
     with pytest.raises(InvalidInput, match="accounted but not run"):
         plan.run(walk_shards(), np.random.default_rng(0))
     assert RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, **SECRET).observation.final_public
 
 
-def test_a_step_too_long_for_amplification_is_refused():
+def test_step_too_long_for_amplification_is_refused():
     with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
         RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 9.0, 1.0, 8.0, feature_norm=1.0, **SECRET)
     with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8, got 9"):
@@ -155,7 +155,7 @@ def test_a_step_too_long_for_amplification_is_refused():
         fine.run(walk_shards(), np.random.default_rng(0))
 
 
-def test_the_path_accountant_amplifies():
+def test_path_accountant_lowers_the_cost():
     base = {
         "network": sv.graphs.complete(12),
         "steps": 60,
@@ -170,7 +170,7 @@ def test_the_path_accountant_amplifies():
     assert pair.rdp(2.0) < rough.rdp(2.0) < plan.privacy("local").rdp(2.0)
 
 
-def test_resume_and_tokens(tmp_path):
+def test_secret_walk_with_tokens_resumes(tmp_path):
     data = walk_shards(n=6)
     plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 100, 0.3, 0.5, 0.7, tokens=3, **SECRET)
     whole = plan.run(data, np.random.default_rng(3)).outputs
@@ -205,7 +205,7 @@ def public_twin(plan, data, path, draws):
 
 
 @pytest.mark.parametrize("final_public", [True, False])
-def test_a_public_walk_equals_its_twin(final_public):
+def test_public_walk_equals_its_numpy_twin(final_public):
     data = walk_shards(records=2)
     path = (0, 1, 1, 2, 3, 2, 1)
     plan = RandomWalkSGD(
@@ -233,7 +233,7 @@ def test_a_public_walk_equals_its_twin(final_public):
     assert sum(plan.schedule(k).messages for k in range(7)) == plan.cost()["messages"]
 
 
-def test_the_l2_term_moves_a_record_level_walk_too():
+def test_l2_term_moves_a_record_level_walk_too():
     """It holds no data, so it is added after the mechanism."""
     data, path = walk_shards(records=2), (0, 1, 2)
     plan = RandomWalkSGD(GLM(l2=0.3), "ring:6", 3, 0.5, 9.0, 0.0, sizes=[2] * 6, path=path)
@@ -244,7 +244,7 @@ def test_the_l2_term_moves_a_record_level_walk_too():
     assert np.allclose(found, theta, rtol=0, atol=1e-12)
 
 
-def test_a_path_drawn_from_the_public_seed():
+def test_public_path_is_drawn_from_the_seed():
     plan = RandomWalkSGD(
         GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, noise_multiplier=2.0, sizes=[20] * 9, seed=5
     )
@@ -286,7 +286,7 @@ def test_hosted_slices_equal_the_stacked_run():
     assert np.ptp(rows, axis=0).max() == 0
 
 
-def test_bad_walks_are_refused_in_one_sentence():
+def test_invalid_walks_are_refused():
     ring = sv.graphs.ring(6)
     user = {"clip_norm": 1.0, "adjacency": "user"}
     with pytest.raises(GraphError, match="hops from 0 to 3"):
@@ -309,7 +309,7 @@ def test_bad_walks_are_refused_in_one_sentence():
     assert RandomWalkSGD.sequential
 
 
-def test_the_mechanism_of_a_public_path_stops_a_visit_that_is_not_on_it():
+def test_mechanism_of_a_public_path_stops_a_visit_that_is_not_on_it():
     data = walk_shards()
     plan = RandomWalkSGD(GLM(), "ring:6", 3, 0.3, 0.5, 0.7, adjacency="user", path=(0, 1, 2))
     source = plan.source(data, range(6), RunRandomness.from_rng(np.random.default_rng(0)))
@@ -318,7 +318,7 @@ def test_the_mechanism_of_a_public_path_stops_a_visit_that_is_not_on_it():
         source.rows(np.zeros((1, 3)), 1, 0, [2])
 
 
-def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reach_the_bound():
+def test_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reach_the_bound():
     walk = RandomWalkSGD(
         GLM(), network=sv.graphs.ring(4), path="secret", steps=4, clip_norm=2.0, noise_multiplier=1.0,
         adjacency="user", feature_norm=2.0,
@@ -334,7 +334,7 @@ def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_re
         ready(2.0 * (1 + 1e-8))
 
 
-def test_a_drawn_path_is_nobodys_to_change():
+def test_drawn_path_is_read_only():
     walk = RandomWalkSGD(
         GLM(), network=sv.graphs.ring(4), steps=6, clip_norm=1.0, noise_multiplier=1.0, adjacency="user"
     )
@@ -345,7 +345,7 @@ def test_a_drawn_path_is_nobodys_to_change():
 @pytest.mark.parametrize(
     ("rate", "contracts"), [((8.0, 1.0), True), ((8.1, 1.0), False), ((1.0, 8.1), False)]
 )
-def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate, contracts):
+def test_every_step_must_contract_with_feature_norm(rate, contracts):
     """The logistic loss of records of length 1 is 1/4-smooth: steps up to 8."""
     options = {
         "network": "ring:4", "steps": 5, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
@@ -358,7 +358,7 @@ def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate
             RandomWalkSGD(GLM(dim=2), **options)
 
 
-def test_the_first_holder_of_a_token_is_the_first_of_its_path():
+def test_first_holder_of_a_token_is_the_first_of_its_path():
     options = {"steps": 3, "clip_norm": 1.0, "adjacency": "user", "path": (2, 0, 1)}
     plan = RandomWalkSGD(GLM(dim=1), "ring:3", **options)
     algorithm = plan.algorithm(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)))

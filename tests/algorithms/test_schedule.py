@@ -9,7 +9,7 @@ from sottovoce.algorithms.schedule import Schedule
 from sottovoce.objectives import GLM
 
 
-def test_a_run_drops_the_trees_it_draws_and_keeps_those_that_were_accounted():
+def test_schedule_in_order_frees_trees_that_were_not_accounted():
     """A small thing kept for every step pins the memory of the rows around it."""
     fresh, asked = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
     before = [asked.schedule(k) for k in range(asked.steps)]
@@ -28,7 +28,7 @@ def test_a_run_drops_the_trees_it_draws_and_keeps_those_that_were_accounted():
     ]  # what was dropped comes back as it was
 
 
-def test_a_schedule_that_draws_is_drawn_once():
+def test_function_schedule_is_called_once_per_step():
     """What is priced is what runs: a function that draws gives the same protocol when asked again."""
     rng = np.random.default_rng(0)
     plan = ConsensusSGD(GLM(), lambda k: sv.protocols.Tree(RING, kind="uniform", rng=rng), **COMMON)
@@ -43,13 +43,13 @@ def test_a_schedule_that_draws_is_drawn_once():
     ]
 
 
-def test_a_schedule_given_as_a_function_is_stationary_for_one_step_only():
+def test_schedule_given_as_a_function_is_stationary_for_one_step_only():
     exchange = sv.protocols.HypercubeExchange(2)
     schedules = [Schedule(lambda k: exchange, steps) for steps in (1, 2, 3)]
     assert [schedule.is_stationary for schedule in schedules] == [True, False, False]
 
 
-def test_a_tree_drawn_for_every_step_is_no_steady_protocol():
+def test_tree_drawn_per_step_is_not_stationary():
     def made(protocol, steps):
         return ConsensusSGD(
             GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip_norm=1.0, sizes=[5] * 4

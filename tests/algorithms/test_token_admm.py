@@ -16,7 +16,7 @@ from sottovoce.runners.in_process import run_stacked
 from .proximal import prox_logistic
 
 
-def test_a_token_goes_between_two_users_at_least():
+def test_token_admm_needs_two_users():
     options = {"steps": 4, "gamma": 1.0, "clip_norm": 1.0, "noise_std": 1.0}
     assert TokenADMM(GLM(), users=2, **options).users == 2
     with pytest.raises(InvalidInput, match="users"):
@@ -24,7 +24,7 @@ def test_a_token_goes_between_two_users_at_least():
 
 
 @pytest.mark.parametrize("noise", ["simulated", "protective"])
-def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
+def test_token_admm_block_equals_single_steps(noise, monkeypatch):
     from sottovoce.mechanisms import random_walk
 
     monkeypatch.setattr(random_walk, "_NUMBERS", 3 * (16 if noise == "simulated" else 64))
@@ -48,7 +48,7 @@ def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
         assert np.abs(whole - np.rint(whole)).max() < 1e-4
 
 
-def test_the_token_equals_its_twin():
+def test_token_admm_equals_its_numpy_twin():
     X, y = admm_problem(9, n=6, p=3)
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = TokenADMM(GLM(l1=0.02, l2=0.1), 6, 40, 0.8, 0.3, 0.2, 0.4, cap=4)
@@ -68,7 +68,7 @@ def test_the_token_equals_its_twin():
     assert (found["contributions"] == held).all()
 
 
-def test_the_cap_stops_contributions():
+def test_cap_stops_contributions():
     X, y = admm_problem(7, n=4, p=2)
     shards = Shards.from_parts(X, y, np.arange(4)[:, None])
     plan = TokenADMM(GLM("squared"), 4, 40, 1.0, 1.0, 0.0, cap=1)

@@ -14,7 +14,7 @@ from sottovoce.objectives import GLM
 
 
 @pytest.mark.parametrize("bad", [1e300, np.nan, np.inf, -1e38])
-def test_a_move_is_never_longer_than_the_clip(bad):
+def test_move_is_never_longer_than_the_clip(bad):
     rng = np.random.default_rng(4)
     X = rng.normal(size=(3, 2))
     X[1, 0] = bad
@@ -27,7 +27,7 @@ def test_a_move_is_never_longer_than_the_clip(bad):
             assert np.linalg.norm(move) <= 0.7 * (1 + 1e-12)
 
 
-def test_a_mechanism_that_draws_otherwise_than_announced_stops():
+def test_draws_that_differ_from_the_plan_are_refused():
     from sottovoce.mechanisms.admm import ClientProxMechanism, RecordProxMechanism, TokenProxMechanism
 
     X, y = admm_problem(9, n=6, p=3)
@@ -81,7 +81,7 @@ def test_a_mechanism_that_draws_otherwise_than_announced_stops():
             )  # fmt: skip
 
 
-def test_what_a_client_sends_has_the_noise_that_was_announced():
+def test_client_messages_have_the_announced_noise():
     """Standard deviation measured on the rows; two thirds and three halves of it are told apart."""
     X, y = admm_problem(9, n=400, p=3)
     shards = Shards.from_parts(X, y, np.arange(400)[:, None])
@@ -97,7 +97,7 @@ def test_what_a_client_sends_has_the_noise_that_was_announced():
     assert (again.released == answer.released).all()  # in a simulation, by the key
 
 
-def test_a_repeated_question_is_one_release():
+def test_repeated_step_is_one_release():
     X, y = admm_problem(9, n=4, p=3)
     shards = Shards.from_parts(X, y, np.arange(4)[:, None])
     plan = FederatedADMM(GLM(), 4, 3, 0.5, 0.8, 0.3, 0.2, secure_sum=False)

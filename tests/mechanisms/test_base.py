@@ -16,7 +16,7 @@ def announced(**changes):
     ]
 
 
-def test_what_was_announced_passes_to_its_last_step_and_no_further():
+def test_announced_steps_pass_and_later_steps_are_refused():
     source, noise = gradient_mechanism(releases=announced(count=2))
     for step, stream in ((0, 0), (3, 0), (3, 1)):
         source(THETA, step, stream)
@@ -40,7 +40,7 @@ def test_every_agents_numbers_are_compared(place, field):
     assert len(noise.asked) == 1
 
 
-def test_a_stretch_of_one_agent_is_not_anothers():
+def test_release_of_one_agent_does_not_cover_another():
     """Equal numbers and unlike stretches: what one may draw, another may not."""
     at = {"sensitivity": 1.0, "noise_std": 1.0}
     planned = AnnouncedReleases([[Release(0, 0, **at, steps=6)], [Release(1, 0, **at, steps=3)]])
@@ -67,7 +67,7 @@ def test_a_stretch_of_one_agent_is_not_anothers():
 
 
 @pytest.mark.parametrize("agents", [1, 2])
-def test_draws_in_a_row_lie_within_one_stretch(agents):
+def test_consecutive_draws_must_lie_in_one_release(agents):
     at = {"sensitivity": 1.0, "noise_std": 1.0}
     planned = AnnouncedReleases(
         [
@@ -90,7 +90,7 @@ def test_draws_in_a_row_lie_within_one_stretch(agents):
             planned.check([1], 4, 0, **at, steps=2)
 
 
-def test_an_agent_that_announced_nothing_may_draw_nothing():
+def test_agent_that_announced_nothing_may_draw_nothing():
     at = {"sensitivity": 1.0, "noise_std": 1.0}
     planned = AnnouncedReleases([[], [Release(1, 0, **at)]])
     planned.check([1], 0, 0, **at)
@@ -100,7 +100,7 @@ def test_an_agent_that_announced_nothing_may_draw_nothing():
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "user"])
-def test_a_meter_notes_every_draw_with_the_mechanisms_own_numbers(adjacency):
+def test_mechanism_records_every_draw_with_its_own_numbers(adjacency):
     source, _ = gradient_mechanism(adjacency, rates=[1.0, 0.5, 0.25])
     source(THETA, 0)
     assert source.drain() == ()  # not metered yet

@@ -43,7 +43,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_the_smoothness_release_moves_by_at_most_its_sensitivity(adjacency):
+def test_smoothness_release_moves_by_at_most_its_sensitivity(adjacency):
     X, y = problem(4, n=10, p=3)
     other = X.copy()
     other[0] = [1e300, 0.0, -1e9]
@@ -62,7 +62,7 @@ def test_the_smoothness_release_moves_by_at_most_its_sensitivity(adjacency):
     assert preliminary.sensitivity / std == pytest.approx(0.4)
 
 
-def test_the_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
+def test_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
     """In the unit C_j / n of the release list: 2 when it is replaced."""
     n = 5
     pull = []
@@ -78,7 +78,7 @@ def test_the_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_coordinate_rounding_is_paid_for_by_the_clip(adjacency):
+def test_rounding_slack_lowers_the_coordinate_clip(adjacency):
     """With a grid coarse enough to matter, what a record moves and two roundings stay within the booking."""
 
     class Coarse(Silent):
@@ -100,7 +100,7 @@ def test_coordinate_rounding_is_paid_for_by_the_clip(adjacency):
         hosted(plan.with_noise(1000.0), (np.ones((n, 1)), np.ones(n)), RunRandomness(Coarse(), 1, 1))
 
 
-def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
+def test_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
     """One draw in 330,000 is zero; the sum then left as it was, off the grid, and told itself exactly."""
 
     class Zeros(Silent):
@@ -120,7 +120,7 @@ def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
     assert abs(steps - round(steps)) > 1e-3
 
 
-def test_clips_of_coordinates_add_up():
+def test_coordinate_clips_add_up_to_the_clip_norm():
     M = np.array([0.2, 1.0, 2.8])
     C = coordinate_clips(M, 2.0)
     assert sum(Fraction(float(c)) ** 2 for c in C) == pytest.approx(4)

@@ -36,7 +36,7 @@ def test_draws_are_compared_with_the_plan():
             run_stacked(algorithm, plan.schedule, plan.steps)
 
 
-def test_rounding_of_protective_noise_is_paid_for_in_noise():
+def test_rounding_slack_raises_the_noise():
     """An operator cannot clip lower, so the noise grows until rounding is covered."""
 
     asked = []

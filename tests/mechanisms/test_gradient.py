@@ -21,7 +21,7 @@ from sottovoce.objectives.nets.objective import NetObjective
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
-def test_a_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
+def test_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
     source, noise = gradient_mechanism(adjacency)
     sums = np.array([[1.2, 1.6 + 1.0], [1.2, 1.6], [0.5, 0.5]])
     np.testing.assert_allclose(source(THETA, 6), (sums + 100) / [[2], [4], [8]], rtol=1e-12)
@@ -42,7 +42,7 @@ def test_at_user_level_the_mean_is_clipped_and_the_noise_is_not_divided():
     assert source.noise_stds.tolist() == [2.0, 4.0, 6.0]
 
 
-def test_the_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
+def test_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
     record, _ = gradient_mechanism(decay=0.5, z=(0.0,) * 3)
     plain, _ = gradient_mechanism(z=(0.0,) * 3)
     np.testing.assert_allclose(record(THETA, 0), plain(THETA, 0))
@@ -60,7 +60,7 @@ def test_the_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record
     np.testing.assert_allclose(np.linalg.norm(tight(THETA, 0), axis=1), 0.1)
 
 
-def test_some_of_the_hosted_agents_only():
+def test_rows_of_some_hosted_agents():
     source, noise = gradient_mechanism(numbers=(50, 70, 90))
     np.testing.assert_allclose(source.rows(THETA[[2, 0]], 1, 0, [2, 0])[:, 0], [100.5 / 8, 101.2 / 2])
     assert noise.asked == [([90, 50], 1, [6.0, 2.0], 0)]  # keyed by number, with each one's own noise
@@ -79,7 +79,7 @@ def test_without_noise_nothing_is_drawn_and_one_noise_is_enough_to_draw():
 
 
 @pytest.mark.parametrize(("adjacency", "paid"), [("add-remove", 0.5), ("replace-one", 0.5), ("user", 0.25)])
-def test_rounding_is_paid_for_by_a_lower_clip(adjacency, paid):
+def test_rounding_slack_lowers_the_clip(adjacency, paid):
     """Two releases are rounded: twice the slack beside C, or beside 2C."""
     noise = Recorder(slack=0.25)
     source, _ = gradient_mechanism(adjacency, noise=noise)
@@ -91,14 +91,14 @@ def test_rounding_is_paid_for_by_a_lower_clip(adjacency, paid):
 
 
 @pytest.mark.parametrize(("adjacency", "too_much"), [("add-remove", 1.0), ("user", 2.0)])
-def test_rounding_beyond_the_clip_is_refused(adjacency, too_much):
+def test_rounding_slack_above_the_clip_is_refused(adjacency, too_much):
     with pytest.raises(InvalidInput, match="rounding slack"):
         gradient_mechanism(adjacency, noise=Recorder(slack=too_much))
     source, _ = gradient_mechanism(adjacency, noise=Recorder(slack=0.99 * too_much))
     assert 0 < source.inner_clip < 0.05
 
 
-def test_a_local_update_is_the_whole_move_clipped_once():
+def test_local_update_is_the_whole_move_clipped_once():
     source, noise = gradient_mechanism("user", clip_norm=1e9, decay=0.5, z=(1e-9,) * 3)
     moved = source.local_update(THETA, 2, steps=2, rate=0.1)
     mean = np.array([[3.0, 5.0], [6.0, 8.0], [0.5, 0.5]]) / [[2], [4], [8]]
@@ -116,7 +116,7 @@ def test_a_local_update_is_the_whole_move_clipped_once():
 
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("averaging", [False, True])
-def test_a_block_draws_clips_and_notes_what_single_steps_do(noisy, averaging, monkeypatch):
+def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypatch):
     monkeypatch.setattr(gradient, "_AHEAD", 40)  # two steps at a time
     rng = np.random.default_rng(4)
     data = Shards(rng.normal(size=(40, 3)) * 3, rng.normal(size=40), np.array([0, 40]))
@@ -228,7 +228,7 @@ def handed(x, adjacency):
     return noise.handed
 
 
-def test_rounding_is_paid_for_by_clipping_lower():
+def test_protective_clip_is_lower_by_the_slack():
     rows = [handed(np.full((4, 3), size, np.float32), "user") for size in (100.0, -100.0)]
     lengths = [float(np.linalg.norm(row)) for row in rows]
     assert lengths == pytest.approx([1 - SLACK] * 2, abs=1e-5)  # 2 (C - slack) + 2 slack = 2C

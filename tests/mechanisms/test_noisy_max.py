@@ -14,7 +14,7 @@ from sottovoce.objectives import GLM
 from sottovoce.privacy import ProtectiveNoise
 
 
-def test_the_selection_noise_has_the_scale_that_is_announced():
+def test_selection_noise_has_the_scale_that_is_announced():
     """Two coordinates whose gradients differ by d scales: the better is chosen as often as Laplace says."""
     n, r = 10, 1.5
     X = np.tile([0.5, 0.0], (n, 1))
@@ -38,7 +38,7 @@ def test_the_selection_noise_has_the_scale_that_is_announced():
     assert abs(found - share(b / 2)) > 0.04
 
 
-def test_protective_laplace_noise_pays_for_its_grid():
+def test_laplace_grid_lowers_the_clip():
     """Two neighboring values may round one step further apart than the sensitivity."""
     n, r = 10, 2.0**14
     plan = gcd(records=n, steps=1, noise_ratio=r, smoothness=0.25)
@@ -55,7 +55,7 @@ def test_protective_laplace_noise_pays_for_its_grid():
         hosted(gcd(records=n, noise_ratio=2.0**21), (X, y), RunRandomness.from_rng(ProtectiveNoise()))
 
 
-def test_the_kind_of_a_release_and_the_smoothness_release_are_compared_too():
+def test_kind_of_a_release_and_the_smoothness_release_are_compared_too():
     data = problem()
     _, source = hosted(gcd(), data, RunRandomness.from_rng(np.random.default_rng(0)))
     choose, value = gcd().releases(0)

@@ -13,7 +13,7 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 
 
-def test_a_hop_is_the_block_s_step():
+def test_single_hop_equals_the_block():
     data = walk_shards()
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
     found = plan.run(data, np.random.default_rng(1)).outputs
@@ -27,7 +27,7 @@ def test_a_hop_is_the_block_s_step():
 
 
 @pytest.mark.parametrize("bad", [1e300, np.nan, np.inf, 1e160])
-def test_influence_of_a_holder(bad):
+def test_holder_moves_a_step_by_at_most_the_sensitivity(bad):
     rng = np.random.default_rng(5)
     for records in (1, 3):
         X, theta = rng.normal(size=(records, 2)), rng.normal(size=2)
@@ -44,7 +44,7 @@ def test_influence_of_a_holder(bad):
         assert (silent == theta).all()
 
 
-def test_a_rounding_slack_above_the_clip_is_refused():
+def test_rounding_slack_above_the_clip_is_refused():
     """Below zero the clip would have grown again with the slack."""
     plan = RandomWalkSGD(GLM("logistic"), sv.graphs.complete(2), 2, 0.1, 1.0, 1e6, **SECRET)
     two = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
@@ -52,7 +52,7 @@ def test_a_rounding_slack_above_the_clip_is_refused():
         plan.run(two, sv.privacy.ProtectiveNoise())
 
 
-def test_a_mechanism_that_draws_otherwise_than_announced_stops():
+def test_draws_that_differ_from_the_plan_are_refused():
     from dataclasses import replace
 
     from sottovoce.mechanisms.random_walk import RandomWalkMechanism

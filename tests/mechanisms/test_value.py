@@ -10,7 +10,7 @@ from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 
 
-def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
+def test_values_are_clipped_and_noised_around_the_center():
     noise = Recorder(slack=0.25)
     rows = np.array([[10.0], [4.125], [np.nan]])
     listed = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
@@ -38,7 +38,7 @@ def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
         source.released(1)
 
 
-def test_values_without_room_for_rounding_are_refused_and_late_noise_is_left_to_the_protocol():
+def test_rounding_above_the_radius_is_refused_and_noise_later_draws_none():
     noise = Recorder(slack=1.0)
     random = RunRandomness(noise, batches=0, start=0)
     with pytest.raises(InvalidInput, match="rounding slack"):
