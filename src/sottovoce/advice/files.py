@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
-from sottovoce.planfile.write import plan_tables
+from sottovoce.planfile.write import agreement_text, plan_tables
 
 if TYPE_CHECKING:
     from sottovoce.advice.advisor import Advice
@@ -87,38 +86,26 @@ def _describe_records(requirements: Requirements, tables: dict[str, dict[str, An
 
 
 def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
-    """Return the draft of an agreement; ``sottovoce peer agree`` adds the members.
-
-    With masked sums its budget is that of the requirements, against as many members as are tolerated.
-    Over trees and gossip a member is charged for its own noise alone, as if all others colluded.
-    """
+    """Return the draft of an agreement of a row (`sottovoce.planfile.write.agreement_text`)."""
     candidate, plan = _candidate(row), row.plan
-    algorithm: dict[str, Any] = {
-        "name": plan.name,
-        "protocol": candidate.protocol,
-        "adjacency": plan.adjacency,
-    }
+    options, rate = _uneven_noise(plan), None
+    assert isinstance(plan, (PrivateAveraging, GradientPlan))
+    assert isinstance(plan.noise_multiplier, float)  # an advised plan has one amount for all
+    options["noise_multiplier"] = plan.noise_multiplier
     if isinstance(plan, PrivateAveraging):
-        algorithm |= {"clip_norm": float(plan.radius), "center": requirements.middle}
+        options["center"] = requirements.middle
         model: dict[str, Any] = {"kind": "mean", "parameters": 1}
     else:
-        assert isinstance(plan, GradientPlan)
-        algorithm |= {"clip_norm": float(plan.clip_norm or 0.0), "steps": plan.steps}
-        algorithm["learning_rate"] = float(plan.rate(0))
+        options |= {"steps": plan.steps, "learning_rate": float(plan.rate(0))}
         if plan.adjacency != "user":
             rate = float(plan.sample_rate or 1.0)
-            algorithm |= {"batch_size": rate * requirements.total / requirements.n, "sample_rate": rate}
-        model = {"kind": "squared", "parameters": n_params(plan.objective)}
-        if requirements.compute == "logistic":
-            model["kind"] = "logistic"
-        elif requirements.compute == "net":
-            name, options = parse_net(str(requirements.model))
-            model |= {"kind": "net", "net": name, "options": options}
-    assert not isinstance(plan.noise_multiplier, tuple)  # an advised plan has one amount for all
-    algorithm |= {"noise_multiplier": float(plan.noise_multiplier), **_uneven_noise(plan)}
-    epsilon, charged = requirements.epsilon, "charged as such: sums are masked"
+        kind = "logistic" if requirements.compute == "logistic" else "squared"
+        model = {"kind": kind, "parameters": n_params(plan.objective)}
+        if requirements.compute == "net":
+            name, network_options = parse_net(str(requirements.model))
+            model |= {"kind": "net", "net": name, "options": network_options}
+    charged = "charged as such: sums are masked"
     if not candidate.has("masked"):
-        epsilon = math.ceil(row.epsilon_local * 1000) / 1000
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
     budget = f"epsilon {requirements.epsilon:g} at delta {requirements.delta:g}"
     comments = [f"{budget} against {requirements.adversary}; {charged}."]
@@ -128,15 +115,15 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     graph = f"complete:{requirements.n}"
     if not requirements.reachable:
         graph = "edges:" + ",".join(f"{u}-{v}" for u, v in network.edges.tolist())
-    tables = {
-        "version": 1,
-        "title": _title(requirements),
-        "graph": graph,
-        "algorithm": algorithm,
-        "model": model,
-        "budget": {"epsilon": float(epsilon), "delta": requirements.delta},
-    }
-    return to_toml(tables, comments)
+    return agreement_text(
+        plan,
+        {"title": _title(requirements), "graph": graph, "model": model},
+        (requirements.epsilon, requirements.delta),
+        protocol=candidate.protocol,
+        options=options,
+        sample_rate=rate,
+        comments=comments,
+    )
 
 
 def _uneven_noise(plan: Plan) -> dict[str, Any]:

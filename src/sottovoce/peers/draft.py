@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sottovoce._io import to_toml
 from sottovoce.errors import ConfigError
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.planfile.schema import DataSection
+from sottovoce.planfile.write import agreement_text
 
-# options of [average] and [train] that an agreement does not have, or states by itself
-_LEFT_OUT = {"algorithm", "fresh_graph", "evaluate_every", "values"}
-_STATED = {"adjacency", "clip_norm", "radius", "batch_size", "sample_rate"}
+# keys of [average] and [train] that an agreement does not have, or that every draft states
+_NOT_OPTIONS = {"algorithm", "fresh_graph", "evaluate_every", "values"} | {
+    *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate"),
+}
 
 
 def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
@@ -41,28 +42,30 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
         raise ConfigError(f"{where}: members of an agreement have one noise multiplier; leave noise out.")
     section = settings.average if settings.train is None else settings.train
     assert section is not None
-    algorithm: dict[str, Any] = {
-        "name": plan.name,
-        "protocol": _protocol(loaded, where),
-        "adjacency": plan.adjacency,
-        "clip_norm": float(plan.radius if settings.train is None else plan.clip_norm),
-        "noise_multiplier": plan.noise_multiplier,
-        **section.model_dump(exclude_unset=True, exclude=_LEFT_OUT | _STATED),
-    }
+    rate, data = None, {}
     model: dict[str, Any] = {"kind": "mean", "parameters": 1}
-    data: dict[str, Any] = {}
     if settings.data is not None:
-        if plan.adjacency != "user":
-            rate = _sample_rate(plan, where)
-            algorithm |= {"batch_size": rate * sum(plan.sizes) / plan.n, "sample_rate": rate}
+        rate = None if plan.adjacency == "user" else _sample_rate(plan, where)
         model = {"kind": plan.objective.loss, "parameters": int(plan.width)}
         data = _columns(loaded, settings.data, where)
         classes = data.get("classes", ())
         if model["kind"] == "softmax" or len(classes) > 2:
             model |= {"kind": "logistic", "classes": len(classes)}
-    tables = {"algorithm": algorithm, "model": model, "data": data, "budget": _budget(loaded)}
-    head = {"version": 1, "title": settings.title or where, "graph": settings.network.graph}
-    return to_toml({**head, **{name: table for name, table in tables.items() if table}})
+    options = section.model_dump(exclude_unset=True, exclude=_NOT_OPTIONS)
+    title, graph = settings.title or where, settings.network.graph
+    epsilon = math.inf  # not used unless sums are masked
+    if settings.budget is not None:
+        epsilon = settings.budget.epsilon
+    elif plan.schedule(0).masked:
+        epsilon = plan.epsilon(loaded.delta)
+    return agreement_text(
+        plan,
+        {"title": title, "graph": graph, "model": model, "data": data},
+        (epsilon, loaded.delta),
+        protocol=_protocol(loaded, where),
+        options=options | {"noise_multiplier": plan.noise_multiplier},
+        sample_rate=rate,
+    )
 
 
 def _protocol(loaded: LoadedPlan, where: str) -> str:
@@ -109,11 +112,3 @@ def _columns(loaded: LoadedPlan, data: DataSection, where: str) -> dict[str, Any
         "intercept": data.intercept,
     }
     return {key: value for key, value in table.items() if value}
-
-
-def _budget(loaded: LoadedPlan) -> dict[str, float]:
-    plan, budget, delta = loaded.plan, loaded.settings.budget, loaded.delta
-    if plan.schedule(0).masked:
-        return {"epsilon": plan.epsilon(delta) if budget is None else budget.epsilon, "delta": delta}
-    local = plan.privacy("local").epsilon(delta)
-    return {"epsilon": math.ceil(local * 1000) / 1000, "delta": delta}
