@@ -31,7 +31,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
-from sottovoce.algorithms import Plan, PrivateAveraging
+from sottovoce.algorithms import PrivateAveraging
 from sottovoce.algorithms.build import plan_options
 from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
 from sottovoce.graphs import Network
@@ -199,6 +199,8 @@ class ExplorerModel:
 
     setting: ExplorerSettings
     opened: Opened | None = field(default=None, repr=False)
+    _other_rounds: dict[int, ExplorerModel] = field(default_factory=dict, init=False, repr=False)
+    _leakage: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     # ---- the plan -----------------------------------------------------------------------------------------
 
@@ -216,12 +218,12 @@ class ExplorerModel:
             raise ConfigError('A setting needs a graph by name, such as "ring:8", or edges.')
         if network.n > NODES:
             raise Refused(f"A page draws at most {NODES} nodes, got {network.n:,}; use `sottovoce account`.")
-        if chosen.names is not None:
-            if len(chosen.names) != network.n:
-                count = f"{network.n} nodes and {len(chosen.names)} names"
-                raise ConfigError(f"There are {count}; give one each.")
-            network = replace(network, labels=chosen.names)
-        return network
+        if chosen.names is None:
+            return network
+        if len(chosen.names) != network.n:
+            count = f"{network.n} nodes and {len(chosen.names)} names"
+            raise ConfigError(f"There are {count}; give one each.")
+        return replace(network, labels=chosen.names)
 
     @cached_property
     def names(self) -> list[str]:
@@ -233,27 +235,21 @@ class ExplorerModel:
     def plan(self) -> Any:  # attributes of averaging plans are read off it
         """The plan: that of the file, as the page changed it, or an average of values in [0, 1]."""
         chosen, opened = self.setting, self.opened
-        if opened is not None and chosen == opened.setting:
+        changed: dict[str, Any] = {"network": self.network, "seed": chosen.seed}
+        if opened is None:
+            base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
+        elif chosen == opened.setting:
             return opened.plan
-        if opened is not None and opened.plan.query != "value":
-            return self._changed_training(opened)
-        base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
-        if opened is not None:
+        elif opened.plan.query == "value":
             base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
-        base |= {"noise_std": chosen.noise * base["radius"], "seed": chosen.seed}
-        return PrivateAveraging(chosen.named, network=self.network, **base)
-
-    def _changed_training(self, opened: Opened) -> Plan:
-        """Return a training plan as the page changed it: another network, protocol or amount of noise."""
-        chosen, first = self.setting, opened.setting
-        changed: dict[str, Any] = {}
-        if chosen.model_copy(update={"noise": first.noise}) != first:
-            changed = {"protocol": chosen.named, "network": self.network, "seed": chosen.seed}
-        try:
-            plan: Plan = replace(opened.plan, **changed).with_noise(chosen.noise)
-        except TypeError:
-            raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
-        return plan
+        else:
+            changed |= {"protocol": chosen.named}
+            only_noise = chosen.model_copy(update={"noise": opened.setting.noise}) == opened.setting
+            try:
+                return replace(opened.plan, **({} if only_noise else changed)).with_noise(chosen.noise)
+            except TypeError:
+                raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
+        return PrivateAveraging(chosen.named, noise_std=chosen.noise * base["radius"], **base, **changed)
 
     @property
     def protocol(self) -> Protocol:
@@ -265,14 +261,10 @@ class ExplorerModel:
         """Return the model after so many rounds, where the number of rounds is a choice."""
         if rounds is None or not self.adjustable or rounds == self.protocol.rounds:
             return self
-        if rounds not in self._others:
+        if rounds not in self._other_rounds:
             changed = ExplorerSettings.read(self.setting.model_dump() | {"rounds": rounds})
-            self._others[rounds] = ExplorerModel(changed, self.opened)
-        return self._others[rounds]
-
-    @cached_property
-    def _others(self) -> dict[int, ExplorerModel]:
-        return {}
+            self._other_rounds[rounds] = ExplorerModel(changed, self.opened)
+        return self._other_rounds[rounds]
 
     @cached_property
     def adjustable(self) -> bool:
@@ -383,44 +375,61 @@ class ExplorerModel:
         losses: Mapping[int, float],
         printed: Mapping[int, float],
     ) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = []
-        for u, name in enumerate(self.names):
-            if u in who:
-                rows.append({"name": name, "looks": True, **_NOTHING})
-                continue
-            stated, share = each[u], float(shares[u])
-            rows.append(
-                {
-                    "name": name,
-                    "looks": False,
-                    "value": round(min(share, 1.0), 4),
-                    "share": fixed(share),
-                    "epsilon": fixed(losses[u]),
-                    "label": stated.label,
-                    "words": wording.learned(share, stated.best_guess),
-                    "determined": share > 1 - DETERMINED,
-                    "published": "–" if formula is None else fixed(float(formula[u])),
-                    "published_epsilon": fixed(printed.get(u)),
-                }
-            )
+        """Return a view as the page shows it, from its guarantees, shares and epsilons."""
+        names = self.names
+        rows: list[dict[str, Any]] = [{"name": name, "looks": True, **_NOTHING} for name in names]
+        for u, stated in each.items():
+            share = float(shares[u])
+            rows[u] = {
+                "name": names[u],
+                "looks": False,
+                "value": round(min(share, 1.0), 4),
+                "share": fixed(share),
+                "epsilon": fixed(losses[u]),
+                "label": stated.label,
+                "words": wording.learned(share, stated.best_guess),
+                "determined": share > 1 - DETERMINED,
+                "published": "–" if formula is None else fixed(float(formula[u])),
+                "published_epsilon": fixed(printed.get(u)),
+            }
+        looking = " and ".join(names[v] for v in who)
+        learns = f"{looking} together learn" if len(who) > 1 else f"{looking} learns"
+        known = [u for u in each if rows[u]["determined"]]
+        computes = "can compute nobody's noisy value"
+        if known:
+            *first, last = [names[u] for u in known]
+            computes = f"can compute the noisy value of {' and '.join([', '.join(first), last][not first :])}"
+        mixed = self._combined(who)
+        order = sorted(each, key=lambda u: (losses[u], shares[u]))
+        worst, typical = order[-1], order[(len(order) - 1) // 2]
+        summary = (
+            f"{learns} most of {names[worst]}: epsilon {rows[worst]['epsilon']} at delta "
+            f"{number(self.setting.delta)} ({rows[worst]['label']}); the best guess is right "
+            f"{wording.guess(each[worst].best_guess)}. Of a typical participant, {names[typical]}: epsilon "
+            f"{rows[typical]['epsilon']}; the best guess is right {wording.guess(each[typical].best_guess)}."
+        )
         return {
             "observers": list(who),
             "rounds": self.protocol.rounds,
             "rows": rows,
-            **self._summary(who, rows, shares, each, losses),
+            "looking": looking,
+            "summary": summary,
+            "computes": f"{looking} {computes}" + (f", and {mixed}." if mixed else "."),
+            "known": known,
+            "worst": worst,
+            "typical": typical,
+            "mean": fixed(float(np.mean([shares[u] for u in each]))),
         }
 
     def matrix(self) -> dict[str, Any]:
         """Return who learns what of whom: shares as text and as numbers, ``[user][observer]``."""
-        n = self.network.n
-        table = np.array([self._shares((v,)) for v in range(n)]).T
-        return {
-            "values": [
-                [None if u == v else round(float(min(table[u, v], 1.0)), 4) for v in range(n)]
-                for u in range(n)
-            ],
-            "shown": [["–" if u == v else fixed(float(table[u, v])) for v in range(n)] for u in range(n)],
-        }
+        shares = np.array([self._shares((v,)) for v in range(self.network.n)]).T.tolist()
+        values = [
+            [None if u == v else round(min(share, 1.0), 4) for v, share in enumerate(row)]
+            for u, row in enumerate(shares)
+        ]
+        shown = [["–" if u == v else fixed(x) for v, x in enumerate(row)] for u, row in enumerate(shares)]
+        return {"values": values, "shown": shown}
 
     def course(self, observers: Iterable[int]) -> dict[str, Any]:
         """Return the worst and the mean share against rounds, beside the formula's mean."""
@@ -485,10 +494,6 @@ class ExplorerModel:
         h[list(who)] = 0.0
         return h
 
-    @cached_property
-    def _leakage(self) -> dict[tuple[int, ...], np.ndarray]:
-        return {}
-
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
         if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.averages_once:
@@ -504,43 +509,6 @@ class ExplorerModel:
         if self.plan.query == "value":
             return float(2 * self.plan.radius / self.plan.noise_std)
         return None
-
-    def _summary(
-        self,
-        who: tuple[int, ...],
-        rows: list[dict[str, Any]],
-        shares: np.ndarray,
-        each: Mapping[int, Guarantee],
-        lost: Mapping[int, float],
-    ) -> dict[str, Any]:
-        names, delta = self.names, self.setting.delta
-        looking = " and ".join(names[v] for v in who)
-        known = [u for u in each if rows[u]["determined"]]
-        order = sorted(each, key=lambda u: (lost[u], shares[u]))
-        worst, typical = order[-1], order[(len(order) - 1) // 2]
-        computes = (
-            "can compute the noisy value of " + _joined([names[u] for u in known])
-            if known
-            else "can compute nobody's noisy value"
-        )
-        learns = "learn" if len(who) > 1 else "learns"
-        mixed = self._combined(who)
-        summary = (
-            f"{looking}{' together' if len(who) > 1 else ''} {learns} most of {names[worst]}: epsilon "
-            f"{rows[worst]['epsilon']} at delta {number(delta)} ({rows[worst]['label']}); the best guess is "
-            f"right {wording.guess(each[worst].best_guess)}. Of a typical participant, {names[typical]}: "
-            f"epsilon {rows[typical]['epsilon']}; the best guess is right "
-            f"{wording.guess(each[typical].best_guess)}."
-        )
-        return {
-            "looking": looking,
-            "summary": summary,
-            "computes": f"{looking} {computes}" + ("." if not mixed else f", and {mixed}."),
-            "known": known,
-            "worst": worst,
-            "typical": typical,
-            "mean": fixed(float(np.mean([shares[u] for u in each]))),
-        }
 
     def _combined(self, who: tuple[int, ...]) -> str:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""
@@ -625,10 +593,6 @@ def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
     if protocol.name == "randomized":
         return np.asarray(published_loss(protocol))
     return np.asarray(published_loss(network, rounds=protocol.rounds))
-
-
-def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def _edge_list(edges: Iterable[Sequence[int]]) -> str:
