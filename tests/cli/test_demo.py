@@ -6,7 +6,7 @@ from sottovoce.report.result_files import read_result
 from sottovoce.runners import Result
 
 
-def test_the_tour(call, tmp_path):
+def test_demo_prints_and_writes_the_tour(call, tmp_path):
     answer = call("demo", "--quick")
     assert answer.code == 0, answer.err
     assert answer.err == ""
@@ -27,15 +27,15 @@ def test_the_tour(call, tmp_path):
     folder = tmp_path / "sottovoce-demo"
     names = ["account", "audit", "averages", "reconstruction", "training"]
     assert sorted(p.stem for p in (folder / "results").iterdir()) == names
-    made = (folder / "report.html").read_text()
-    assert made.count("<figure>") == 6
-    assert "Simulation." in made
+    page_text = (folder / "report.html").read_text()
+    assert page_text.count("<figure>") == 6
+    assert "Simulation." in page_text
     assert sorted(p.name for p in folder.iterdir()) == ["plan.toml", "report.html", "results"]
     # what it says to try next is there, and of use
     assert "sottovoce plan sottovoce-demo/plan.toml" in answer.out
-    priced = call("plan", "sottovoce-demo/plan.toml")
-    assert priced.code == 0, priced.err
-    assert "Private: yes; useful: yes" in " ".join(priced.out.split())
+    plan = call("plan", "sottovoce-demo/plan.toml")
+    assert plan.code == 0, plan.err
+    assert "Private: yes; useful: yes" in " ".join(plan.out.split())
     mean = call("average", "sottovoce-demo/plan.toml", "--json")
     assert mean.code == 0, mean.err
     # the report can be made again from the results alone
@@ -44,14 +44,14 @@ def test_the_tour(call, tmp_path):
     assert read_result(folder / "results" / "audit.json")["metrics"]["runs"] == 8000
 
 
-def test_the_tour_as_json(call, monkeypatch, tmp_path):
+def test_demo_as_json(call, monkeypatch, tmp_path):
     for part in ("averages", "training", "audit"):
         monkeypatch.setattr(clinics, part, lambda *a, name=part, **k: Result(name, metrics={"done": True}))
     monkeypatch.setattr(page, "build", lambda *a: "<!doctype html>")
     answer = call("demo", "--quick", "--json", "--out", "tour")
     assert answer.code == 0
-    found = json.loads(answer.out)
-    assert found["reconstruction"]["count"] == 9
-    assert found["audit"] == {"done": True}
-    assert found["report"] == "tour/report.html"
+    output = json.loads(answer.out)
+    assert output["reconstruction"]["count"] == 9
+    assert output["audit"] == {"done": True}
+    assert output["report"] == "tour/report.html"
     assert (tmp_path / "tour" / "report.html").read_text() == "<!doctype html>"

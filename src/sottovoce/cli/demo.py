@@ -38,17 +38,18 @@ def demo(
       sottovoce demo --out tour
     """
     from sottovoce.demo import tour
+    from sottovoce.demo.clinics import consortium
 
     started = time.perf_counter()
     screen = console()
     if not json:
         _show_opening(screen)
     with progress("reading the clinics' data", None, quiet=json):
-        clinics = tour.consortium()
+        clinics = consortium()
     results: dict[str, dict[str, Any]] = {}
     for part in tour.parts(quick):
         with progress(part.title, part.ticks, quiet=json) as tick:
-            results[part.name] = part.run(clinics, tick)
+            results[part.name] = part.run(clinics, tick).to_dict()
         if not json:
             SHOW[part.name](screen, results[part.name])
     with progress("drawing the report", None, quiet=json):

@@ -26,13 +26,7 @@ _OFTEN = 30.0  # seconds after which a round is logged even if it is not a tenth
 
 
 def exit_code(error: SottovoceError) -> int:
-    """Return how a long-running command ends: 75 try again, 78 wrong configuration, 1 refused or failed.
-
-    Examples
-    --------
-    >>> exit_code(ConfigError("no")), exit_code(TryLater("not now")), exit_code(SottovoceError("no"))
-    (78, 75, 1)
-    """
+    """Return how a long-running command ends: 75 try again, 78 wrong configuration, 1 refused or failed."""
     if isinstance(error, TryLater):
         return 75
     wrong = (ConfigError, DataError, GraphError, IdentityError, MissingDependency)
@@ -40,13 +34,7 @@ def exit_code(error: SottovoceError) -> int:
 
 
 def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the level of an event and a sentence about it.
-
-    Examples
-    --------
-    >>> sentence({"event": "trouble", "member": "south", "why": "cannot be reached: nobody listens there"})
-    ('warning', 'south cannot be reached: nobody listens there')
-    """
+    """Return the level of an event and a sentence about it."""
     kind = event["event"]
     if kind == "listening":
         where = f"listens at {event['address']}" if event.get("address") else "connects to the others"
@@ -85,12 +73,6 @@ class Log:
     ----------
     json : whether lines are JSON.
     level : the lowest level that is logged; ``debug`` logs every round.
-
-    Examples
-    --------
-    >>> Log(json=False, level="loud")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: The level of the log is debug, info, warning or error, got 'loud'.
     """
 
     def __init__(self, *, json: bool, level: str = "info") -> None:

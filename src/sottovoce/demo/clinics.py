@@ -105,27 +105,16 @@ def reconstruction(clinics: Consortium, observer: int = 0) -> Result:
     estimates = view.reconstruct(protocol.observe(shares, observer))[:, 0]
     nodes = [u for u in range(network.n) if view.covers(u)]
     distances = network.distances_from(observer)
-    recovered = [
-        {
-            "node": u,
-            "name": NAMES[u],
-            "distance": int(distances[u]),
-            "true": float(shares[u]),
-            "recovered": float(estimates[u]),
-            "error": float(abs(estimates[u] - shares[u])),
-        }
-        for u in nodes
-    ]
+    recovered = []
+    for u in nodes:
+        values = {"true": float(shares[u]), "recovered": float(estimates[u])}
+        error = abs(values["recovered"] - values["true"])
+        recovered.append(
+            {"node": u, "name": NAMES[u], "distance": int(distances[u]), **values, "error": error}
+        )
     config = {"graph": network.name, "protocol": protocol.name, "rounds": protocol.rounds, "labels": NAMES}
-    metrics = {
-        "observer": observer,
-        "reconstructed": nodes,
-        "count": len(nodes),
-        "recovered": recovered,
-        "quantity": QUANTITY,
-        "n": network.n,
-        "edge_list": network.edges,
-    }
+    metrics = {"observer": observer, "reconstructed": nodes, "count": len(nodes), "recovered": recovered}
+    metrics |= {"quantity": QUANTITY, "n": network.n, "edge_list": network.edges}
     provenance = provenance_now(started, noise="none")
     return Result("reconstruction", config, metrics=metrics, provenance=provenance)
 
@@ -143,8 +132,8 @@ def promises(protocol: Protocol, observer: int) -> list[dict[str, Any]]:
     std = noise_for_patients()
     whole = PrivateAveraging(protocol, noise_std=std, radius=0.5)
     plan = PrivateAveraging(protocol, noise_std=std, radius=0.5 / PATIENTS)
-    patient = [about_a_patient(plan.privacy("local")), about_a_patient(plan.privacy(observer=observer))]
-    rows = [(guarantee, "one patient") for guarantee in patient]
+    rows = [(about_a_patient(plan.privacy("local")), "one patient")]
+    rows.append((about_a_patient(plan.privacy(observer=observer)), "one patient"))
     rows.append((whole.privacy("local"), "a whole clinic"))
     return [guarantee.to_dict(delta=DELTA) | {"what": what} for guarantee, what in rows]
 
@@ -155,7 +144,7 @@ def about_a_patient(guarantee: Guarantee) -> Guarantee:
     return replace(guarantee, adjacency="replace-one", assumptions=(*guarantee.assumptions, assumption))
 
 
-def averages(clinics: Consortium, runs: int = 2000, tick: Tick = lambda done: None) -> Result:
+def averages(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 2000) -> Result:
     """Average the clinics' shares in six ways with the same noise; measure error, account exposure."""
     started = time.perf_counter()
     network, shares, std = clinics.network, clinics.shares(), noise_for_patients()
@@ -166,10 +155,8 @@ def averages(clinics: Consortium, runs: int = 2000, tick: Tick = lambda done: No
         "tree": Tree(network),
         "masked sum": Masked(network),
     }
-    plans = {
-        name: PrivateAveraging(protocol, noise_std=std, radius=0.5 / PATIENTS)
-        for name, protocol in protocols.items()
-    }
+    options = {"noise_std": std, "radius": 0.5 / PATIENTS}
+    plans = {name: PrivateAveraging(protocol, **options) for name, protocol in protocols.items()}
     rows = np.repeat(shares[:, None], runs, axis=1)
     noisy = SimulatedNoise(1).perturb(rows, agents=range(16), step=0, std=std)
     floor = _error(noisy.mean(axis=0), truth)
@@ -207,17 +194,10 @@ def _error(rows: np.ndarray, truth: float) -> float:
 
 
 def _method(name: str, trusts: str, shares: np.ndarray, error: float, messages: int) -> dict[str, Any]:
-    mu = gaussian_mu(EPSILON, DELTA)
-    typical = np.median(shares)
-    return {
-        "method": name,
-        "trusts": trusts,
-        "epsilon_worst": float(gaussian_epsilon(mu * np.max(shares) ** 0.5, DELTA)),
-        "epsilon_typical": float(gaussian_epsilon(mu * typical**0.5, DELTA)),
-        "share_typical": float(typical),
-        "error": error,
-        "messages": messages,
-    }
+    mu, typical = gaussian_mu(EPSILON, DELTA), np.median(shares)
+    worst, usual = (float(gaussian_epsilon(mu * h**0.5, DELTA)) for h in (np.max(shares), typical))
+    privacy = {"epsilon_worst": worst, "epsilon_typical": usual, "share_typical": float(typical)}
+    return {"method": name, "trusts": trusts, **privacy, "error": error, "messages": messages}
 
 
 def _by_rounds(network: Network, noisy: np.ndarray, truth: float) -> list[dict[str, Any]]:
@@ -227,14 +207,11 @@ def _by_rounds(network: Network, noisy: np.ndarray, truth: float) -> list[dict[s
     state, history = noisy, []
     for t in range(1, 13):
         state = exchange.matrix(t - 1) @ state if t <= exchange.rounds else state
-        entry = {
-            "round": t,
-            "plain gossip": _error(Gossip(network, t).apply(noisy), truth),
-            "accelerated gossip": _error(Chebyshev(network, t).apply(noisy), truth),
-            "exchange": _error(state, truth),
-            "tree": tree_error if t >= tree.rounds else None,
-        }
-        history.append(entry)
+        errors: dict[str, Any] = {"round": t}
+        for name, protocol in (("plain gossip", Gossip), ("accelerated gossip", Chebyshev)):
+            errors[name] = _error(protocol(network, t).apply(noisy), truth)
+        errors |= {"exchange": _error(state, truth), "tree": tree_error if t >= tree.rounds else None}
+        history.append(errors)
     return history
 
 
@@ -242,11 +219,7 @@ def _by_rounds(network: Network, noisy: np.ndarray, truth: float) -> list[dict[s
 
 
 def training(
-    clinics: Consortium,
-    *,
-    steps: int = 15,
-    repeats: int = 20,
-    tick: Tick = lambda done: None,
+    clinics: Consortium, tick: Tick = lambda done: None, *, steps: int = 15, repeats: int = 20
 ) -> Result:
     """Train one classifier in six ways, the private ones at the same (1, 1e-5) for one patient.
 
@@ -258,14 +231,8 @@ def training(
     trees = spread_trees(network, steps, np.random.default_rng(3))
     # how many releases' worth of one clinic's gradients one other clinic learns, at most
     worst = float(np.sum([tree_shares(tree) for tree in trees], axis=0).max())
-    common: dict[str, Any] = {
-        "objective": GLM("logistic", l2=1e-4),
-        "steps": steps,
-        "learning_rate": 8.0,
-        "clip_norm": 1.0,
-        "adjacency": "add-remove",
-        "sizes": (PATIENTS,) * 16,
-    }
+    common: dict[str, Any] = {"objective": GLM("logistic", l2=1e-4), "steps": steps, "learning_rate": 8.0}
+    common |= {"clip_norm": 1.0, "adjacency": "add-remove", "sizes": (PATIENTS,) * 16}
 
     def consensus(protocol: Protocol | list[Tree], noise_multiplier: float) -> ConsensusSGD:
         heavy = Optimizer("momentum", 0.8)
@@ -298,11 +265,16 @@ def training(
         methods.append(_trained(clinics, name, plan, guarantee, repeats))
         tick(k + 2)
     methods.append(_alone(clinics))
-    about = {"methods": methods, "delta": DELTA, "epsilon": EPSILON, "start": 70.0, "lead": _lead(methods)}
     return Result(
         "training",
         {"graph": network.name, "steps": steps, "repeats": repeats, "labels": NAMES},
-        metrics=about,
+        metrics={
+            "methods": methods,
+            "delta": DELTA,
+            "epsilon": EPSILON,
+            "start": 70.0,
+            "lead": _lead(methods),
+        },
         guarantees=[guarantee.to_dict(delta=DELTA) | {"what": name} for name, guarantee in statements],
         provenance=provenance_now(started, noise=SIMULATED),
     )
@@ -345,15 +317,7 @@ def _trained(
         algorithm = plan.algorithm(source, plan.starting(data, random, range(16)))
         models = algorithm.output(run_stacked(algorithm, plan.schedule, plan.steps, noise=random.noise))
         scores.append(np.mean([clinics.accuracy(row) for row in models]))
-    return {
-        "method": name,
-        "accuracy": float(np.mean(scores)),
-        "spread": float(np.std(scores)),
-        "private": guarantee is not None,
-        "epsilon": None if guarantee is None else float(guarantee.epsilon(DELTA)),
-        "against": "" if guarantee is None else str(guarantee.adversary).replace("node", "clinic"),
-        "label": "none" if guarantee is None else guarantee.label,
-    }
+    return _accuracy(name, scores, guarantee)
 
 
 def _alone(clinics: Consortium) -> dict[str, Any]:
@@ -364,16 +328,16 @@ def _alone(clinics: Consortium) -> dict[str, Any]:
     for i in range(16):
         model = LogisticRegression(C=100.0, max_iter=5000, fit_intercept=False)
         scores.append(clinics.accuracy(model.fit(*clinics.shards.user(i)).coef_[0]))
-    return {
-        "method": "each clinic alone",
-        "accuracy": float(np.mean(scores)),
-        "spread": float(np.std(scores)),
-        "private": False,
-        "epsilon": None,
-        "against": "",
-        "label": "none",
-        "worst": float(min(scores)),
-    }
+    return _accuracy("each clinic alone", scores) | {"worst": float(min(scores))}
+
+
+def _accuracy(name: str, scores: list[Any], guarantee: Guarantee | None = None) -> dict[str, Any]:
+    privacy: dict[str, Any] = {"private": False, "epsilon": None, "against": "", "label": "none"}
+    if guarantee is not None:
+        against = str(guarantee.adversary).replace("node", "clinic")
+        privacy = {"private": True, "epsilon": float(guarantee.epsilon(DELTA))}
+        privacy |= {"against": against, "label": guarantee.label}
+    return {"method": name, "accuracy": float(np.mean(scores)), "spread": float(np.std(scores)), **privacy}
 
 
 def _lead(methods: list[dict[str, Any]]) -> str:
@@ -390,7 +354,7 @@ def _lead(methods: list[dict[str, Any]]) -> str:
 # ---- 4: an attack on the claims -------------------------------------------------------------------------
 
 
-def audit(clinics: Consortium, runs: int = 40_000, tick: Tick = lambda done: None) -> Result:
+def audit(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 40_000) -> Result:
     """Try to break the claims about the averaging with the best linear test, view by view.
 
     The noise multiplier is 0.5, low enough for the test to bite; the loss scales with it exactly.
@@ -414,14 +378,8 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Tick = lambda done: Non
         ("opposite corner, by tree", Tree(network), 0, 15, None),
         ("opposite corner, by gossip: published formula", gossip, 0, 15, printed),
     ]
-    common: dict[str, Any] = {
-        "sensitivity": 1.0,
-        "noise_std": multiplier,
-        "runs": runs,
-        "rng": np.random.default_rng(11),
-        "delta": 1e-2,
-        "level": 0.001 / (len(views) + 1),
-    }
+    common: dict[str, Any] = {"sensitivity": 1.0, "noise_std": multiplier, "runs": runs, "delta": 1e-2}
+    common |= {"rng": np.random.default_rng(11), "level": 0.001 / (len(views) + 1)}
     audits = {}
     for k, (name, protocol, observers, user, claim) in enumerate(views):
         outcome = audit_averaging(protocol, user=user, observers=observers, guarantee=claim, **common)

@@ -114,14 +114,6 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
     settings, folder : the file's sections, and where the files it names are looked for.
     where : the file's name in messages.
     changed : options of the plan in place of the file's.
-
-    Examples
-    --------
-    >>> tables = {"version": 1, "network": {"graph": "ring:4"}, "noise": {"noise_multiplier": 4.0},
-    ...           "average": {"radius": 1.0, "adjacency": "user"}}
-    >>> plan = plan_from_settings(check_plan_file(tables, "plan"), Path(), "plan").plan
-    >>> round(plan.epsilon(1e-5, "local"), 3)
-    1.993
     """
     train, average = settings.train, settings.average
     if train is None:
@@ -153,13 +145,7 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
 
 
 def build_network(section: NetworkSection, folder: Path | None = None, *, seed: int | None = None) -> Network:
-    """Return the network of ``[network]``; a random graph is drawn from ``seed``.
-
-    Examples
-    --------
-    >>> build_network(NetworkSection(graph="ring:5"))
-    Network('ring:5', n=5, edges=5)
-    """
+    """Return the network of ``[network]``; a random graph is drawn from ``seed``."""
     if (section.graph is None) == (section.matrix is None):
         raise ConfigError('[network] needs either graph or matrix; for example graph = "ring:8".')
     if section.matrix is not None:

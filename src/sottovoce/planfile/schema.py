@@ -273,14 +273,7 @@ def check_plan_file(tables: Mapping[str, Any], where: str) -> PlanFile:
     """Return the tables of a plan file as checked sections, or raise one message about all problems.
 
     Values of options are checked by the plan when it is built.
-
-    Examples
-    --------
-    >>> check_plan_file({"version": 1, "network": {"grph": "ring:4"}, "noise": {"noise_std": -1},
-    ...                  "average": {"radius": 1.0, "adjacency": "user"}}, "plan.toml")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: plan.toml has 2 problems: (1) [network] grph is not known (did you mean 'graph'?); expected one of graph, matrix, weights, names. (2) [noise] noise_std: noise_std must be a finite number of at least 0, got -1.
-    """  # noqa: E501
+    """
     check_version(tables, where)
     problems, settings = [], None
     try:

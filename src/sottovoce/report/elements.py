@@ -81,11 +81,6 @@ def best_guess(epsilon: float | str | None, delta: float | None) -> float | None
 
     The coin decides between two neighboring data sets; (epsilon, delta) bounds the success of any test.
     Where the whole curve is known, `Guarantee.best_guess` is less and exact.
-
-    Examples
-    --------
-    >>> round(best_guess(1.0, 1e-5), 3), best_guess(0.0, 0.0), best_guess("inf", 1e-5)
-    (0.731, 0.5, 1.0)
     """
     if epsilon is None:
         return None
@@ -96,16 +91,7 @@ def best_guess(epsilon: float | str | None, delta: float | None) -> float | None
 
 
 def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
-    """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing.
-
-    Examples
-    --------
-    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
-    >>> one = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).to_dict(delta=1e-5)
-    >>> row = guarantee_row(one)
-    >>> round(row["epsilon"], 3), row["verdict"], round(row["guess"], 3)
-    (4.377, 'Guarantee', 0.691)
-    """
+    """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing."""
     delta = stored.get("delta")
     epsilon = stored.get("epsilon")
     guess = None

@@ -52,15 +52,6 @@ def read_input(path: str | Path, member_directory: MemberDirectory | None = None
     path : a plan file, an agreement, a result, a member's statement, the output of ``attack --json`` or
         ``audit --json``, or a folder that holds ``statement.json`` or ``record.json``.
     member_directory : whose lifetime ledger an agreement or a statement is shown with.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "a.json"
-    >>> _ = file.write_text('{"graph": "path:3", "n": 3, "protocol": "gossip", "rounds": 2, "attackers": '
-    ...                     '[0], "reconstructed": [1, 2], "names": ["1", "2"], "combinations": []}')
-    >>> read_input(file)["summary_page"]["answers"][0]["why"]
-    'Node 0 computes the value of 2 of 2 others after 2 rounds of gossip.'
     """
     place = Path(path)
     if place.suffix == ".toml":

@@ -217,17 +217,6 @@ def of_statement(
     statement : the content of ``statement.json``.
     ledger : the status of the ledger of the run, if there is one.
     lifetime : rows of the lifetime ledger, before and after this run.
-
-    Examples
-    --------
-    >>> statement = {"run": "ab", "member": "north", "finished": True, "rounds": 3, "of": 3,
-    ...              "algorithm": "averaging", "protocol": "tree", "noise": "protective",
-    ...              "budget": {"epsilon": 2.0, "delta": 1e-5},
-    ...              "guarantee": {"view": "local", "adversary": "anyone who sees every message",
-    ...                            "label": "ldp", "adjacency": "user", "epsilon": 1.0, "delta": 1e-5,
-    ...                            "assumptions": []}}
-    >>> [one["answer"] for one in of_statement(statement)["answers"]]
-    ['yes', 'yes']
     """
     charged, budget, member = statement["guarantee"], statement["budget"], statement["member"]
     stated, limit = Stated.stored(charged), float(budget["epsilon"])
@@ -257,16 +246,7 @@ def of_statement(
 
 
 def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary page of a result; None if it states no guarantee.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
-    >>> page = of_result(plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
-    >>> page["answers"][0]["answer"]  # a simulation protects nobody
-    'no'
-    """
+    """Return the summary page of a result; None if it states no guarantee."""
     rows = [g for g in result.get("guarantees", ()) if "curve" in g]
     if not rows:
         return None
@@ -297,14 +277,7 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary page of an attack: whose values somebody computes.
-
-    Examples
-    --------
-    >>> of_reconstruction({"graph": "path:3", "n": 3, "protocol": "gossip", "rounds": 2, "attackers": [0],
-    ...                    "reconstructed": [1, 2], "names": ["1", "2"]})["answers"][0]["answer"]
-    'no'
-    """
+    """Return the summary page of an attack: whose values somebody computes."""
     attackers, known = facts["attackers"], len(facts["reconstructed"])
     who, many = ", ".join(map(str, attackers)), len(attackers) > 1
     computes = f"Nodes {who} compute" if many else f"Node {who} computes"
@@ -322,15 +295,7 @@ def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_audit(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary page of an audit: whether a claim was broken.
-
-    Examples
-    --------
-    >>> audits = {"neighbor": {"label": "exact", "mu_claimed": 1.0, "mu_lower": 0.9, "refuted": False}}
-    >>> facts = {"audits": audits, "runs": 1000, "confidence": 0.999, "graph": "ring:4"}
-    >>> of_audit(facts)["answers"][0]["answer"]
-    'yes'
-    """
+    """Return the summary page of an audit: whether a claim was broken."""
     broken = {name: a["label"] for name, a in facts["audits"].items() if a["refuted"]}
     ours = [name for name, label in broken.items() if label in ("ldp", "exact")]
     printed = [name for name in broken if name not in ours]

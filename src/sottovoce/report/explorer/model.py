@@ -185,17 +185,7 @@ def open_plan(path: Path) -> Opened:
 
 @dataclass(frozen=True)
 class ExplorerModel:
-    """The plan that a setting stands for, and what the page shows of it.
-
-    Examples
-    --------
-    Node 2 of a path of three learns everything, where the printed formula says a third.
-
-    >>> model = ExplorerModel(ExplorerSettings(graph="path:3", rounds=2))
-    >>> seen = model.view([2])
-    >>> [row["share"] for row in seen["rows"]], [row["published"] for row in seen["rows"]]
-    (['1.000', '1.000', '–'], ['0.333', '1.333', '–'])
-    """
+    """The plan that a setting stands for, and what the page shows of it."""
 
     setting: ExplorerSettings
     opened: Opened | None = field(default=None, repr=False)

@@ -44,18 +44,6 @@ class ExplorerServer:
     ----------
     Nobody without the address that `address` returns gets anything but 403; nobody on another machine
     reaches it at all.
-
-    Examples
-    --------
-    >>> from urllib.error import HTTPError
-    >>> from urllib.request import urlopen
-    >>> with ExplorerServer(ExplorerModel(ExplorerSettings(graph="ring:4"))) as server:
-    ...     page = urlopen(server.address).read().decode()
-    ...     try:
-    ...         urlopen(server.address.split("?")[0])
-    ...     except HTTPError as refused:
-    ...         print(refused.code, "<title>" in page)
-    403 True
     """
 
     def __init__(self, model: ExplorerModel, port: int = 0) -> None:
