@@ -459,12 +459,12 @@ def test_optimal_noise_survives_a_plan_file(call_plan):
 @pytest.fixture
 def call_plan(tmp_path):
     from sottovoce.advice.assessment import assess
-    from sottovoce.planfile.read import plan_from_settings, read_plan_file
+    from sottovoce.planfile.read import load_file
 
     def priced(algorithm):
         file = tmp_path / "plan.toml"
         file.write_text(algorithm)
-        return assess(plan_from_settings(read_plan_file(file), tmp_path, file.name))
+        return assess(load_file(file))
 
     return priced
 

@@ -19,76 +19,76 @@ def account(call, *arguments):
 
 
 def test_keys_are_the_documented_ones(call):
-    record = ["name", "config", "metrics", "history", "guarantees", "provenance"]
-    assert list(account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)) == [*KEYS, *record]
-    assert list(account(call, "--graph", "path:3", "--rounds", 2)) == [*KEYS, *record]
+    result_keys = ["name", "config", "metrics", "history", "guarantees", "provenance"]
+    assert list(account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)) == [*KEYS, *result_keys]
+    assert list(account(call, "--graph", "path:3", "--rounds", 2)) == [*KEYS, *result_keys]
 
 
-def test_the_far_end_of_a_path_of_three_is_determined_though_published_says_a_third(call):
-    found = account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)
-    np.testing.assert_allclose(found["exact"], [1, 1, 0], atol=1e-9)
-    np.testing.assert_allclose(found["published"][0], 1 / 3)
-    assert (found["n"], found["edges"], found["rank"], found["rounds"]) == (3, 2, 2, 2)
-    assert found["understated_pairs"] == 0.5
+def test_exact_loss_exceeds_the_published_one_on_a_path(call):
+    result = account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)
+    np.testing.assert_allclose(result["exact"], [1, 1, 0], atol=1e-9)
+    np.testing.assert_allclose(result["published"][0], 1 / 3)
+    assert (result["n"], result["edges"], result["rank"], result["rounds"]) == (3, 2, 2, 2)
+    assert result["understated_pairs"] == 0.5
 
 
 def test_hypercube_ten_at_ten_rounds(call):
-    found = account(call, "--graph", "hypercube:10", "--rounds", 10, "--observer", 0)
-    h = np.array(found["exact"])
+    result = account(call, "--graph", "hypercube:10", "--rounds", 10, "--observer", 0)
+    h = np.array(result["exact"])
     distance = sv.graphs.hypercube(10).distances_from(0)
     np.testing.assert_allclose(h[distance == 9], 1.0, atol=1e-8)
-    assert max(np.array(found["published"])[distance == 9]) < 0.1
-    assert found["rank"] == 91
+    assert max(np.array(result["published"])[distance == 9]) < 0.1
+    assert result["rank"] == 91
 
 
 @pytest.mark.parametrize(
     ("graph", "rounds", "mean", "gap"),
     [("ring:64", 74, 2.02555258, 0.00321018222), ("complete:32", 4, 3.78417969, 1)],
 )
-def test_the_authors_own_numbers(call, graph, rounds, mean, gap):
-    found = account(call, "--graph", graph, "--rounds", rounds)
-    assert found["mean_published"] == pytest.approx(mean, abs=1e-8)
-    assert found["spectral_gap"] == pytest.approx(gap, abs=1e-11)
+def test_published_means_equal_the_authors_numbers(call, graph, rounds, mean, gap):
+    result = account(call, "--graph", graph, "--rounds", rounds)
+    assert result["mean_published"] == pytest.approx(mean, abs=1e-8)
+    assert result["spectral_gap"] == pytest.approx(gap, abs=1e-11)
 
 
 @pytest.mark.parametrize("rounds", [None, 5])
 def test_rounds_default_to_the_theoretical_number(call, rounds):
     chosen = [] if rounds is None else ["--rounds", rounds]
-    found = account(call, "--graph", "ring:8", *chosen)
-    assert found["rounds"] == (rounds or sv.protocols.rounds_for(sv.graphs.ring(8)))
+    result = account(call, "--graph", "ring:8", *chosen)
+    assert result["rounds"] == (rounds or sv.protocols.rounds_for(sv.graphs.ring(8)))
 
 
 def test_means_are_those_of_the_library(call):
-    found = account(call, "--graph", "star:6", "--rounds", 3)
+    result = account(call, "--graph", "star:6", "--rounds", 3)
     h = sv.privacy.exact_loss(sv.graphs.star(6), rounds=3)
     f = sv.privacy.published_loss(sv.graphs.star(6), rounds=3)
     off = ~np.eye(6, dtype=bool)
-    assert found["mean_exact"] == pytest.approx(sv.privacy.mean_loss(h).mean())
-    assert found["mean_published"] == pytest.approx(sv.privacy.mean_loss(f).mean())
-    assert found["understated_pairs"] == pytest.approx((h[off] > f[off] + 1e-9).mean())
-    assert found["exact"] is None
+    assert result["mean_exact"] == pytest.approx(sv.privacy.mean_loss(h).mean())
+    assert result["mean_published"] == pytest.approx(sv.privacy.mean_loss(f).mean())
+    assert result["understated_pairs"] == pytest.approx((h[off] > f[off] + 1e-9).mean())
+    assert result["exact"] is None
 
 
 @pytest.mark.parametrize("protocol", ["tree", "exchange", "refreshed"])
-def test_nothing_was_published_about_the_others(call, protocol):
-    found = account(call, "--graph", "hypercube:3", "--protocol", protocol, "--observer", 0)
-    assert (found["protocol"], found["published"], found["understated_pairs"]) == (protocol, None, None)
-    assert found["exact"][0] == 0
+def test_protocols_without_published_formula(call, protocol):
+    result = account(call, "--graph", "hypercube:3", "--protocol", protocol, "--observer", 0)
+    assert (result["protocol"], result["published"], result["understated_pairs"]) == (protocol, None, None)
+    assert result["exact"][0] == 0
 
 
-def test_tree_on_sixty_four_nodes_has_the_mean_of_the_closed_form(call):
-    found = account(call, "--graph", "geometric:64:0.3:seed=1", "--protocol", "tree")
-    assert found["mean_exact"] == pytest.approx(2 * 63 / 64**2)
+def test_tree_mean_equals_the_closed_form(call):
+    result = account(call, "--graph", "geometric:64:0.3:seed=1", "--protocol", "tree")
+    assert result["mean_exact"] == pytest.approx(2 * 63 / 64**2)
 
 
 @pytest.mark.parametrize("protocol", ["chebyshev", "randomized"])
 def test_other_gossips_are_accounted(call, protocol):
-    found = account(call, "--graph", "ring:6", "--protocol", protocol, "--rounds", 4, "--observer", 1)
-    assert found["protocol"] == protocol
-    assert len(found["published"]) == 6
+    result = account(call, "--graph", "ring:6", "--protocol", protocol, "--rounds", 4, "--observer", 1)
+    assert result["protocol"] == protocol
+    assert len(result["published"]) == 6
 
 
-def test_acceleration_changes_neither_number(call):
+def test_chebyshev_loses_as_much_as_gossip(call):
     common = ("--graph", "florentine", "--rounds", 6, "--observer", 2)
     plain, fast = account(call, *common), account(call, *common, "--protocol", "chebyshev")
     np.testing.assert_allclose(plain["exact"], fast["exact"], atol=1e-9)
@@ -104,8 +104,8 @@ def test_colluders_learn_more(call):
 
 
 def test_every_epsilon_comes_with_adversary_adjacency_and_label(call):
-    found = account(call, "--graph", "ring:8", "--observer", 0, "--noise", 2, "--delta", "1e-6")
-    local, near = found["guarantees"]
+    result = account(call, "--graph", "ring:8", "--observer", 0, "--noise", 2, "--delta", "1e-6")
+    local, near = result["guarantees"]
     assert (local["label"], near["label"]) == ("ldp", "exact")
     for g in (local, near):
         assert g["adjacency"] == "user"
@@ -115,18 +115,18 @@ def test_every_epsilon_comes_with_adversary_adjacency_and_label(call):
 
 
 def test_a_budget_gives_the_least_noise(call):
-    found = account(
+    result = account(
         call, "--graph", "hypercube:3", "--protocol", "exchange", "--epsilon", 1, "--delta", "1e-5"
     )
-    z = found["noise_for_budget"][0]["noise_multiplier"]
+    z = result["noise_for_budget"][0]["noise_multiplier"]
     assert sv.privacy.gaussian_epsilon(2 / z, 1e-5) == pytest.approx(1.0)
 
 
-def test_the_worst_node_is_priced_when_no_observer_is_named(call):
-    found = account(call, "--graph", "star:5", "--protocol", "tree", "--noise", 1)
+def test_worst_node_is_accounted_without_an_observer(call):
+    result = account(call, "--graph", "star:5", "--protocol", "tree", "--noise", 1)
     plan = sv.PrivateAveraging(sv.protocols.Tree(sv.graphs.star(5)), noise_std=1.0, radius=1.0)
-    assert found["guarantees"][1]["mu"] == pytest.approx(plan.privacy("network").mu)
-    assert found["guarantees"][1]["adversary"]["observers"] == []
+    assert result["guarantees"][1]["mu"] == pytest.approx(plan.privacy("network").mu)
+    assert result["guarantees"][1]["adversary"]["observers"] == []
 
 
 def test_exchange_over_links_that_are_not_there_is_noted(call):
@@ -142,18 +142,18 @@ def test_text_names_the_nodes_and_the_distances(call):
     assert "anyone who sees every message" in answer.out
 
 
-def test_a_record_for_the_report(call, tmp_path):
+def test_out_writes_a_result(call, tmp_path):
     assert call("account", "--graph", "ring:5", "--observer", 0, "--out", "a.json").code == 0
-    record = json.loads((tmp_path / "a.json").read_text())
-    assert record["name"] == "account"
-    assert len(record["metrics"]["edge_list"]) == 5
+    result = json.loads((tmp_path / "a.json").read_text())
+    assert result["name"] == "account"
+    assert len(result["metrics"]["edge_list"]) == 5
     assert list(tmp_path.iterdir()) == [tmp_path / "a.json"]
 
 
-def test_a_matrix_of_ones_own(call, tmp_path):
+def test_matrix_from_a_file(call, tmp_path):
     (tmp_path / "W.csv").write_text("0.5,0.5,0\n0.5,0,0.5\n0,0.5,0.5\n")
-    found = account(call, "--matrix", "W.csv", "--rounds", 2, "--observer", 0)
-    assert (found["n"], found["edges"]) == (3, 2)
+    result = account(call, "--matrix", "W.csv", "--rounds", 2, "--observer", 0)
+    assert (result["n"], result["edges"]) == (3, 2)
 
 
 # ---- the papers' own formulas -------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_published_adds_one_key_and_changes_no_other(call):
         assert row["label"] == "published"
 
 
-def test_a_budget_is_met_without_what_was_published(call):
+def test_published_formulas_do_not_change_the_noise_for_a_budget(call):
     """On a path the formulas are far below the truth for the far end; the noise must not know it."""
     common = ("--graph", "path:8", "--rounds", 10, "--observer", 7, "--epsilon", 1)
     plain, more = account(call, *common), account(call, *common, "--published", "--steps", 3)
@@ -215,7 +215,7 @@ def test_published_text_has_a_label_on_every_number(call):
     assert "share their noise" in answer.out
 
 
-def test_published_is_refused_where_it_says_nothing(refused):
+def test_published_is_refused_without_a_formula(refused):
     assert "none for tree" in refused("account", "--graph", "ring:6", "--protocol", "tree", "--published")
     assert "one observer" in refused(
         "account", "--graph", "ring:6", "--observer", 0, "--collude", 3, "--published"
@@ -233,8 +233,8 @@ def test_a_report_shows_the_published_formulas_with_their_label(call, tmp_path):
 
 
 def test_one_node_alone_has_no_pairs(call):
-    found = account(call, "--graph", "complete:1", "--rounds", 2)
-    assert (found["understated_pairs"], found["max_exact"]) == (0, 0)
+    result = account(call, "--graph", "complete:1", "--rounds", 2)
+    assert (result["understated_pairs"], result["max_exact"]) == (0, 0)
 
 
 def test_disconnected_graph_file(refused, tmp_path):

@@ -7,33 +7,33 @@ from sottovoce._io import to_toml
 
 
 def test_advice_in_words_and_as_json(call):
-    told = call("advise", 6, "--epsilon", 2, "--records", 100)
-    assert told.code == 0, told.err
-    assert "Take consensus-sgd over masked. Private: yes; useful: yes." in told.out
-    assert "What it reveals" in told.out
-    assert "If members cannot share keys" in told.out
-    found = call("advise", 6, "--epsilon", 2, "--records", 100, "--json").json
-    assert found["recommended"] == "consensus-sgd over masked"
-    assert found["rows"][0]["epsilon_network"] <= 2
-    assert found["written"] == []
+    answer = call("advise", 6, "--epsilon", 2, "--records", 100)
+    assert answer.code == 0, answer.err
+    assert "Take consensus-sgd over masked. Private: yes; useful: yes." in answer.out
+    assert "What it reveals" in answer.out
+    assert "If members cannot share keys" in answer.out
+    advice = call("advise", 6, "--epsilon", 2, "--records", 100, "--json").json
+    assert advice["recommended"] == "consensus-sgd over masked"
+    assert advice["rows"][0]["epsilon_network"] <= 2
+    assert advice["written"] == []
 
 
-def test_a_question_without_an_answer_says_the_way_out_and_exits_with_one(call):
-    told = call("advise", 10, "--epsilon", 1, "--hide", "member", "--records", 50)
-    assert told.code == 1
-    assert "Nothing fits." in told.out
-    assert "Allow epsilon 1.65." in told.out
-    assert "Hide a record instead of a member" in told.out
+def test_infeasible_requirements_print_suggestions_and_exit_with_1(call):
+    answer = call("advise", 10, "--epsilon", 1, "--hide", "member", "--records", 50)
+    assert answer.code == 1
+    assert "Nothing fits." in answer.out
+    assert "Allow epsilon 1.65." in answer.out
+    assert "Hide a record instead of a member" in answer.out
 
 
-def test_the_plan_file_it_writes_runs_and_answers_well(call, tmp_path):
+def test_written_plan_file_runs_and_its_error_holds(call, tmp_path):
     """Thirty members, one value each: advise, price, average; the mean comes out within its error."""
     call("advise", "ring:30", "--epsilon", 4, "--hide", "member", "--values", "0,10", "--out", "advice")
     values = np.linspace(2, 9, 30)
     np.savetxt(tmp_path / "advice" / "values.csv", values)
-    priced = call("plan", "advice/plan.toml", "--json")
-    assert priced.code == 0, priced
-    assert priced.json["feasible"]
+    plan = call("plan", "advice/plan.toml", "--json")
+    assert plan.code == 0, plan
+    assert plan.json["feasible"]
     ran = call("average", "advice/plan.toml", "--json")
     assert ran.code == 0, ran
     side = call("compare", "advice/plan.toml", "--json").json["rows"][0]
@@ -73,8 +73,8 @@ noise_multiplier = 4.0
 """
     for name in ("star", "path"):
         (tmp_path / f"{name}.toml").write_text(text.format(graph=f"{name}:7"))
-    told = call("compare", "star.toml", "path.toml", "--out", "front.svg")
-    assert told.code == 0, told.err
+    answer = call("compare", "star.toml", "path.toml", "--out", "front.svg")
+    assert answer.code == 0, answer.err
     assert (tmp_path / "front.svg").exists()
     rows = call("compare", "star.toml", "path.toml", "--json").json["rows"]
     assert [row["dominated_by"] for row in rows] == [None, "star.toml"]
@@ -112,55 +112,55 @@ ROADS = "Bern Basel\nBasel Zurich\nZurich Bern\nZurich Chur\nChur Lugano\n"
 @pytest.fixture
 def towns(call, tmp_path):
     (tmp_path / "roads.txt").write_text(ROADS)
-    listed = ",".join(map(str, TOWNS.values()))
-    told = call("advise", "file:roads.txt", "--epsilon", 1, "--records", listed, "--out", "advice")
-    assert told.code == 0, told.err
-    return told
+    sizes = ",".join(map(str, TOWNS.values()))
+    answer = call("advise", "file:roads.txt", "--epsilon", 1, "--records", sizes, "--out", "advice")
+    assert answer.code == 0, answer.err
+    return answer
 
 
-def test_a_coordinator_without_records_prices_the_plan_file(call, tmp_path, towns):
+def test_plan_file_is_accounted_before_its_records_exist(call, tmp_path, towns):
     """From the names of the members to the price, then to the answer, each as its file says."""
     assert "Member Bern holds 71.4% of all records" in " ".join(towns.out.split())
-    priced = call("plan", "advice/plan.toml", "--json")
-    assert priced.code == 0, priced
-    assert priced.json["private"]
-    assert priced.json["useful"]
-    assert "no records (records.csv is not there yet" in " ".join(priced.json["reads"])
+    plan = call("plan", "advice/plan.toml", "--json")
+    assert plan.code == 0, plan
+    assert plan.json["private"]
+    assert plan.json["useful"]
+    assert "no records (records.csv is not there yet" in " ".join(plan.json["reads"])
     assert call("compare", "advice/plan.toml", "--json").json["rows"][0]["epsilon_network"] <= 1
-    told = call("train", "advice/plan.toml")
-    assert told.code == 1
-    assert "training needs the records" in told.err
+    answer = call("train", "advice/plan.toml")
+    assert answer.code == 1
+    assert "training needs the records" in answer.err
     values = np.random.default_rng(0).uniform(0, 1, sum(TOWNS.values()))
     sites = np.repeat(list(TOWNS), list(TOWNS.values()))
     lines = [f"1,{value - 0.5},{site}" for value, site in zip(values, sites, strict=True)][::-1]
     table = tmp_path / "advice" / "records.csv"
     table.write_text("\n".join(["one,value,site", *lines]) + "\n")
     again = call("plan", "advice/plan.toml", "--json").json
-    assert [g["epsilon"] for g in again["guarantees"]] == [g["epsilon"] for g in priced.json["guarantees"]]
-    assert again["error"] == priced.json["error"]
+    assert [g["epsilon"] for g in again["guarantees"]] == [g["epsilon"] for g in plan.json["guarantees"]]
+    assert again["error"] == plan.json["error"]
     ran = call("train", "advice/plan.toml", "--json")
     assert ran.code == 0, ran
     coef = np.ravel(ran.json["outputs"]["coef"] if "outputs" in ran.json else ran.json["coef"])
-    assert abs(coef[0] + 0.5 - values.mean()) < 5 * priced.json["error"]
+    assert abs(coef[0] + 0.5 - values.mean()) < 5 * plan.json["error"]
     table.write_text("\n".join(["one,value,site", *lines[1:]]) + "\n")
-    told = call("plan", "advice/plan.toml")
-    assert told.code == 1
-    assert "10 records of member Lugano, but there are 9" in told.err
+    answer = call("plan", "advice/plan.toml")
+    assert answer.code == 1
+    assert "10 records of member Lugano, but there are 9" in answer.err
 
 
 def test_names_of_members_are_kept_in_the_files(towns, tmp_path):
     from sottovoce import graphs
 
-    kept = graphs.parse(f"file:{tmp_path / 'advice' / 'edges.txt'}")
-    given = graphs.parse(f"file:{tmp_path / 'roads.txt'}")
-    assert kept.labels == given.labels == tuple(TOWNS)
-    assert kept.edges.tolist() == given.edges.tolist()
+    written = graphs.parse(f"file:{tmp_path / 'advice' / 'edges.txt'}")
+    original = graphs.parse(f"file:{tmp_path / 'roads.txt'}")
+    assert written.labels == original.labels == tuple(TOWNS)
+    assert written.edges.tolist() == original.edges.tolist()
     draft = (tmp_path / "advice" / "agreement-draft.toml").read_text()
     assert "# nodes 0 to 4 are Bern, Basel, Zurich, Chur, Lugano" in draft
     assert "against any one member" in draft
 
 
-def test_a_draft_names_no_column_that_the_members_do_not_have(call, tmp_path, towns):
+def test_draft_names_only_announced_columns(call, tmp_path, towns):
     """Announced records have the columns that the file names, and none of our invention."""
     import tomllib
 
@@ -177,29 +177,29 @@ def test_a_draft_names_no_column_that_the_members_do_not_have(call, tmp_path, to
     assert draft["model"]["parameters"] == 3
 
 
-def test_a_training_plan_is_priced_before_its_records_are_there(call):
+def test_training_plan_is_accounted_before_its_records_exist(call):
     advised = call(
         "advise", 4, "--epsilon", 2, "--records", 150, "--compute", "logistic", "--features", 3, "--out", "a"
     )
     assert advised.code == 0, advised
-    priced = call("plan", "a/plan.toml", "--json").json
-    assert priced["private"]
-    assert priced["useful"]
-    assert priced["plan"]["sizes"] == [150] * 4
+    plan = call("plan", "a/plan.toml", "--json").json
+    assert plan["private"]
+    assert plan["useful"]
+    assert plan["plan"]["sizes"] == [150] * 4
 
 
 @pytest.mark.parametrize("words", [("no", "yes"), (1, 2)])
-def test_a_sample_of_one_s_own_may_have_any_two_labels_and_tells_its_features(call, tmp_path, words):
+def test_sample_may_have_any_two_labels(call, tmp_path, words):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 2))
     lines = [f"{a:.3f},{b:.3f},{words[int(a + b > 0)]}" for a, b in X]
     (tmp_path / "public.csv").write_text("\n".join(["age,dose,ill", *lines]) + "\n")
-    told = call("advise", 4, "--epsilon", 4, "--records", 200, "--compute", "logistic", "--sample",
+    answer = call("advise", 4, "--epsilon", 4, "--records", 200, "--compute", "logistic", "--sample",
                 "public.csv", "--json")  # fmt: skip
-    assert told.code == 0, told
-    assert told.json["simulated_on"] == "Simulated on 120 public records; nothing private was read."
-    assert told.json["requirements"]["features"] == 2
-    assert told.json["rows"][0]["score"]["mean"] > 0.85
+    assert answer.code == 0, answer
+    assert answer.json["simulated_on"] == "Simulated on 120 public records; nothing private was read."
+    assert answer.json["requirements"]["features"] == 2
+    assert answer.json["rows"][0]["score"]["mean"] > 0.85
 
 
 def test_a_sample_that_cannot_be_used_is_refused(refused, tmp_path):
@@ -212,13 +212,13 @@ def test_a_sample_that_cannot_be_used_is_refused(refused, tmp_path):
     assert "save it as one of them" in refused(*ask, "notes.txt")
 
 
-def test_a_tiny_budget_still_has_a_way_out(call):
-    told = call("advise", 5, "--epsilon", 1e-9, "--delta", 1e-12, "--records", 100)
-    assert told.code == 1
-    assert "Allow epsilon 0.0267." in told.out
+def test_tiny_budget_gets_a_suggestion(call):
+    answer = call("advise", 5, "--epsilon", 1e-9, "--delta", 1e-12, "--records", 100)
+    assert answer.code == 1
+    assert "Allow epsilon 0.0267." in answer.out
 
 
-def test_a_wish_that_nothing_grants_says_so(call):
-    told = call("advise", 3, "--epsilon", 1, "--hide", "member", "--seconds", 0.01, "--silent", "go on")
-    assert told.code == 1
-    assert "ask for less" in " ".join(told.out.split()) or "Allow" in told.out
+def test_requirements_that_no_plan_meets(call):
+    answer = call("advise", 3, "--epsilon", 1, "--hide", "member", "--seconds", 0.01, "--silent", "go on")
+    assert answer.code == 1
+    assert "ask for less" in " ".join(answer.out.split()) or "Allow" in answer.out

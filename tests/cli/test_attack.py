@@ -10,9 +10,9 @@ def answer(call, *words):
 
 
 def test_attack_gossip_prints_the_determined_nodes(call):
-    found = answer(call, "attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "14")
-    assert found["reconstructed"] == list(range(1, 15))
-    assert found["count"] == 14
+    result = answer(call, "attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "14")
+    assert result["reconstructed"] == list(range(1, 15))
+    assert result["count"] == 14
     few = answer(call, "attack", "gossip", "--graph", "florentine", "--attackers", "2", "--rounds", "3")
     assert few["count"] == 8
     assert few["combinations"]
@@ -21,9 +21,9 @@ def test_attack_gossip_prints_the_determined_nodes(call):
 @pytest.mark.parametrize("protocol", ["gossip", "chebyshev", "randomized", "tree", "exchange"])
 def test_every_protocol_can_be_attacked(call, protocol):
     words = ("attack", "gossip", "--graph", "hypercube:3", "--attackers", "0,3", "--protocol", protocol)
-    found = answer(call, *words)
-    assert found["protocol"] == protocol
-    assert not set(found["reconstructed"]) & {0, 3}
+    result = answer(call, *words)
+    assert result["protocol"] == protocol
+    assert not set(result["reconstructed"]) & {0, 3}
 
 
 def test_account_and_attack_of_masks_change_together(call):
@@ -57,9 +57,9 @@ def test_text_names_the_nodes(call):
 
 
 def test_attack_dgd(call):
-    found = answer(call, "attack", "dgd", "--graph", "path:6", "--attackers", "0")
-    assert found["identifiable"] == [1, 2, 3, 4, 5]
-    assert found["count"] >= 4
+    result = answer(call, "attack", "dgd", "--graph", "path:6", "--attackers", "0")
+    assert result["identifiable"] == [1, 2, 3, 4, 5]
+    assert result["count"] >= 4
     code, out, _ = call("attack", "dgd", "--graph", "path:4", "--noise", "0.1")
     assert code == 0
     assert "PSNR" in out

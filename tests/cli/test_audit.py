@@ -13,20 +13,20 @@ def answer(call, *words):
 
 def test_audit_of_masks_looks_as_tapper_member_and_coalition(call):
     words = ("audit", "--graph", "ring:10", "--protocol", "masked:tolerate=3", "--noise-multiplier", "0.5")
-    found = answer(call, *words, "--runs", "20000")
-    assert found["refuted"] == []
-    claimed = {name: audit["mu_claimed"] for name, audit in found["audits"].items()}
+    result = answer(call, *words, "--runs", "20000")
+    assert result["refuted"] == []
+    claimed = {name: audit["mu_claimed"] for name, audit in result["audits"].items()}
     for name, rest in (("tapper", 10), ("one member", 9), ("3 colluders", 7)):
         assert claimed[name] == pytest.approx(2 / 0.5 / rest**0.5)
-        assert found["audits"][name]["tightness"] > 0.85
-    assert found["audits"]["tapper"]["view"] == "a tapper of all links about node 0"
+        assert result["audits"][name]["tightness"] > 0.85
+    assert result["audits"]["tapper"]["view"] == "a tapper of all links about node 0"
 
 
 def test_audit_of_the_standard_views_holds(call):
     words = ("audit", "--graph", "ring:6", "--rounds", "4", "--runs", "4000")
-    found = answer(call, *words)
-    assert found["refuted"] == []
-    assert set(found["audits"]) == {"neighbor", "distant node", "two colluders", "public"}
+    result = answer(call, *words)
+    assert result["refuted"] == []
+    assert set(result["audits"]) == {"neighbor", "distant node", "two colluders", "public"}
 
 
 def test_audit_refutes_the_published_formula_on_a_path_of_three(call):
@@ -40,10 +40,10 @@ def test_audit_refutes_the_published_formula_on_a_path_of_three(call):
 
 
 def test_a_refuted_claim_says_which_number_refutes_it(call):
-    told = call(
+    reply = call(
         "audit", "--graph", "path:3", "--rounds", 2, "--user", 2, "--observers", 0, "--claim", "published"
     )
-    text = " ".join(told.out.split())
+    text = " ".join(reply.out.split())
     assert re.search(
         r"refuted: mu is at least [\d.]+ where 1.15 is claimed; epsilon .* would not show it\.", text
     )

@@ -25,17 +25,17 @@ def plan_file(tmp_path):
     return file
 
 
-def test_a_plan_is_priced_before_it_runs(call, plan_file):
-    found = call("plan", "plan.toml", "--json").json
-    assert found["feasible"] is True
-    assert found["cost"]["messages"] == 24
-    assert found["plan"]["protocol"] == "exchange"
-    assert {g["label"] for g in found["guarantees"]} == {"ldp", "exact"}
-    assert all(g["adjacency"] == "user" and g["against"] for g in found["guarantees"])
-    assert max(g["epsilon"] for g in found["guarantees"]) <= 1.0
+def test_plan_is_accounted_before_it_runs(call, plan_file):
+    assessment = call("plan", "plan.toml", "--json").json
+    assert assessment["feasible"] is True
+    assert assessment["cost"]["messages"] == 24
+    assert assessment["plan"]["protocol"] == "exchange"
+    assert {g["label"] for g in assessment["guarantees"]} == {"ldp", "exact"}
+    assert all(g["adjacency"] == "user" and g["against"] for g in assessment["guarantees"])
+    assert max(g["epsilon"] for g in assessment["guarantees"]) <= 1.0
 
 
-def test_a_plan_over_its_budget_is_priced_and_exits_with_1(call, plan_file):
+def test_plan_over_its_budget_exits_with_1(call, plan_file):
     plan_file.write_text(PLAN + "[noise]\nnoise_multiplier = 0.5\n")
     answer = call("plan", "plan.toml", "--json")
     assert answer.code == 1
@@ -59,9 +59,9 @@ def test_protective_noise_by_default_and_never_twice_the_same(call, plan_file):
     assert "mean_squared_error" not in first["metrics"]
 
 
-def test_a_seed_makes_it_a_simulation_and_says_so(call):
-    asked = ("average", "0,0,1,1", "--graph", "ring:4", "--noise", 2, "--radius", 1, "--seed", 3, "--json")
-    first, second = call(*asked).json, call(*asked).json
+def test_seed_makes_a_simulation(call):
+    words = ("average", "0,0,1,1", "--graph", "ring:4", "--noise", 2, "--radius", 1, "--seed", 3, "--json")
+    first, second = call(*words).json, call(*words).json
     assert first["rows"] == second["rows"]
     assert "not protective" in first["provenance"]["noise"]
     network = sv.graphs.ring(4)
@@ -99,7 +99,7 @@ def test_results_are_written_whole(call, tmp_path, suffix):
     ],
     ids=lambda p: p.name,
 )
-def test_noise_in_the_result_is_what_runs_show(protocol):
+def test_noise_in_result_equals_the_noise_of_runs(protocol):
     plan = sv.PrivateAveraging(protocol, noise_std=2.0, radius=0.5)
     wide = np.zeros((protocol.n, 200_000), dtype=np.float32)
     out = plan.run(wide, np.random.default_rng(5)).outputs["rows"]
@@ -119,8 +119,8 @@ def test_brackets_in_names_are_not_styles(call, tmp_path):
     assert "[/bold]Waiting" in answer.out
 
 
-def test_the_command_and_the_plan_file_know_them(call, tmp_path):
-    typed = [
+def test_site_weights_by_option_and_by_plan_file(call, tmp_path):
+    words = [
         "0.1,0.9,0.4",
         "--graph",
         "ring:3",
@@ -132,20 +132,20 @@ def test_the_command_and_the_plan_file_know_them(call, tmp_path):
         "1",
         "--json",
     ]
-    said = call("average", *typed, "--site-weights", "9,58,30")
+    typed_answer = call("average", *words, "--site-weights", "9,58,30")
     expected = np.average([0.1, 0.9, 0.4], weights=[9, 58, 30])
-    assert np.allclose(json.loads(said.out)["rows"], expected)
+    assert np.allclose(json.loads(typed_answer.out)["rows"], expected)
     (tmp_path / "weights.csv").write_text("9\n58\n30\n")
-    again = call("average", *typed, "--site-weights", tmp_path / "weights.csv")
-    assert json.loads(again.out)["rows"] == json.loads(said.out)["rows"]
+    again = call("average", *words, "--site-weights", tmp_path / "weights.csv")
+    assert json.loads(again.out)["rows"] == json.loads(typed_answer.out)["rows"]
     (tmp_path / "plan.toml").write_text(
         'version = 1\n[network]\ngraph = "ring:3"\n[protocol]\nname = "tree"\n[average]\nadjacency = "user"\n'
         "radius = 1.0\nvalues = [0.1, 0.9, 0.4]\nsite_weights = [9, 58, 30]\n"
         "[noise]\nnoise_multiplier = 0\nseed = 1\n"
     )
     filed = call("average", tmp_path / "plan.toml", "--json")
-    assert json.loads(filed.out)["rows"] == json.loads(said.out)["rows"]
-    short = call("average", *typed, "--site-weights", "9,58")
+    assert json.loads(filed.out)["rows"] == json.loads(typed_answer.out)["rows"]
+    short = call("average", *words, "--site-weights", "9,58")
     assert short.code == 1
     assert "one positive number per node (3)" in short.out
 
@@ -156,15 +156,15 @@ def test_negative_noise_for_an_average(refused):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "sentence"),
     [
         ("rows.csv", "There is no file"),
         ("1,2,3", "one row per node (4)"),
         ("1,2,three,4", "There is no file"),
     ],
 )
-def test_values_that_cannot_be_averaged(refused, values, said):
-    assert said in refused("average", values, "--graph", "ring:4", "--noise", 1, "--out", "r.json")
+def test_values_that_cannot_be_averaged(refused, values, sentence):
+    assert sentence in refused("average", values, "--graph", "ring:4", "--noise", 1, "--out", "r.json")
 
 
 @pytest.mark.parametrize("content", [b"a,b\n1,2\nx,3\n", b"1,2\n3\n", b"", b"\xff\xfe\x00", b"word\n"])

@@ -74,13 +74,13 @@ def sottovoce_train(folder, *words, plan=PLAN):
 
 def test_ranks_give_the_model_of_one_process(tmp_path):
     alone = sottovoce_train(tmp_path)
-    split = sottovoce_train(tmp_path, "--ranks", "2", "--checkpoint", "kept")
+    split = sottovoce_train(tmp_path, "--ranks", "2", "--checkpoint", "checkpoint")
     assert split.returncode == 0, split.stderr
     one, two = json.loads(alone.stdout), json.loads(split.stdout)
     assert one["outputs"] == two["outputs"]
     assert one["metrics"] == two["metrics"]
     assert two["provenance"]["ranks"] == 2
-    assert json.loads((tmp_path / "kept" / "current.json").read_text())["step"] == 4
+    assert json.loads((tmp_path / "checkpoint" / "current.json").read_text())["step"] == 4
 
 
 def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
@@ -91,21 +91,21 @@ def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
 
 
 def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):
-    kept = tmp_path / "kept" / "current.json"
-    running = started(tmp_path, "--ranks", "2", "--checkpoint", "kept", plan=NETWORK)
+    current = tmp_path / "checkpoint" / "current.json"
+    running = started(tmp_path, "--ranks", "2", "--checkpoint", "checkpoint", plan=NETWORK)
     deadline = time.monotonic() + 200
-    while not kept.exists() and running.poll() is None and time.monotonic() < deadline:
+    while not current.exists() and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGTERM)  # all at once, as a scheduler does
     assert running.communicate(timeout=60)[0] == ""
     assert running.returncode == -signal.SIGTERM
-    before = json.loads(kept.read_text())["step"]
+    before = json.loads(current.read_text())["step"]
     assert 0 < before < 40
-    done = sottovoce_train(tmp_path, "--ranks", "1", "--checkpoint", "kept", plan=NETWORK)
+    done = sottovoce_train(tmp_path, "--ranks", "1", "--checkpoint", "checkpoint", plan=NETWORK)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["history"][0]["step"] == before + 1  # nothing was done twice
     file = tmp_path / "plan.toml"
     rows = run_training(read_training(file)).outputs["rows"]
-    parts = [np.load(part) for part in sorted((tmp_path / "kept").glob("step-*.npz"))]
+    parts = [np.load(part) for part in sorted((tmp_path / "checkpoint").glob("step-*.npz"))]
     assert len(parts) == 1
     np.testing.assert_allclose(parts[0]["leaf0"], rows, atol=1e-6)

@@ -4,17 +4,17 @@ from sottovoce.cli import doctor
 
 
 def test_doctor_finds_what_is_installed(call):
-    found = call("doctor", "--json").json
-    assert found["ready"] is True
-    assert found["packages"]["numpy"]["installed"] == importlib.metadata.version("numpy")
+    report = call("doctor", "--json").json
+    assert report["ready"] is True
+    assert report["packages"]["numpy"]["installed"] == importlib.metadata.version("numpy")
 
 
 def test_doctor_says_what_to_do_about_a_missing_extra(monkeypatch):
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else version(name))
-    found = doctor.diagnosis()
-    assert found["ready"] is True
-    assert any("torch is not installed" in line and "sottovoce[deep]" in line for line in found["advice"])
+    report = doctor.diagnosis()
+    assert report["ready"] is True
+    assert any("torch is not installed" in line and "sottovoce[deep]" in line for line in report["advice"])
 
 
 def test_doctor_is_not_ready_without_a_needed_package(monkeypatch):

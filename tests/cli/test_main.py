@@ -83,7 +83,7 @@ def test_errors_become_a_sentence_and_a_code(call, monkeypatch, error, code, sen
     assert "Traceback" not in answer.err
 
 
-def test_a_mistake_of_ours_can_be_traced(monkeypatch):
+def test_traceback_of_a_bug(monkeypatch):
     monkeypatch.setattr(cli.Command, "load", raising(ZeroDivisionError("oops")))
     monkeypatch.setenv("SOTTOVOCE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
@@ -110,36 +110,36 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("words", ANSWERS, ids=lambda words: "-".join(words[:2]))
-def test_what_json_prints_is_what_out_writes(call, tmp_path, words):
+def test_json_and_out_have_the_same_content(call, tmp_path, words):
     (tmp_path / "plan.toml").write_text(
         BUDGETED_AVERAGE.format(graph="ring:6", protocol="tree", epsilon=20.0)
     )
-    told = call(*words, "--json", "--out", "answer.json")
-    assert told.code == 0, told
-    assert json.loads((tmp_path / "answer.json").read_text()) == told.json
-    record = read_result(tmp_path / "answer.json")
-    assert record["metrics"]
-    assert record["provenance"]["version"]
+    answer = call(*words, "--json", "--out", "answer.json")
+    assert answer.code == 0, answer
+    assert json.loads((tmp_path / "answer.json").read_text()) == answer.json
+    result = read_result(tmp_path / "answer.json")
+    assert result["metrics"]
+    assert result["provenance"]["version"]
 
 
 def test_members_are_called_by_their_names(call, tmp_path):
     words = ("--graph", "florentine", "--attackers", "0", "--rounds", "3")
-    told = call("attack", "gossip", *words)
-    assert "Medici" in told.out
-    assert not re.search(r"\bx\d", told.out)
-    told = call("account", "--graph", "florentine", "--noise", 2, "--observer", 8, "--protocol", "tree")
-    assert " Albizzi " in told.out.split("against")[1]
-    assert "node 8" not in told.out
+    answer = call("attack", "gossip", *words)
+    assert "Medici" in answer.out
+    assert not re.search(r"\bx\d", answer.out)
+    answer = call("account", "--graph", "florentine", "--noise", 2, "--observer", 8, "--protocol", "tree")
+    assert " Albizzi " in answer.out.split("against")[1]
+    assert "node 8" not in answer.out
     plan = BUDGETED_AVERAGE.format(graph="path:3", protocol="tree", epsilon=30.0)
     plan = plan.replace('"path:3"', '"path:3"\nnames = ["Rome", "Milan", "Turin"]')
     (tmp_path / "plan.toml").write_text(plan + 'view = "pairwise"\nobserver = 1\nuser = 0\n')
-    told = call("plan", "plan.toml")
-    assert "Milan, about Rome" in " ".join(told.out.split())
-    assert "node 1" not in told.out
+    answer = call("plan", "plan.toml")
+    assert "Milan, about Rome" in " ".join(answer.out.split())
+    assert "node 1" not in answer.out
 
 
 @pytest.mark.parametrize(
-    ("words", "listed"),
+    ("words", "expected"),
     [
         (("account", "--graph", "ring:5", "--protocol", "tre"), ("masked", "exchange", "tree")),
         (("account", "--graph", "ring:5", "--protocol", "tree", "--tree", "tall"), ("bfs", "few-leaves")),
@@ -154,9 +154,9 @@ def test_members_are_called_by_their_names(call, tmp_path):
         (("account",), ("--graph", "--matrix")),
     ],
 )
-def test_a_wrong_value_is_answered_with_the_right_ones(refused, words, listed):
-    said = refused(*words)
-    assert all(word in said for word in listed), said
+def test_wrong_value_lists_the_right_ones(refused, words, expected):
+    error = refused(*words)
+    assert all(word in error for word in expected), error
 
 
 def test_help_keeps_its_brackets(call):
@@ -176,8 +176,8 @@ def test_the_package_is_a_command_and_completes(call):
     assert process("--version").stdout.startswith("sottovoce ")
 
     def completed(line, position):
-        asked = {"COMP_WORDS": line, "COMP_CWORD": str(position), "_TYPER_COMPLETE_ARGS": line}
-        return process(_SOTTOVOCE_COMPLETE="complete_bash", **asked).stdout.split()
+        environment = {"COMP_WORDS": line, "COMP_CWORD": str(position), "_TYPER_COMPLETE_ARGS": line}
+        return process(_SOTTOVOCE_COMPLETE="complete_bash", **environment).stdout.split()
 
     assert completed("sottovoce ave", 1) == ["average"]
     assert "--graph" in completed("sottovoce account --", 2)

@@ -47,8 +47,8 @@ def sottovoce(capsys, monkeypatch, tmp_path):
     def call(*words):
         with pytest.raises(SystemExit) as end:
             main([str(word) for word in words])
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out + said.err
+        output = capsys.readouterr()
+        return end.value.code or 0, output.out + output.err
 
     return call
 
@@ -56,12 +56,12 @@ def sottovoce(capsys, monkeypatch, tmp_path):
 @pytest.fixture
 def directories(sottovoce, tmp_path):
     for name in ("north", "south"):
-        code, said = sottovoce(
+        code, output = sottovoce(
             "peer", "init", tmp_path / name, "--name", name, "--epsilon", 6, "--adjacency", "add-remove",
             "--view", "local", "--copy", tmp_path / f"copy-{name}", "--json",
         )  # fmt: skip
-        assert code == 0, said
-        assert len(json.loads(said)["words"].split("-")) == 6
+        assert code == 0, output
+        assert len(json.loads(output)["words"].split("-")) == 6
     north, south = (tmp_path / name for name in ("north", "south"))
     for own, other in ((north, south), (south, north)):
         certificate = other / "identity" / "certificate.pem"
@@ -78,10 +78,10 @@ def drafted(sottovoce, directories, tmp_path):
             f"{directory}/identity/certificate.pem@127.0.0.1:{4400 + i}"
             for i, directory in enumerate(directories)
         ]
-        code, said = sottovoce(
+        code, output = sottovoce(
             "peer", "agree", tmp_path / "draft.toml", "-m", members[0], "-m", members[1], "-o", file
         )
-        assert code == 0, said
+        assert code == 0, output
         return file
 
     return draft
@@ -99,11 +99,11 @@ def signed(sottovoce):
 def test_the_summary_shows_what_is_signed_and_the_records_are_checked_before(sottovoce, drafted, tmp_path):
     file = drafted("first")
     np.savez(tmp_path / "wide.npz", X=np.ones((4, 3)), y=np.zeros(4))
-    code, said = sottovoce("peer", "agree", file, "--data", tmp_path / "wide.npz")
+    code, output = sottovoce("peer", "agree", file, "--data", tmp_path / "wide.npz")
     assert code == 1
-    assert "expected 2 features per record" in said
-    code, said = sottovoce("peer", "agree", file)
-    line = " ".join(said.split())
+    assert "expected 2 features per record" in output
+    code, output = sottovoce("peer", "agree", file)
+    line = " ".join(output.split())
     for part in ("127.0.0.1:4401", "north - south", "clip_norm = 1.0", "batch_size = 20.0", "parameters = 2"):
         assert part in line
     page = json.loads(sottovoce("peer", "agree", file, "--json")[1])["summary"]
@@ -120,32 +120,32 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, directo
         ("second", "spent 3.549 + new 3.549 = total 5.3 of 6"),
     ):
         file = drafted(title)
-        code, said = sottovoce("peer", "agree", file, "--sign", north / "identity")
+        code, output = sottovoce("peer", "agree", file, "--sign", north / "identity")
         assert code == 1
-        assert "Signing needs the hash of what was read" in said
-        code, said = signed(file, north)
-        assert code == 0, said
-        assert sentence in " ".join(said.split())
+        assert "Signing needs the hash of what was read" in output
+        code, output = signed(file, north)
+        assert code == 0, output
+        assert sentence in " ".join(output.split())
         assert read_agreement(file).signatures.keys() == {"north"}
         directory, agreement = MemberDirectory(north), read_agreement(file)
         from sottovoce.peers.agreed_run import AgreedRun
 
         directory.lifetime_ledger.start(directory.charge_of(AgreedRun(agreement), 0))
     file = drafted("third")
-    code, said = signed(file, north)
+    code, output = signed(file, north)
     assert code == 1
-    assert "this adds 3.549, total 6.735 of a lifetime budget of 6" in said
+    assert "this adds 3.549, total 6.735 of a lifetime budget of 6" in output
     assert not read_agreement(file).signatures
-    code, said = sottovoce("peer", "budget", "--directory", north, "--json")
-    (entry,) = json.loads(said)["populations"]
+    code, output = sottovoce("peer", "budget", "--directory", north, "--json")
+    (entry,) = json.loads(output)["populations"]
     assert [each["what"] for each in entry["charges"]] == ["first", "second"]
     assert round(entry["budgets"][0]["total"], 3) == 5.3
-    code, said = sottovoce(
+    code, output = sottovoce(
         "peer", "budget", "--directory", north, "--raise", 7, "--adjacency", "add-remove", "--view", "local",
         "--why", "vote",
     )  # fmt: skip
     assert code == 0
-    assert "Spent epsilon 5.3 of 7" in said
+    assert "Spent epsilon 5.3 of 7" in output
     assert signed(file, north)[0] == 0
 
 
@@ -156,59 +156,59 @@ def test_false_signatures_are_not_shown_as_signed_and_overwrite_nothing(
     assert signed(file, directories[1])[0] == 0
     bad = tmp_path / "bad.toml"
     bad.write_text(re.sub(r'south = "\w+"', 'south = "deadbeef"', file.read_text()))
-    code, said = sottovoce("peer", "agree", bad, "--json")
-    assert json.loads(said)["signed"] == []
-    code, said = sottovoce("peer", "agree", bad)
-    assert "Invalid signature: south" in said
+    code, output = sottovoce("peer", "agree", bad, "--json")
+    assert json.loads(output)["signed"] == []
+    code, output = sottovoce("peer", "agree", bad)
+    assert "Invalid signature: south" in output
     before = file.read_bytes()
-    code, said = sottovoce("peer", "agree", file, "--merge", bad)
+    code, output = sottovoce("peer", "agree", file, "--merge", bad)
     assert code == 1
-    assert "signature of south" in said
+    assert "signature of south" in output
     assert file.read_bytes() == before
 
 
 def test_an_unpinned_member_is_not_signed_with(sottovoce, directories, drafted, tmp_path):
     sottovoce("peer", "keygen", tmp_path / "false", "--name", "south")
     (tmp_path / "draft.toml").write_text(DRAFT.format(title="false"))
-    code, said = sottovoce(
+    code, output = sottovoce(
         "peer", "agree", tmp_path / "draft.toml",
         "-m", f"{directories[0]}/identity/certificate.pem@127.0.0.1:4400",
         "-m", f"{tmp_path}/false/certificate.pem@127.0.0.1:4401", "-o", tmp_path / "false.toml",
         "--sign", directories[0] / "identity",
     )  # fmt: skip
     assert code == 1
-    assert "another certificate for south" in said
+    assert "another certificate for south" in output
     assert not read_agreement(tmp_path / "false.toml").signatures
 
 
-def test_acts_need_their_reason_and_their_numbers(sottovoce, directories):
+def test_budget_changes_need_reason_and_numbers(sottovoce, directories):
     north = directories[0]
-    code, said = sottovoce("peer", "budget", "--directory", north, "--raise", 7, "--adjacency", "user")
-    assert (code, "the reason must be one line" in said) == (1, True)
-    code, said = sottovoce("peer", "budget", "--directory", north, "--raise", 7, "--why", "vote")
-    assert (code, "--adjacency" in said) == (1, True)
-    code, said = sottovoce("peer", "budget", "--directory", north, "--close", "abc", "--why", "vote")
-    assert (code, "0 runs" in said) == (1, True)
-    code, said = sottovoce(
+    code, output = sottovoce("peer", "budget", "--directory", north, "--raise", 7, "--adjacency", "user")
+    assert (code, "the reason must be one line" in output) == (1, True)
+    code, output = sottovoce("peer", "budget", "--directory", north, "--raise", 7, "--why", "vote")
+    assert (code, "--adjacency" in output) == (1, True)
+    code, output = sottovoce("peer", "budget", "--directory", north, "--close", "abc", "--why", "vote")
+    assert (code, "0 runs" in output) == (1, True)
+    code, output = sottovoce(
         "peer", "budget", "--directory", north, "--restore", "--open", "x", "--why", "vote"
     )
-    assert (code, "exclude each other" in said) == (1, True)
-    code, said = sottovoce("peer", "budget")
-    assert (code, "no member directory" in said) == (1, True)
+    assert (code, "exclude each other" in output) == (1, True)
+    code, output = sottovoce("peer", "budget")
+    assert (code, "no member directory" in output) == (1, True)
     opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
     assert sottovoce("peer", "budget", "--directory", north, *opened)[0] == 0
     assert list(MemberDirectory(north).lifetime_ledger.populations) == ["patients", "staff"]
 
 
-def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
+def test_run_needs_a_member_directory_or_folders(
     sottovoce, directories, drafted, signed, tmp_path, monkeypatch
 ):
     file = drafted("first")
     np.savez(tmp_path / "mine.npz", X=np.ones((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
     for directory in directories:
         assert signed(file, directory)[0] == 0
-    code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz")
-    assert (code, "--identity and --state are needed" in said) == (78, True)
+    code, output = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz")
+    assert (code, "--identity and --state are needed" in output) == (78, True)
 
     from sottovoce.peers import runtime
 
@@ -224,18 +224,18 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
         tmp_path / "elsewhere",
     )  # the member directory is found
     for more in ((), options):
-        code, said = sottovoce(
+        code, output = sottovoce(
             "peer", "run", file, "--data", tmp_path / "mine.npz", "--directory", directories[0], *more
         )
-        assert "stopped by the test" in said
-    assert "continues in" in said
-    (known,) = MemberDirectory(directories[0]).lifetime_ledger.charges
-    assert (known.what, known.status) == ("first", "begun")
+        assert "stopped by the test" in output
+    assert "continues in" in output
+    (charge,) = MemberDirectory(directories[0]).lifetime_ledger.charges
+    assert (charge.what, charge.status) == ("first", "begun")
     np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
-    code, said = sottovoce(
+    code, output = sottovoce(
         "peer", "run", file, "--data", tmp_path / "mine.npz", "--directory", directories[0]
     )
-    assert (code, "records differ" in said) == (78, True)
+    assert (code, "records differ" in output) == (78, True)
 
 
 def test_ledgers_are_compared(sottovoce, tmp_path):
@@ -245,10 +245,10 @@ def test_ledgers_are_compared(sottovoce, tmp_path):
         (tmp_path / f"{node}.json").write_text(
             json.dumps({"run": "x", "node": node, "sent": {}, "heard": rows})
         )
-    code, said = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "2.json")
-    assert (code, "The ledgers agree" in said) == (0, True)
-    code, said = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")
+    code, output = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "2.json")
+    assert (code, "The ledgers agree" in output) == (0, True)
+    code, output = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")
     assert code == 1
-    assert "member 1 sent different rows in round 0, by the ledgers of members 0, 3" in said
+    assert "member 1 sent different rows in round 0, by the ledgers of members 0, 3" in output
     (tmp_path / "0.json").write_text("no")
     assert "is not JSON" in sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")[1]

@@ -55,30 +55,32 @@ PLAN = (
 STD = "[noise]\nnoise_std = 1\n"
 
 
-def test_a_private_and_useless_average_says_so_and_its_suggestions_hold(call, tmp_path):
+def test_suggestions_for_a_useless_average_hold(call, tmp_path):
     def write(name, epsilon, graph="hypercube:3", protocol="exchange"):
         plan = BUDGETED_AVERAGE.format(graph=graph, protocol=protocol, epsilon=epsilon)
         (tmp_path / name).write_text(plan)
 
     write("plan.toml", 1.0)
-    told = call("plan", "plan.toml")
-    assert told.code == 0
-    text = " ".join(told.out.split())
+    answer = call("plan", "plan.toml")
+    assert answer.code == 0
+    text = " ".join(answer.out.split())
     assert "Private: yes; useful: no." in text
     assert "Values in a range of 1 are answered ± 1.32, wider than the range." in text
     assert "Hides: everything a member holds" in text
-    found = call("plan", "plan.toml", "--json").json
-    assert (found["private"], found["useful"]) == (True, False)
-    assert found["error"] == pytest.approx(1.319, rel=1e-3)
-    assert len(found["suggestions"]) == 3
-    # each way out is taken, and helps as much as it said
-    epsilon = float(re.search(r"Allow epsilon ([\d.]+): ± (\d+\.\d+)", " ".join(found["suggestions"]))[1])
+    assessment = call("plan", "plan.toml", "--json").json
+    assert (assessment["private"], assessment["useful"]) == (True, False)
+    assert assessment["error"] == pytest.approx(1.319, rel=1e-3)
+    assert len(assessment["suggestions"]) == 3
+    # each suggestion helps as much as it promises
+    epsilon = float(
+        re.search(r"Allow epsilon ([\d.]+): ± (\d+\.\d+)", " ".join(assessment["suggestions"]))[1]
+    )
     write("wider.toml", epsilon)
     assert call("plan", "wider.toml", "--json").json["useful"] is True
     write("less.toml", epsilon * 0.97)
     assert call("plan", "less.toml", "--json").json["useful"] is False
     members = re.search(
-        r"Find (\d+) members and take masked sums: ± (\d+\.\d+)", " ".join(found["suggestions"])
+        r"Find (\d+) members and take masked sums: ± (\d+\.\d+)", " ".join(assessment["suggestions"])
     )
     write("more.toml", 1.0, f"complete:{members[1]}", "masked")
     more = call("plan", "more.toml", "--json").json
@@ -86,16 +88,16 @@ def test_a_private_and_useless_average_says_so_and_its_suggestions_hold(call, tm
     assert more["error"] == pytest.approx(float(members[2]), rel=5e-3)
 
 
-def test_training_that_hides_a_member_is_told_to_hide_a_record(call, tmp_path):
+def test_training_that_hides_members_gets_a_suggestion(call, tmp_path):
     plan = BUDGETED_TRAINING.format(protocol="masked", adjacency="user", steps=20, epsilon=1.0)
     (tmp_path / "plan.toml").write_text(plan)
-    told = call("plan", "plan.toml")
-    text = " ".join(told.out.split())
+    answer = call("plan", "plan.toml")
+    text = " ".join(answer.out.split())
     assert "Private: yes; useful: no." in text
     assert "synthetic records" in text
     assert "Hide a record instead of a member" in text
     assert "Reads: breast_cancer" in text
-    assert "{" not in told.out  # no tables of the program's own in prose
+    assert "{" not in answer.out  # no tables of the program's own in prose
     (tmp_path / "record.toml").write_text(plan.replace('"user"', '"add-remove"'))
     better = call("plan", "record.toml", "--json").json
     assert better["useful"] is True
@@ -111,20 +113,20 @@ def test_a_plan_over_its_budget_is_not_private_and_names_the_noise(call, tmp_pat
         + "[noise]\nnoise_multiplier = 0.1\n"
     )
     (tmp_path / "plan.toml").write_text(plan)
-    told = call("plan", "plan.toml", "--json")
-    assert told.code == 1
-    assert told.json["private"] is False
-    noise = float(re.search(r"Take noise ([\d.]+)", told.json["suggestions"][0])[1])
+    answer = call("plan", "plan.toml", "--json")
+    assert answer.code == 1
+    assert answer.json["private"] is False
+    noise = float(re.search(r"Take noise ([\d.]+)", answer.json["suggestions"][0])[1])
     (tmp_path / "plan.toml").write_text(plan.replace("0.1", str(noise * 1.001)))
     assert call("plan", "plan.toml", "--json").json["private"] is True
 
 
 def test_federated_admm_on_a_network_is_masked(call, tmp_path):
     (tmp_path / "plan.toml").write_text(ADMM)
-    said = {g["adversary"]["kind"]: g for g in call("plan", "plan.toml", "--json").json["guarantees"]}
+    guarantees = {g["adversary"]["kind"]: g for g in call("plan", "plan.toml", "--json").json["guarantees"]}
     mu = 4.0 * np.sqrt(5 / 4) / 6.0  # five rounds, four others
-    assert said["network"]["epsilon"] == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-6)
-    assert "X25519, AES-256 and HMAC hold" in said["network"]["assumptions"]
+    assert guarantees["network"]["epsilon"] == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-6)
+    assert "X25519, AES-256 and HMAC hold" in guarantees["network"]["assumptions"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_plan_of_unequal_sites_says_which_mean_it_computes(call, tmp_path, wei
 
 
 @pytest.mark.parametrize(
-    ("budget", "said"),
+    ("budget", "sentence"),
     [
         ("epsilon = 1e-9\ndelta = 1e-5\nmax_noise = 0.1", "No noise meets epsilon 1e-09"),
         ("epsilon = 1.0\ndelta = 0.0", "[budget] delta"),
@@ -153,16 +155,16 @@ def test_a_plan_of_unequal_sites_says_which_mean_it_computes(call, tmp_path, wei
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "average"])
-def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, said):
+def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, sentence):
     (tmp_path / "plan.toml").write_text(
         PLAN.replace("radius = 0.5\n", "radius = 0.5\nvalues = [0, 0, 0, 0, 1, 1, 1, 1]\n")
         + f"[budget]\n{budget}\n"
     )
-    assert said in refused(command, "plan.toml", "--out", "r.json")
+    assert sentence in refused(command, "plan.toml", "--out", "r.json")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("", "plan.toml has no version; write version = 1 at its top"),
         (PLAN.replace("version = 1\n", ""), "plan.toml has no version"),
@@ -196,9 +198,9 @@ def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, 
         ),
     ],
 )
-def test_plan_files_that_are_wrong(refused, tmp_path, text, said):
+def test_plan_files_that_are_wrong(refused, tmp_path, text, sentence):
     (tmp_path / "plan.toml").write_text(text)
-    assert said in refused("plan", "plan.toml", "--out", "r.json")
+    assert sentence in refused("plan", "plan.toml", "--out", "r.json")
 
 
 def test_missing_and_binary_plan_files(refused, tmp_path):

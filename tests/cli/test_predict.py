@@ -82,8 +82,8 @@ def column(file, name="state"):
 
 def in_another_process(folder, new, module=None):
     """The README's three lines, with nothing of this process."""
-    given = "" if module is None else f", module={module!r}"
-    loaded = f"sv.load_model({str(folder)!r}{given}).predict({str(new)!r})"
+    argument = "" if module is None else f", module={module!r}"
+    loaded = f"sv.load_model({str(folder)!r}{argument}).predict({str(new)!r})"
     text = f"import json, sottovoce as sv\nprint(json.dumps({loaded}.tolist()))"
     ran = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=folder.parent
@@ -91,13 +91,13 @@ def in_another_process(folder, new, module=None):
     return json.loads(ran.stdout)
 
 
-def test_a_linear_study_from_a_file_to_predictions(call, tmp_path):
+def test_linear_model_from_a_file_to_predictions(call, tmp_path):
     tables(tmp_path)
     (tmp_path / "plan.toml").write_text(PLAN)
-    record = call("train", "plan.toml", "--out", "model", "--json").json
-    assert record["saved_model"] == "model"
-    kept = {file.name for file in (tmp_path / "model").iterdir()}
-    assert kept == {
+    result = call("train", "plan.toml", "--out", "model", "--json").json
+    assert result["saved_model"] == "model"
+    files = {file.name for file in (tmp_path / "model").iterdir()}
+    assert files == {
         "README.md", "arrays.npz", "model.json", "plan.toml", "record.json", "saved_model.json",
         "statement.txt",
     }  # fmt: skip
@@ -106,10 +106,10 @@ def test_a_linear_study_from_a_file_to_predictions(call, tmp_path):
     assert model["classes"] == ["well", "so-so", "ill"]
     assert np.shape(model["coef"]) == (3, 4)
     assert len(model["intercept"]) == 3
-    answer = call("predict", "model", "new.csv", "--out", "found.csv", "--json").json
+    answer = call("predict", "model", "new.csv", "--out", "predictions.csv", "--json").json
     truth = column(tmp_path / "new.csv")
     assert (np.array(answer["predictions"]) == truth).mean() > 0.85
-    assert (column(tmp_path / "found.csv") == answer["predictions"]).all()
+    assert (column(tmp_path / "predictions.csv") == answer["predictions"]).all()
     assert answer["privacy"]["epsilon"] <= 3.0
     assert in_another_process(tmp_path / "model", tmp_path / "new.csv") == answer["predictions"]
     assert "new.csv" in (tmp_path / "model" / "README.md").read_text()
@@ -121,15 +121,15 @@ def test_scores_are_those_of_training_whatever_the_preparation(call, tmp_path):
     (tmp_path / "plan.toml").write_text(
         trained("consensus-sgd").replace("test_share", "intercept = true\ntest_share")
     )
-    record = call("train", "plan.toml", "--out", "model", "--json").json
+    result = call("train", "plan.toml", "--out", "model", "--json").json
     raw = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
     np.savez(tmp_path / "new.npz", X=raw.X_test)
-    found = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
-    assert (found == raw.y_test).mean() == pytest.approx(record["metrics"]["test_accuracy"])
+    predictions = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
+    assert (predictions == raw.y_test).mean() == pytest.approx(result["metrics"]["test_accuracy"])
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_network_study_by_name_or_of_ones_own(call, refused, tmp_path, own):
+def test_network_by_name_or_from_a_module(call, refused, tmp_path, own):
     tables(tmp_path, rows=900)
     (tmp_path / "mynet.py").write_text(MYNET)
     model = MODEL if own else '[model]\nname = "mlp"\noptions = { hidden = 8 }\n'
@@ -137,8 +137,8 @@ def test_a_network_study_by_name_or_of_ones_own(call, refused, tmp_path, own):
         PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
     )
     assert call("train", "plan.toml", "--out", "model", "--json").code == 0
-    given = ("--module", "mynet:build") if own else ()
-    answer = call("predict", "model", "new.csv", "--json", *given).json
+    argument = ("--module", "mynet:build") if own else ()
+    answer = call("predict", "model", "new.csv", "--json", *argument).json
     assert (np.array(answer["predictions"]) == column(tmp_path / "new.csv")).mean() > 0.6
     if own:
         again = in_another_process(tmp_path / "model", tmp_path / "new.csv", "mynet:build")
@@ -148,18 +148,18 @@ def test_a_network_study_by_name_or_of_ones_own(call, refused, tmp_path, own):
 
 def test_images_are_read_as_in_training(call, tmp_path):
     (tmp_path / "plan.toml").write_text(NET)
-    record = call("train", "plan.toml", "--out", "model", "--json").json
+    result = call("train", "plan.toml", "--out", "model", "--json").json
     digits = sv.data.images.load_images("digits")
     np.savez(tmp_path / "new.npz", X=digits.x_test)
-    found = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
+    predictions = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
     rows = sv.Result.load(tmp_path / "model").outputs["rows"]
     assert (
-        abs(100 * (found == digits.y_test).mean() - record["metrics"]["accuracy"]) < 15
+        abs(100 * (predictions == digits.y_test).mean() - result["metrics"]["accuracy"]) < 15
     )  # mean row, mean score
     assert rows.shape[0] == 5
 
 
-def test_a_protective_run_keeps_its_model_without_being_asked(call, refused, tmp_path):
+def test_protective_run_saves_its_model(call, refused, tmp_path):
     tables(tmp_path, rows=300)
     (tmp_path / "plan.toml").write_text(
         PLAN.replace("[noise]\nseed = 1\n", "").replace("steps = 60", "steps = 3")
@@ -231,8 +231,8 @@ def test_missing_entries_dropped_or_the_middle(call, tmp_path):
     for how, left in (("drop", 299), ("middle", 300)):
         text = PLAN.replace("intercept = true", f'intercept = true\nmissing = "{how}"').replace("60", "2")
         (tmp_path / "plan.toml").write_text(text)
-        record = call("train", "plan.toml", "--json").json
-        assert sum(record["config"]["sizes"]) == left
+        result = call("train", "plan.toml", "--json").json
+        assert sum(result["config"]["sizes"]) == left
 
 
 def test_parquet_is_a_table_like_csv(call, tmp_path):
@@ -243,11 +243,11 @@ def test_parquet_is_a_table_like_csv(call, tmp_path):
     tables(tmp_path, rows=300)
     parquet.write_table(read.read_csv(tmp_path / "mine.csv"), tmp_path / "mine.parquet")
     assert pyarrow is not None
-    found = []
+    coefficients = []
     for kind in ("csv", "parquet"):
         (tmp_path / "plan.toml").write_text(PLAN.replace("mine.csv", f"mine.{kind}").replace("60", "3"))
-        found.append(call("train", "plan.toml", "--json").json["outputs"]["coef"])
-    assert found[0] == found[1]
+        coefficients.append(call("train", "plan.toml", "--json").json["outputs"]["coef"])
+    assert coefficients[0] == coefficients[1]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_features_of_images_that_do_not_exist(refused, tmp_path, features, words
     assert words in refused("train", "plan.toml")
 
 
-def test_fixed_features_are_in_the_plan_and_in_the_study(call, tmp_path, monkeypatch):
+def test_fixed_features_are_saved_with_the_model(call, tmp_path, monkeypatch):
     from sottovoce.data import image_features
 
     few = image_features.Whitened(image_features.OrientedFeatures(4), "strokes", drawings=200)
@@ -268,12 +268,12 @@ def test_fixed_features_are_in_the_plan_and_in_the_study(call, tmp_path, monkeyp
     text = NET.replace("skew = 0.5", 'skew = 0.5\nfeatures = "handwriting"')
     text = text.replace('name = "mlp"\noptions = { inputs = 64, hidden = 8 }', 'name = "linear"')
     (tmp_path / "plan.toml").write_text(text.replace("[0.5, 0.1]", "8.0"))
-    record = call("train", "plan.toml", "--out", "model", "--json").json
+    result = call("train", "plan.toml", "--out", "model", "--json").json
     digits = sv.data.images.load_images("digits")
-    assert record["config"]["objective"]["n_params"] == (few(digits.x[:1, 0] / 255).shape[1] + 1) * 10
+    assert result["config"]["objective"]["n_params"] == (few(digits.x[:1, 0] / 255).shape[1] + 1) * 10
     np.savez(tmp_path / "new.npz", X=digits.x_test)
-    found = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
-    assert (found == digits.y_test).mean() > 0.5
+    predictions = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
+    assert (predictions == digits.y_test).mean() > 0.5
 
 
 def test_a_frozen_encoder_keeps_the_weights_it_was_given(call, tmp_path):
@@ -293,10 +293,10 @@ def test_a_frozen_encoder_keeps_the_weights_it_was_given(call, tmp_path):
     text = PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
     (tmp_path / "plan.toml").write_text(text.replace("steps = 60", "steps = 3"))
     assert call("train", "plan.toml", "--out", "model", "--json").code == 0
-    kept = load_file(tmp_path / "model" / "model.safetensors")
-    assert torch.equal(kept["body.weight"], start["body.weight"])
-    assert not torch.equal(kept["head.weight"], start["head.weight"])
-    assert (kept["head.weight"] - start["head.weight"]).abs().max() < 20  # from where it was given
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    assert torch.equal(weights["body.weight"], start["body.weight"])
+    assert not torch.equal(weights["head.weight"], start["head.weight"])
+    assert (weights["head.weight"] - start["head.weight"]).abs().max() < 20  # near its start
 
 
 OWN_NETWORK = """import torch
@@ -307,7 +307,7 @@ def build():
 """
 
 
-def test_the_five_commands_of_the_page(call, tmp_path, monkeypatch):
+def test_commands_of_the_page_on_own_networks(call, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # no home of this machine's
 
     page = (Path(__file__).parents[2] / "docs" / "own-networks.md").read_text()
@@ -334,7 +334,7 @@ def test_the_five_commands_of_the_page(call, tmp_path, monkeypatch):
             assert words[:2] == ["python", "-c"]
             exec(words[2], {})
     with open(tmp_path / "predictions.csv", newline="") as file:
-        found = np.array([row["ill"] for row in csv.DictReader(file)])
-    assert (found == truth["new.csv"]).mean() > 0.85
+        predictions = np.array([row["ill"] for row in csv.DictReader(file)])
+    assert (predictions == truth["new.csv"]).mean() > 0.85
     assert (tmp_path / "page.html").stat().st_size > 1000
     assert "epsilon = 1.99" in (tmp_path / "model" / "statement.txt").read_text()

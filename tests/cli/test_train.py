@@ -12,35 +12,37 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.wording import UNCHARGED
-from sottovoce.planfile.read import plan_from_settings, read_plan_file
+from sottovoce.advice.assessment import assess
+from sottovoce.cli.train import read_training, run_training
+from sottovoce.planfile.read import load_file
 
-from .plans import ACCEPT, ALGORITHMS, AVERAGE, BUDGETED_TRAINING, NOISE, trained
+from .plans import ACCEPT, ALGORITHMS, AVERAGE, BUDGETED_TRAINING, NET, NOISE, trained
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_is_planned_and_trained(call, tmp_path, algorithm):
     (tmp_path / "plan.toml").write_text(trained(algorithm))
-    priced = call("plan", "plan.toml", "--json")
-    assert priced.code == 0, priced
-    assert priced.json["guarantees"]
-    assert "messages" in priced.json["cost"]
+    plan = call("plan", "plan.toml", "--json")
+    assert plan.code == 0, plan
+    assert plan.json["guarantees"]
+    assert "messages" in plan.json["cost"]
     answer = call("train", "plan.toml", "--json", "--out", "out.json")
     assert answer.code == 0, answer
-    record = answer.json
-    assert record["config"]["algorithm"] == algorithm
-    assert 0 <= record["metrics"]["test_accuracy"] <= 1
-    assert "simulation" in record["provenance"]["noise"]
-    assert json.loads((tmp_path / "out.json").read_text())["outputs"]["coef"] == record["outputs"]["coef"]
-    for stated in (*priced.json["guarantees"], *record["guarantees"]):  # what was read and not charged
+    result = answer.json
+    assert result["config"]["algorithm"] == algorithm
+    assert 0 <= result["metrics"]["test_accuracy"] <= 1
+    assert "simulation" in result["provenance"]["noise"]
+    assert json.loads((tmp_path / "out.json").read_text())["outputs"]["coef"] == result["outputs"]["coef"]
+    for stated in (*plan.json["guarantees"], *result["guarantees"]):  # what was read and not charged
         assert stated["accepted"] == ["standardize", "held-out score"]
         assert f"not charged, accepted by name: {UNCHARGED['standardize']}" in stated["assumptions"]
 
 
-def test_a_file_runs_the_plan_that_python_builds(call, tmp_path):
+def test_file_and_python_build_the_same_plan(call, tmp_path):
     (tmp_path / "plan.toml").write_text(
         trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
     )
-    record = call("train", "plan.toml", "--json").json
+    result = call("train", "plan.toml", "--json").json
     data = sv.data.load("breast_cancer").unit_rows()
     shards = data.shards(sv.data.equal(data.n, 8, np.random.default_rng([0, 1])))
     plan = sv.algorithms.DPDSGD(
@@ -48,8 +50,8 @@ def test_a_file_runs_the_plan_that_python_builds(call, tmp_path):
         noise_multiplier=4.0, sizes=shards.sizes,
     )  # fmt: skip
     rows = plan.run(shards, sv.privacy.SimulatedNoise(1)).outputs["rows"]
-    np.testing.assert_array_equal(record["outputs"]["coef"], rows.mean(axis=0))
-    assert record["guarantees"][0]["epsilon"] == plan.epsilon(1e-5, "local")
+    np.testing.assert_array_equal(result["outputs"]["coef"], rows.mean(axis=0))
+    assert result["guarantees"][0]["epsilon"] == plan.epsilon(1e-5, "local")
 
 
 def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
@@ -85,9 +87,9 @@ def test_an_interrupted_run_goes_on_to_the_same_result(call, tmp_path, monkeypat
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Checkpoint, "save", die)
-    assert call("train", "plan.toml", "--json", "--checkpoint", "kept").code == 130
+    assert call("train", "plan.toml", "--json", "--checkpoint", "checkpoint").code == 130
     monkeypatch.setattr(Checkpoint, "save", saved)
-    again = call("train", "plan.toml", "--json", "--checkpoint", "kept").json
+    again = call("train", "plan.toml", "--json", "--checkpoint", "checkpoint").json
     assert again["outputs"]["coef"] == whole
     assert [entry["step"] for entry in again["history"]] == [4, 5]
 
@@ -98,13 +100,13 @@ def test_a_file_is_no_checkpoint(refused, tmp_path):
     assert "a checkpoint is a folder" in refused("train", "plan.toml", "--checkpoint", "state.npz")
 
 
-def test_record_and_model_are_kept_in_a_folder(call, tmp_path):
+def test_result_and_model_are_saved_in_a_folder(call, tmp_path):
     (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
-    record = call("train", "plan.toml", "--json", "--out", "model").json
+    result = call("train", "plan.toml", "--json", "--out", "model").json
     result = sv.Result.load(tmp_path / "model")
-    np.testing.assert_array_equal(result.outputs["coef"], record["outputs"]["coef"])
-    assert result.metrics["test_accuracy"] == record["metrics"]["test_accuracy"]
-    assert result.guarantees == record["guarantees"]
+    np.testing.assert_array_equal(result.outputs["coef"], result["outputs"]["coef"])
+    assert result.metrics["test_accuracy"] == result["metrics"]["test_accuracy"]
+    assert result.guarantees == result["guarantees"]
 
 
 def test_a_budget_is_calibrated_for_its_own_view(tmp_path):
@@ -115,20 +117,20 @@ def test_a_budget_is_calibrated_for_its_own_view(tmp_path):
                 "consensus-sgd", "seed = 1\n", f'[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "{view}"\n'
             )
         )
-        plan = plans[view] = plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan
+        plan = plans[view] = load_file(file).plan
         assert 3.99 < plan.epsilon(1e-5, view) <= 4.0
     least = {view: np.max(plan.noise_multiplier) for view, plan in plans.items()}
     assert least["local"] >= least["network"] > least["central"]
     file.write_text(trained("consensus-sgd", "seed = 1\n", "[budget]\nepsilon = 4.0\ndelta = 1e-5\n"))
-    default = plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan
+    default = load_file(file).plan
     assert default.noise_multiplier == plans["network"].noise_multiplier
 
 
 def test_a_budget_is_met_or_refused_before_anything_runs(call, refused, tmp_path):
     budget = '[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "network"\n'
     (tmp_path / "plan.toml").write_text(trained("consensus-sgd", "seed = 1\n", budget))
-    record = call("train", "plan.toml", "--json").json
-    worst = next(g for g in record["guarantees"] if g["adversary"]["kind"] == "network")
+    result = call("train", "plan.toml", "--json").json
+    worst = next(g for g in result["guarantees"] if g["adversary"]["kind"] == "network")
     assert 3.9 < worst["epsilon"] <= 4.0
     (tmp_path / "plan.toml").write_text(
         trained("consensus-sgd", more="[budget]\nepsilon = 0.1\ndelta = 1e-5\n")
@@ -215,8 +217,8 @@ def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, ol
 @pytest.mark.parametrize("command", ["plan", "train"])
 def test_what_is_read_and_not_charged_must_be_accepted_by_name(refused, tmp_path, command):
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept=""))
-    said = refused(command, "plan.toml", "--out", "r.json")
-    assert 'accept = ["held-out score", "standardize"]' in said
+    error = refused(command, "plan.toml", "--out", "r.json")
+    assert 'accept = ["held-out score", "standardize"]' in error
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept='accept = ["held-out score"]\n'))
     assert "bounds = [low, high] scales by public bounds instead" in refused(command, "plan.toml")
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept='accept = ["everything"]\n'))
@@ -226,14 +228,14 @@ def test_what_is_read_and_not_charged_must_be_accepted_by_name(refused, tmp_path
     assert "nothing of the kind is read" in refused(command, "plan.toml")
 
 
-def test_what_is_accepted_is_shown_and_kept(call, tmp_path):
+def test_accepted_reads_are_shown_and_stored(call, tmp_path):
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept=ACCEPT.replace("]", ', "tuning"]')))
     answer = call("train", "plan.toml", "--out", "r.json")
     assert answer.out.count("not charged, accepted by name: the mean and deviation") >= 1
     assert "yes, but not for the item in" in answer.out
     assert "Not charged: settings that were chosen on the private records." in answer.out
-    kept = json.loads((tmp_path / "r.json").read_text())
-    assert kept["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]
 
 
 def table_of(folder, rows=60, words=("sick", "well")):
@@ -269,9 +271,9 @@ seed = 1
 def test_public_bounds_classes_and_scores_need_nothing_accepted(call, refused, tmp_path):
     table_of(tmp_path)
     (tmp_path / "plan.toml").write_text(OWN)
-    record = call("train", "plan.toml", "--json").json
-    assert record["metrics"]["test_accuracy"] > 0.8
-    assert "accepted" not in record["metrics"]
+    result = call("train", "plan.toml", "--json").json
+    assert result["metrics"]["test_accuracy"] > 0.8
+    assert "accepted" not in result["metrics"]
     (tmp_path / "plan.toml").write_text(OWN.replace('classes = ["sick", "well"]\n', ""))
     assert 'accept = ["class names"]' in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace('"well"]', '"fine"]'))
@@ -304,12 +306,12 @@ def test_fresh_graphs_are_a_function_of_the_public_seed(tmp_path, refused):
     text = text.replace("steps = 5", "steps = 5\nfresh_graph = true")
     file = tmp_path / "plan.toml"
     file.write_text(text)
-    first, second = (plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan for _ in range(2))
+    first, second = (load_file(file).plan for _ in range(2))
     edges = [[tuple(map(tuple, p.schedule(k).network.edges)) for k in range(5)] for p in (first, second)]
     assert edges[0] == edges[1]
     assert len(set(edges[0])) > 1
     file.write_text(text.replace("rounds = 2", "rounds = 2\nseed = 5"))
-    other = plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan
+    other = load_file(file).plan
     assert other.describe()["protocol"] != first.describe()["protocol"]  # another run, not its continuation
     file.write_text(text.replace("er:8:2:seed=1", "ring:8"))
     assert "er or geometric" in refused("train", "plan.toml")
@@ -325,7 +327,7 @@ def test_reproduce_lists_runs_and_draws(call, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["budget", "noise"])
-def test_a_run_without_privacy_is_called_so(call, tmp_path, change):
+def test_run_without_privacy_is_labeled(call, tmp_path, change):
     """`epsilon = inf` or `noise_multiplier = 0`: epsilon is infinite, private: no, and it runs."""
     text = trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
     head = text.split("[noise]")[0].split("[budget]")[0]
@@ -333,11 +335,11 @@ def test_a_run_without_privacy_is_called_so(call, tmp_path, change):
         "[budget]\nepsilon = inf\ndelta = 1e-5\n" if change == "budget" else "[noise]\nnoise_multiplier = 0\n"
     )
     (tmp_path / "free.toml").write_text(head + tail)
-    priced = call("plan", "free.toml", "--json")
-    assert priced.code == 0, priced
-    assert priced.json["metrics"]["private"] is False
-    assert "without privacy" in priced.json["metrics"]["verdict"]
-    assert {stated["epsilon"] for stated in priced.json["guarantees"]} == {"inf"}
+    plan = call("plan", "free.toml", "--json")
+    assert plan.code == 0, plan
+    assert plan.json["metrics"]["private"] is False
+    assert "without privacy" in plan.json["metrics"]["verdict"]
+    assert {stated["epsilon"] for stated in plan.json["guarantees"]} == {"inf"}
     answer = call("train", "free.toml")
     assert answer.code == 0, answer
     assert "Private: no" in answer.out
@@ -358,28 +360,28 @@ def test_no_noise_does_not_meet_a_budget(call, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_what_was_kept_and_the_same_command_goes_on(tmp_path):
+def test_ctrl_c_names_the_saved_step(tmp_path):
     (tmp_path / "plan.toml").write_text(
         BUDGETED_TRAINING.format(protocol="exchange", adjacency="add-remove", steps=200_000, epsilon=900.0)
     )
-    words = [sys.executable, "-m", "sottovoce", "train", "plan.toml", "--checkpoint", "kept"]
+    words = [sys.executable, "-m", "sottovoce", "train", "plan.toml", "--checkpoint", "checkpoint"]
     running = subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     for _ in range(1200):
-        if list(tmp_path.glob("kept/step-*")):
+        if list(tmp_path.glob("checkpoint/step-*")):
             break
         time.sleep(0.1)
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=60)[1]
+    stderr = running.communicate(timeout=60)[1]
     assert running.returncode == 130
-    told = r"sottovoce: stopped; saved at step [\d,]+ in kept; the same command continues\.\n"
-    assert re.search(told, said)
-    assert "Traceback" not in said
+    pattern = r"sottovoce: stopped; saved at step [\d,]+ in checkpoint; the same command continues\.\n"
+    assert re.search(pattern, stderr)
+    assert "Traceback" not in stderr
 
 
-def test_a_resumed_training_says_where_it_goes_on(call, tmp_path, monkeypatch):
+def test_resumed_training_names_its_step(call, tmp_path, monkeypatch):
     from sottovoce.runners import checkpoint
 
     plan = BUDGETED_TRAINING.format(protocol="exchange", adjacency="add-remove", steps=40, epsilon=8.0)
@@ -393,12 +395,128 @@ def test_a_resumed_training_says_where_it_goes_on(call, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint.Checkpoint, "commit", interrupted)
-    stopped = call("train", "plan.toml", "--checkpoint", "kept")
+    stopped = call("train", "plan.toml", "--checkpoint", "checkpoint")
     assert stopped.code == 130
     assert f"saved at step {count[-1]}" in stopped.err
     from sottovoce.cli import output
 
     output._stopped.clear()
-    resumed = call("train", "plan.toml", "--checkpoint", "kept")
+    resumed = call("train", "plan.toml", "--checkpoint", "checkpoint")
     assert resumed.code == 0
-    assert f"Continuing at step {count[2]} of 40 from kept." in resumed.err
+    assert f"Continuing at step {count[2]} of 40 from checkpoint." in resumed.err
+
+
+# ---- networks ----------------------------------------------------------------------------------------------
+
+NETWORK_ALGORITHMS = ("dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd", "random-walk-sgd")
+
+
+def write_plan(folder, text=NET, algorithm="dp-dsgt", **changes):
+    text = text.replace('"dp-dsgt"', f'"{algorithm}"')
+    for old, new in changes.items():
+        assert f"{old} = " in text
+        text = text.replace(f"{old} = ", f"{old} = {new} # ")
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def train_file(path, **options):
+    return run_training(read_training(path), **options)
+
+
+@pytest.mark.parametrize("algorithm", NETWORK_ALGORITHMS)
+def test_every_method_trains_from_a_file(algorithm, tmp_path):
+    result = train_file(write_plan(tmp_path, algorithm=algorithm))
+    assert 0 <= result.metrics["accuracy"] <= 100
+    assert result.history[-1]["step"] == 8
+
+
+def test_one_holder_of_all_records_needs_no_network(tmp_path):
+    text = NET.replace('[network]\ngraph = "ring:5"\n', "").replace('view = "local"\n', "")
+    result = train_file(write_plan(tmp_path, text, algorithm="dp-sgd"))
+    assert result.outputs["rows"].shape[0] == 1
+    assert result.config["sizes"] == (1437,)
+
+
+def test_logs_and_resume(tmp_path):
+    path = write_plan(tmp_path)
+    whole = train_file(path, checkpoint=tmp_path / "checkpoint", logs=tmp_path / "logs")
+    again = train_file(path, checkpoint=tmp_path / "checkpoint")
+    np.testing.assert_array_equal(whole.outputs["rows"], again.outputs["rows"])
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = EventAccumulator(str(tmp_path / "logs")).Reload()
+    assert {"accuracy", "epsilon"} <= set(log.Tags()["scalars"])
+    spent = [event.value for event in log.Scalars("epsilon")]
+    assert log.Scalars("epsilon")[-1].step == 8
+    assert spent == sorted(spent)
+    assert spent[0] < 10 < spent[-1] <= 20.0
+
+
+def test_network_plan_is_accounted_before_it_runs(tmp_path):
+    path = write_plan(tmp_path)
+    assessment = assess(load_file(path))
+    assert assessment["feasible"] is True
+    assert 19.9 < assessment["guarantees"][0]["epsilon"] <= 20.0
+    assert assessment["cost"]["messages"] == 8 * 10
+    assert assessment["guarantees"][0]["adjacency"] == "add-remove"
+
+
+def test_the_commands_plan_and_train_take_such_a_file(call, tmp_path):
+    write_plan(tmp_path)
+    answer = call("plan", "plan.toml")
+    assert answer.code == 0, answer
+    assert "add-remove" in answer.out
+    answer = call("train", "plan.toml", "--logs", "logs", "-o", "model", "--json")
+    assert answer.json["metrics"]["accuracy"] > 0
+    assert (tmp_path / "model" / "record.json").is_file()
+    with np.load(tmp_path / "model" / "arrays.npz") as arrays:  # the weights are kept
+        assert arrays["output.rows"].shape == (5, 64 * 8 + 8 + 8 * 10 + 10)
+    assert "accuracy" in json.loads((tmp_path / "model" / "record.json").read_text())["metrics"]
+
+
+def test_search_prints_what_it_spends(call, tmp_path):
+    write_plan(tmp_path)
+    search = call("search", "plan.toml", "--rates", "0.1,0.5", "--clip-norms", "1", "--json").json
+    assert search["runs"] == 2
+    assert search["epsilon_of_one_run"] <= 20.0 < search["epsilon_of_the_search"] < 40.0
+    assert search["best"]["accuracy"] == max(row["accuracy"] for row in search["tried"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": "5000"}, "batch_size"),
+        ({"skew": "2.0"}, "[data] skew"),
+        ({"accounting": '"magic"'}, "accounting must be"),
+        ({"steps": "0"}, "steps"),
+        ({"hidden": "8, width = 1 }"}, "plan.toml: [model]: mlp cannot be built from these options: "),
+    ],
+)
+def test_wrong_network_options_are_one_sentence(refused, changes, words, tmp_path):
+    write_plan(tmp_path, **changes)
+    assert words in refused("train", "plan.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"mlp"', '"unknown"', "[model]: model must be one of"),
+        ('name = "digits"', 'name = "nothing"', "no data set 'nothing'"),
+        ('[network]\ngraph = "ring:5"\n', "", "who talks to whom"),
+        ('[budget]\nepsilon = 20.0\ndelta = 1e-5\nview = "local"\n', "", "Neither [noise] nor [budget]"),
+        ("skew = 0.5", "unit_rows = true", "[data] unit_rows is for tables"),
+        ("clip_norm = 1.0", "device = 'cpu'", "has no option 'device'"),
+    ],
+)
+def test_unknown_models_and_missing_sections(refused, tmp_path, old, new, words):
+    assert old in NET
+    (tmp_path / "plan.toml").write_text(NET.replace(old, new))
+    assert words in refused("train", "plan.toml")
+
+
+def test_images_need_a_network(refused, tmp_path):
+    text = NET.replace('[model]\nname = "mlp"\noptions = { inputs = 64, hidden = 8 }\n', "")
+    (tmp_path / "plan.toml").write_text(text.replace("skew = 0.5", "side = 4"))
+    assert "a [model] section" in refused("train", "plan.toml")

@@ -1,54 +1,42 @@
 """Reports of every kind in a real browser: page one shows what is in the record, and nothing else."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
 from sottovoce.report.page import value_text
 
+from ..report.example_inputs import command, results_of, write_inputs
 from .conftest import violations
 
 pytestmark = pytest.mark.pages
-HERE = Path(__file__).parent
-KINDS = ("plan", "training", "agreement", "statement", "together", "record", "attack", "audit")
-
-
-def helper():
-    spec = importlib.util.spec_from_file_location("made", HERE.parent / "report" / "made.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-made = helper()
+KINDS = ("plan", "training", "agreement", "statement", "together", "result", "attack", "audit")
 
 
 @pytest.fixture(scope="module")
-def things(tmp_path_factory, browser):
-    return made.everything(tmp_path_factory.mktemp("things"))
+def inputs(tmp_path_factory, browser):
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
-def shown(page, things, kind, tmp_path):
+def shown(page, inputs, kind, tmp_path):
     target = tmp_path / f"{kind}.html"
-    assert made.command("report", *things[kind], "-o", target) == 0
+    assert command("report", *inputs[kind], "-o", target) == 0
     page.goto(target.as_uri())
-    return made.record_of(things[kind], tmp_path)
+    return results_of(inputs[kind], tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_page_one_holds_the_record_and_nothing_else(page, things, kind, tmp_path):
-    records = shown(page, things, kind, tmp_path)
-    fronts = [record["summary_page"] for record in records if record.get("summary_page")]
-    assert page.locator(".front").count() == len(fronts) > 0
-    for k, front in enumerate(fronts):
-        found = page.eval_on_selector_all(
+def test_page_one_holds_the_record_and_nothing_else(page, inputs, kind, tmp_path):
+    results = shown(page, inputs, kind, tmp_path)
+    summaries = [result["summary_page"] for result in results if result.get("summary_page")]
+    assert page.locator(".front").count() == len(summaries) > 0
+    for k, summary in enumerate(summaries):
+        values = page.eval_on_selector_all(
             f"[data-front='{k}'] [data-from]", "all => all.map(e => [e.dataset.from, e.textContent])"
         )
-        assert len(found) > 5
-        for path, text in found:
-            assert text == value_text(front, path), path
+        assert len(values) > 5
+        for path, text in values:
+            assert text == value_text(summary, path), path
         rest = page.eval_on_selector(
             f"[data-front='{k}']",
             "e => { const c = e.cloneNode(true); c.querySelectorAll('[data-from]').forEach(x => x.remove());"
@@ -61,10 +49,10 @@ def test_page_one_holds_the_record_and_nothing_else(page, things, kind, tmp_path
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_readable_by_everybody_also_on_a_phone(page, things, kind, scheme, tmp_path):
+def test_readable_by_everybody_also_on_a_phone(page, inputs, kind, scheme, tmp_path):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 400, "height": 800})
-    shown(page, things, kind, tmp_path)
+    shown(page, inputs, kind, tmp_path)
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     for verdict in page.locator(".front .verdict").all():  # the answer needs no scrolling sideways
@@ -74,8 +62,8 @@ def test_readable_by_everybody_also_on_a_phone(page, things, kind, scheme, tmp_p
     assert page.locator(".front .answer").first.bounding_box()["y"] < 400
 
 
-def test_what_was_read_and_not_charged_is_red(page, things, tmp_path):
-    shown(page, things, "training", tmp_path)
+def test_what_was_read_and_not_charged_is_red(page, inputs, tmp_path):
+    shown(page, inputs, "training", tmp_path)
     assert page.locator(".front .answer").first.get_attribute("class") == "answer bad"
     assert page.inner_text(".front .verdict >> nth=0") == "only in part"
     red = "rgb(168, 31, 51)"
@@ -86,24 +74,24 @@ def test_what_was_read_and_not_charged_is_red(page, things, tmp_path):
     assert "<of four>" in page.inner_text(".front .purpose")  # shown as text
 
 
-def test_an_agreement_shows_who_signed_and_what_was_spent(page, things, tmp_path):
-    (record,) = shown(page, things, "agreement", tmp_path)
+def test_an_agreement_shows_who_signed_and_what_was_spent(page, inputs, tmp_path):
+    (result,) = shown(page, inputs, "agreement", tmp_path)
     text = page.inner_text(".front")
-    for member in record["summary_page"]["members"]:
+    for member in result["summary_page"]["members"]:
         assert member["fingerprint"] in text
         assert member["signed"] is True
-    assert record["summary_page"]["marks"]["run"] in text
+    assert result["summary_page"]["marks"]["run"] in text
     widths = page.eval_on_selector_all(".bar span", "all => all.map(e => parseFloat(e.style.width))")
-    row = record["summary_page"]["budgets"][0]
+    row = result["summary_page"]["budgets"][0]
     wanted = [100 * row["spent"] / row["limit"], 100 * (row["total"] - row["spent"]) / row["limit"]]
     assert widths == pytest.approx(wanted, abs=0.01)
 
 
 @pytest.mark.parametrize("kind", ["plan", "training", "agreement", "statement"])
-def test_page_one_prints_on_one_sheet(page, things, kind, tmp_path):
+def test_page_one_prints_on_one_sheet(page, inputs, kind, tmp_path):
     page.set_viewport_size({"width": 688, "height": 1017})  # A4 without its margins, at 96 dots per inch
     page.emulate_media(media="print")
-    shown(page, things, kind, tmp_path)
+    shown(page, inputs, kind, tmp_path)
     box = page.locator(".front").first.bounding_box()
     assert box["y"] + box["height"] <= 1017
     assert page.evaluate("document.documentElement.scrollWidth") <= 688
@@ -111,8 +99,8 @@ def test_page_one_prints_on_one_sheet(page, things, kind, tmp_path):
     assert raw.startswith(b"%PDF")
 
 
-def test_labels_of_charts_are_not_cut(page, things, tmp_path):
-    shown(page, things, "audit", tmp_path)
+def test_labels_of_charts_are_not_cut(page, inputs, tmp_path):
+    shown(page, inputs, "audit", tmp_path)
     outside = page.eval_on_selector_all(
         "figure svg",
         """all => all.flatMap(svg => { const box = svg.getBoundingClientRect();

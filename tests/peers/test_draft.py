@@ -5,7 +5,7 @@ import pytest
 
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import read_agreement
-from sottovoce.planfile.read import plan_from_settings, read_plan_file
+from sottovoce.planfile.read import load_file
 
 AVERAGE = """
 version = 1
@@ -78,7 +78,7 @@ def records(path):
 def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
     (tmp_path / "plan.toml").write_text(AVERAGE)
     agreement = agreed(call, tmp_path)
-    plan = plan_from_settings(read_plan_file(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
+    plan = load_file(tmp_path / "plan.toml").plan
     assert agreement.plan.noise_multiplier == plan.noise_multiplier
     assert agreement.plan.center == plan.center
     charged = AgreedRun(agreement).charged_guarantee(0)
@@ -90,7 +90,7 @@ def test_a_training_keeps_columns_steps_rate_and_price(protocol, call, tmp_path)
     records(tmp_path / "records.csv")
     (tmp_path / "plan.toml").write_text(TRAIN.format(protocol=protocol))
     agreement = agreed(call, tmp_path)
-    plan = plan_from_settings(read_plan_file(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
+    plan = load_file(tmp_path / "plan.toml").plan
     assert (agreement.algorithm.sample_rate, agreement.algorithm.batch_size) == (0.5, 10.0)
     assert agreement.data.features == ("age", "weight")
     assert (agreement.data.intercept, agreement.model.parameters) == (True, 3)

@@ -43,10 +43,10 @@ OTHERWISE = ("accounting", "sizes")  # cannot be chosen in an agreement
 def sentence(make):
     with pytest.raises(SottovoceError) as refused:
         make()
-    said = str(refused.value)
-    assert said.endswith(".")
-    assert "\n" not in said
-    return said
+    message = str(refused.value)
+    assert message.endswith(".")
+    assert "\n" not in message
+    return message
 
 
 def over_a_network(kind):
@@ -58,8 +58,8 @@ def in_python(kind, options):
     more = {"network": graphs.ring(4)} if over_a_network(kind) else {}
     more |= {"records": 40} if "records" in known else {}
     more |= {"users": 4} if "users" in known else {}
-    listed = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
-    return kind(GLM(dim=2), **{**more, **listed})
+    tuples = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+    return kind(GLM(dim=2), **{**more, **tuples})
 
 
 def in_a_file(kind, options, folder):
@@ -103,7 +103,7 @@ def example(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FILED)
-def test_one_sentence_wherever_a_plan_is_written(name, tmp_path, example):
+def test_same_sentence_in_python_file_and_agreement(name, tmp_path, example):
     rows = np.random.default_rng(0).normal(size=(40, 2))
     lines = [f"{x:.2f},{z:.2f},{1 if x > 0 else -1}" for x, z in rows]
     (tmp_path / "d.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
@@ -122,11 +122,21 @@ def test_one_sentence_wherever_a_plan_is_written(name, tmp_path, example):
     differ = {}
     for option in (item.name for item in fields(kind) if item.init and item.name in BAD):
         for value in BAD[option]:
-            given = {**good, option: value}
-            said = sentence(lambda given=given: in_python(kind, given))
-            others = [sentence(lambda given=given: in_a_file(kind, given, tmp_path))]
+            options = {**good, option: value}
+            expected = sentence(lambda options=options: in_python(kind, options))
+            others = [sentence(lambda options=options: in_a_file(kind, options, tmp_path))]
             if name in AGREED and option not in OTHERWISE:
-                others.append(sentence(lambda given=given: in_an_agreement(kind, given, example)))
-            if any(said.rstrip(".") not in other for other in others):
-                differ[option, repr(value)] = (said, *others)
+                others.append(sentence(lambda options=options: in_an_agreement(kind, options, example)))
+            if any(expected.rstrip(".") not in other for other in others):
+                differ[option, repr(value)] = (expected, *others)
     assert differ == {}
+
+
+def test_all_problems_of_a_file_are_one_message():
+    tables = {"version": 1, "network": {"grph": "ring:4"}, "noise": {"noise_std": -1}}
+    tables["average"] = {"radius": 1.0, "adjacency": "user"}
+    assert sentence(lambda: check_plan_file(tables, "plan.toml")) == (
+        "plan.toml has 2 problems: (1) [network] grph is not known (did you mean 'graph'?); expected one of "
+        "graph, matrix, weights, names. (2) [noise] noise_std: noise_std must be a finite number of at least "
+        "0, got -1."
+    )

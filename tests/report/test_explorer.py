@@ -13,7 +13,7 @@ import sottovoce as sv
 from sottovoce._format import fixed
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.errors import ConfigError, InvalidInput, Refused
-from sottovoce.planfile.read import plan_from_settings, read_plan_file
+from sottovoce.planfile.read import load_file
 from sottovoce.privacy import account, account_each, gaussian_epsilon
 from sottovoce.report.explorer.model import (
     ExplorerModel,
@@ -60,10 +60,10 @@ def test_many_epsilons_are_each_epsilon(delta):
 def test_a_view_shows_the_accountants_numbers():
     network = sv.graphs.florentine()
     plan = sv.PrivateAveraging(sv.protocols.Gossip(network, 4), noise_std=1.5, radius=0.5)
-    seen = ExplorerModel(ExplorerSettings(graph="florentine", rounds=4, noise=3.0)).view([2, 7])
+    view = ExplorerModel(ExplorerSettings(graph="florentine", rounds=4, noise=3.0)).view([2, 7])
     shares = sv.privacy.exact_loss(network, rounds=4, observer=2, colluders=[7])
     formula = sv.privacy.published_loss(network, rounds=4)[:, [2, 7]].sum(axis=1)
-    for u, row in enumerate(seen["rows"]):
+    for u, row in enumerate(view["rows"]):
         if u in (2, 7):
             assert row["looks"]
             continue
@@ -75,8 +75,8 @@ def test_a_view_shows_the_accountants_numbers():
         assert row["determined"] == (shares[u] > 1 - 1e-8)
     others = [u for u in range(15) if u not in (2, 7)]
     lost = {u: plan.privacy("colluders", colluders=[2, 7], user=u).epsilon(DELTA) for u in others}
-    assert lost[seen["worst"]] == max(lost.values())
-    assert sorted(lost.values())[6] == lost[seen["typical"]]
+    assert lost[view["worst"]] == max(lost.values())
+    assert sorted(lost.values())[6] == lost[view["typical"]]
 
 
 def test_rounds_matrix_and_course_agree():
@@ -102,7 +102,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("chosen", SETTINGS, ids=lambda chosen: str(chosen.get("protocol", "gossip")))
-def test_the_saved_plan_prices_the_same(chosen, tmp_path):
+def test_saved_plan_costs_the_same(chosen, tmp_path):
     model = ExplorerModel(ExplorerSettings.read(chosen))
     (tmp_path / "plan.toml").write_text(model.plan_text(), encoding="utf-8")
     again = open_plan(tmp_path / "plan.toml")
@@ -137,12 +137,12 @@ epsilon = 3.0
 delta = 1e-6
 """
     (tmp_path / "train.toml").write_text(text)
-    found = open_plan(tmp_path / "train.toml")
-    model = ExplorerModel(found.setting, found)
-    assert model.plan is found.plan
+    opened = open_plan(tmp_path / "train.toml")
+    model = ExplorerModel(opened.setting, opened)
+    assert model.plan is opened.plan
     row = model.view([0])["rows"][2]
-    assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
-    louder = ExplorerModel(ExplorerSettings.read(found.setting.model_dump() | {"noise": 9.0}), found)
+    assert row["epsilon"] == fixed(opened.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
+    louder = ExplorerModel(ExplorerSettings.read(opened.setting.model_dump() | {"noise": 9.0}), opened)
     (tmp_path / "again.toml").write_text(louder.plan_text())
     again = open_plan(tmp_path / "again.toml").plan
     assert again.privacy("network").curve == louder.plan.privacy("network").curve
@@ -154,27 +154,27 @@ def test_an_agreement_is_opened():
     from sottovoce.peers.agreement import example_agreement
 
     file, _ = example_agreement()
-    found = open_plan(file)
-    model = ExplorerModel(found.setting, found)
+    opened = open_plan(file)
+    model = ExplorerModel(opened.setting, opened)
     assert model.names == ["ada", "bo"]
-    assert model.scene()["title"] == found.title != ""
+    assert model.scene()["title"] == opened.title != ""
     row = model.view([0])["rows"][1]
-    assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=1).epsilon(found.delta))
+    assert row["epsilon"] == fixed(opened.plan.privacy("pairwise", observer=0, user=1).epsilon(opened.delta))
     assert "names" in model.plan_text()
 
 
 def test_offline_pages_hold_every_observer_round_and_pair():
     model = ExplorerModel(ExplorerSettings(graph="path:4", rounds=3))
-    found = offline(model)
+    content = offline(model)
     rounds = model.most_rounds
-    assert len(found["views"]) == rounds * (4 + 6)
+    assert len(content["views"]) == rounds * (4 + 6)
     for t in (1, rounds):
         for who in ((0,), (1, 3)):
-            kept = found["views"][f"{t}|{','.join(map(str, who))}"]
+            view = content["views"][f"{t}|{','.join(map(str, who))}"]
             live = model.view(who, rounds=t)
-            assert kept["summary"] == live["summary"]
-            for number, row in zip(kept["rows"], live["rows"], strict=True):
-                assert found["rows"][number] == {k: v for k, v in row.items() if k not in ("name", "looks")}
+            assert view["summary"] == live["summary"]
+            for number, row in zip(view["rows"], live["rows"], strict=True):
+                assert content["rows"][number] == {k: v for k, v in row.items() if k not in ("name", "looks")}
     page = offline_page(model)
     outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert "http" not in outside.replace('http-equiv="', "")
@@ -189,7 +189,7 @@ def test_names_cannot_end_a_script():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "sentence"),
     [
         ({"graph": "file:/etc/passwd"}, "opens no files"),
         ({"graph": " FILE:/etc/passwd"}, "opens no files"),
@@ -198,12 +198,12 @@ def test_names_cannot_end_a_script():
         ([], "a setting is an object"),
     ],
 )
-def test_settings_that_do_not_fit(values, said):
-    with pytest.raises(ConfigError, match=said):
+def test_settings_that_do_not_fit(values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
         ExplorerSettings.read(values)
 
 
-def test_what_is_too_large_or_nobody_is_refused():
+def test_too_large_or_empty_views_are_refused():
     with pytest.raises(Refused, match="at most 600"):
         _ = ExplorerModel(ExplorerSettings(graph="ring:601")).network
     with pytest.raises(InvalidInput, match="nobody is left"):
@@ -223,7 +223,7 @@ def server():
         yield started
 
 
-def asked(server, path="/", *, method="GET", body=None, host=None, **headers):
+def request(server, path="/", *, method="GET", body=None, host=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     sent["Host"] = host or f"127.0.0.1:{server.port}"
@@ -234,14 +234,14 @@ def asked(server, path="/", *, method="GET", body=None, host=None, **headers):
     return answer, raw
 
 
-def question(**more):
+def query(**more):
     return json.dumps({"setting": {"graph": "ring:4"}, **more})
 
 
 def test_the_token_opens_the_page_and_nothing_else_does(server):
     good = f"/?token={server.token}"
     assert server.address == f"http://127.0.0.1:{server.port}{good}"
-    answer, raw = asked(server, good)
+    answer, raw = request(server, good)
     assert answer.status == 200
     assert b"<title>" in raw
     policy = answer.headers["Content-Security-Policy"]
@@ -250,52 +250,52 @@ def test_the_token_opens_the_page_and_nothing_else_does(server):
     assert "unsafe-eval" not in policy
     assert answer.headers["Referrer-Policy"] == "no-referrer"
     for path in ("/", "/?token=", f"/?token={server.token[:-1]}", "/?token=x&token=" + server.token, "/x"):
-        assert asked(server, path)[0].status == 403, path
-    assert asked(server, f"/favicon.ico?token={server.token}")[0].status == 404
+        assert request(server, path)[0].status == 403, path
+    assert request(server, f"/favicon.ico?token={server.token}")[0].status == 404
 
 
 def test_another_host_or_origin_is_refused_even_with_the_token(server):
     good = f"/?token={server.token}"
     for host in ("evil.example", f"evil.example:{server.port}", f"127.0.0.1.evil.example:{server.port}"):
-        assert asked(server, good, host=host)[0].status == 403
-    assert asked(server, good, host=f"localhost:{server.port}")[0].status == 200
-    there = {"method": "POST", "body": question(observers=[0]), "X_Sottovoce_Token": server.token}
-    assert asked(server, "/view", **there)[0].status == 200
-    assert asked(server, "/view", Origin=f"http://127.0.0.1:{server.port}", **there)[0].status == 200
+        assert request(server, good, host=host)[0].status == 403
+    assert request(server, good, host=f"localhost:{server.port}")[0].status == 200
+    there = {"method": "POST", "body": query(observers=[0]), "X_Sottovoce_Token": server.token}
+    assert request(server, "/view", **there)[0].status == 200
+    assert request(server, "/view", Origin=f"http://127.0.0.1:{server.port}", **there)[0].status == 200
     for origin in ("http://evil.example", "null", "https://127.0.0.1"):
-        assert asked(server, "/view", Origin=origin, **there)[0].status == 403
-    assert asked(server, "/view", method="POST", body=question(observers=[0]))[0].status == 403
+        assert request(server, "/view", Origin=origin, **there)[0].status == 403
+    assert request(server, "/view", method="POST", body=query(observers=[0]))[0].status == 403
 
 
-def test_questions_are_answered_or_refused_with_a_sentence(server):
+def test_queries_are_answered_or_refused_with_a_sentence(server):
     there = {"method": "POST", "X_Sottovoce_Token": server.token}
 
     def answer(what, body):
-        return json.loads(asked(server, what, body=body, **there)[1])
+        return json.loads(request(server, what, body=body, **there)[1])
 
-    assert answer("/view", question(observers=[2]))["looking"] == "node 2"
-    assert "refused" not in answer("/scene", question())
-    assert "node numbers" in answer("/view", question(observers="all"))["refused"]
-    assert "nothing called" in answer("/secrets", question(observers=[0]))["refused"]
+    assert answer("/view", query(observers=[2]))["looking"] == "node 2"
+    assert "refused" not in answer("/scene", query())
+    assert "node numbers" in answer("/view", query(observers="all"))["refused"]
+    assert "nothing called" in answer("/secrets", query(observers=[0]))["refused"]
     for body in ("{", "[]", '{"setting": 3}', "[" * 5000):
         assert "refused" in answer("/view", body)
     for length in ("1000001", "-1", "x"):  # refused before a byte of it is read
-        assert asked(server, "/view", body="x", Content_Length=length, **there)[0].status == 413
+        assert request(server, "/view", body="x", Content_Length=length, **there)[0].status == 413
 
 
 def test_two_pages_may_ask_at_once(server):
     there = {"method": "POST", "X_Sottovoce_Token": server.token}
-    seen = []
+    view = []
 
     def look(v):
-        seen.append((v, json.loads(asked(server, "/view", body=question(observers=[v]), **there)[1])))
+        view.append((v, json.loads(request(server, "/view", body=query(observers=[v]), **there)[1])))
 
     threads = [threading.Thread(target=look, args=(v,)) for v in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {v: answer["observers"] for v, answer in seen} == {v: [v] for v in range(4)}
+    assert {v: answer["observers"] for v, answer in view} == {v: [v] for v in range(4)}
 
 
 # ---- the command -----------------------------------------------------------------------------------
@@ -307,10 +307,10 @@ def test_the_command_writes_one_offline_file(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["explore", "path:3", "--rounds", "2", "--out", str(tmp_path / "page.html"), "--json"])
     assert not stopped.value.code
-    said = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     page = (tmp_path / "page.html").read_text()
-    assert said["nodes"] == 3
-    assert said["bytes"] == len(page.encode())
+    assert output["nodes"] == 3
+    assert output["bytes"] == len(page.encode())
     with pytest.raises(SystemExit) as stopped:
         main(["explore", "rng:3"])
     assert stopped.value.code == 1
@@ -325,7 +325,7 @@ def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     assert model.plan.noise_multiplier == 4.0
     (tmp_path / "plan.toml").write_text(model.plan_text())
 
-    again = plan_from_settings(read_plan_file("plan.toml"), tmp_path, "plan.toml").plan
+    again = load_file("plan.toml").plan
     assert again.privacy("network").curve == model.plan.privacy("network").curve
 
 

@@ -20,7 +20,7 @@ RUN = sv.Result(
     history=[{"step": 1, "accuracy": 0.5, "loss": 2.0}, {"step": 2, "accuracy": 0.75, "loss": 1.0}],
     guarantees=[PLAN.privacy("local").to_dict(1e-5)],
 )
-THINGS = {
+EXAMPLES = {
     "network": sv.graphs.florentine(),
     "gossip": sv.protocols.Gossip(GRID, rounds=3),
     "refreshed": sv.protocols.FreshNoiseGossip(GRID, 3, fresh_noise_std=0.2),
@@ -41,15 +41,15 @@ THINGS = {
 }
 
 
-@pytest.mark.parametrize("name", THINGS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_everything_is_shown_and_drawn(name):
-    page = THINGS[name]._repr_html_()
+    page = EXAMPLES[name]._repr_html_()
     tree = ElementTree.fromstring(page.replace("<details>", "<div>").replace("</details>", "</div>"))
     assert tree.tag == "div"
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script" not in page
     axes = Figure().add_subplot()
-    assert THINGS[name].plot(axes) is axes
+    assert EXAMPLES[name].plot(axes) is axes
     assert axes.has_data()
 
 
@@ -60,10 +60,10 @@ def test_a_guarantee_is_shown_with_its_own_numbers():
     assert wording.guess(guarantee.best_guess) in page
     assert "node 0, about node 8" in page
     assert "exact" in page
-    assert all(said in page for said in guarantee.assumptions)
+    assert all(line in page for line in guarantee.assumptions)
 
 
-def test_what_is_no_guarantee_is_red_and_so_is_what_was_not_charged():
+def test_published_numbers_and_uncharged_reads_are_red():
     local = Adversary("local")
     fine = Guarantee(local, "user", "ldp", Curve.gaussian(1.0))
     printed = Guarantee(local, "user", "published", Curve.gaussian(1.0))
@@ -75,7 +75,7 @@ def test_what_is_no_guarantee_is_red_and_so_is_what_was_not_charged():
     assert red in holed._repr_html_()
 
 
-def test_a_plan_shows_price_and_usefulness():
+def test_plan_shows_privacy_cost_and_usefulness():
     page = PLAN._repr_html_()
     for guarantee in PLAN.guarantees():
         assert f"{guarantee.epsilon(1e-5):.3g}" in page
@@ -88,13 +88,13 @@ def test_a_plan_shows_price_and_usefulness():
 
 
 def test_the_pictures_of_protocol_and_view_are_the_leakage():
-    protocol = THINGS["gossip"]
+    protocol = EXAMPLES["gossip"]
     shown = protocol.plot(Figure().add_subplot()).get_images()[0].get_array()
     for v in range(9):
         h = protocol.view(v).leakage()
         assert np.delete(np.asarray(shown[v]), v) == pytest.approx(np.delete(h, v))
-    axes = THINGS["view"].plot(Figure().add_subplot())
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx(THINGS["view"].leakage().tolist())
+    axes = EXAMPLES["view"].plot(Figure().add_subplot())
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(EXAMPLES["view"].leakage().tolist())
 
 
 def test_a_view_names_whom_it_computes():
@@ -111,7 +111,7 @@ def test_a_network_takes_colors_and_rings():
         GRID.plot(Figure().add_subplot(), values=[1.0])
 
 
-def test_a_result_shows_its_curve_and_refuses_what_it_has_not():
+def test_result_draws_its_history():
     axes = RUN.plot(Figure().add_subplot(), what=["accuracy", "loss"])
     assert [line.get_ydata().tolist() for line in axes.lines] == [[0.5, 0.75], [2.0, 1.0]]
     with pytest.raises(sv.errors.InvalidInput, match="accuracy, loss"):
@@ -120,17 +120,19 @@ def test_a_result_shows_its_curve_and_refuses_what_it_has_not():
         sv.Result("quiet").plot(Figure().add_subplot())
 
 
-def test_foreign_words_are_escaped():
+def test_text_is_escaped():
     evil = "<img src=x onerror=alert(1)>"
     network = sv.graphs.Network([(0, 1)], [[0.5, 0.5], [0.5, 0.5]], name=evil, labels=(evil, "b"))
     result = sv.Result(evil, metrics={evil: evil}, history=[{"step": 1, evil: 1.0}, {"step": 2, evil: 2.0}])
-    said = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0), (evil, f"not charged {evil}"))
+    guarantee = Guarantee(
+        Adversary("local"), "user", "ldp", Curve.gaussian(1.0), (evil, f"not charged {evil}")
+    )
     stored = PLAN.privacy("local").to_dict(1e-5) | {"adversary": evil, "label": "ldp"}
     del stored["curve"]  # a record of somebody else's program may hold any words
-    booked = sv.Result("booked", guarantees=[stored])
-    assert "onerror" in booked._repr_html_()
-    for thing in (network, result, said, booked):
-        assert "<img" not in thing._repr_html_()
+    stored_result = sv.Result("booked", guarantees=[stored])
+    assert "onerror" in stored_result._repr_html_()
+    for example in (network, result, guarantee, stored_result):
+        assert "<img" not in example._repr_html_()
 
 
 def test_a_result_writes_its_page(tmp_path):

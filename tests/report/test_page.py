@@ -1,3 +1,5 @@
+"""The HTML page: whole, self-contained, escaped, the same bytes every time."""
+
 import json
 import re
 from html.parser import HTMLParser
@@ -8,8 +10,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import report
 from sottovoce.accounting.published.assessment import compare_with_published
-from sottovoce.errors import DataError, InvalidInput
-from sottovoce.report import elements, figures, result_files, sections
+from sottovoce.errors import InvalidInput
 from sottovoce.report.inputs import account_result
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -50,10 +51,10 @@ class Balanced(HTMLParser):
 def account():
     network = sv.graphs.florentine()
     protocol = sv.protocols.Gossip(network, 3)
-    found = compare_with_published(network, protocol, observer=1)
+    assessment = compare_with_published(network, protocol, observer=1)
     plan = sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5)
     guarantees = [g.to_dict(delta=1e-5) for g in plan.guarantees()]
-    return account_result(network, protocol, found | {"guarantees": guarantees})
+    return account_result(network, protocol, assessment | {"guarantees": guarantees})
 
 
 def averages():
@@ -72,7 +73,7 @@ def test_the_page_is_whole_and_loads_nothing(account):
     assert "@media print" in page
 
 
-def test_every_guarantee_is_told_with_all_it_needs(account):
+def test_guarantees_name_adversary_adjacency_and_label(account):
     text = " ".join(Balanced(report.build([account])).text)
     wanted = ["anyone who sees every message", "the whole data set of one participant is replaced", "1e-05"]
     for word in [*wanted, "ldp", "exact", "observers are honest but curious", "Guarantee"]:
@@ -85,11 +86,11 @@ def test_labels_that_are_no_guarantee_say_so(account):
     assert "Not a guarantee" in text
 
 
-def test_the_same_records_give_the_same_bytes(account):
+def test_same_results_give_same_bytes(account):
     assert report.build([account]) == report.build([account])
 
 
-def test_what_records_say_is_escaped(account):
+def test_text_of_results_is_escaped(account):
     account["config"]["labels"][2] = "<script>alert(1)</script>"
     account["config"]["graph"] = "<img src=x>"
     account["guarantees"][0]["assumptions"] = ["<b>bold</b>"]
@@ -104,72 +105,9 @@ def test_a_simulation_is_announced():
     assert "Simulation." in report.build([averages()])
 
 
-def test_unknown_records_get_a_general_section():
-    record = sv.Result(
-        "something-new", config={"steps": 3}, metrics={"accuracy": 0.9, "rows": [1, 2]},
-        history=[{"step": k, "loss": 1.0 / k} for k in range(1, 5)],
-    ).to_dict()  # fmt: skip
-    section = sections.section_of(record)
-    assert [b.kind for b in section.blocks] == ["table", "figure", "table"]
-    assert section.blocks[0].rows == (("accuracy", 0.9),)
-
-
-def test_a_known_record_without_its_numbers_is_refused_with_a_sentence():
-    with pytest.raises(DataError, match="lacks what its section shows"):
-        sections.section_of(sv.Result("account").to_dict())
-
-
-def test_no_records_no_page():
+def test_page_needs_a_result():
     with pytest.raises(InvalidInput):
         report.build([])
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"{", "not JSON"),
-        (b"[1]", "has no name"),
-        (b'{"name": 3}', "has no name"),
-        (b'{"name": "x", "metrics": []}', "'metrics'"),
-        (b"\xff\xfe", "not text"),
-        (b"[" * 100_000, "not JSON"),
-    ],
-)
-def test_files_that_are_no_records(tmp_path, content, said):
-    (tmp_path / "r.json").write_bytes(content)
-    with pytest.raises(DataError, match=said):
-        result_files.read_result(tmp_path / "r.json")
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(DataError, match="There is no file"):
-        result_files.read_result(tmp_path / "r.json")
-
-
-def test_records_hold_no_nan(tmp_path):
-    with pytest.raises(ValueError, match="JSON"):
-        result_files.write_result(tmp_path / "r.json", {"name": "x", "metrics": {"a": float("nan")}})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_best_guess_is_the_bound_of_the_definition():
-    for epsilon in (0.1, 1.0, 5.0):
-        mu = sv.privacy.gaussian_mu(epsilon, 1e-5)
-        from scipy.stats import norm
-
-        attained = norm.cdf(mu / 2)  # the best test of a Gaussian pair, fair coin
-        assert attained <= elements.best_guess(epsilon, 1e-5) <= 1
-
-
-def test_graph_pictures_of_all_sizes():
-    for network in (
-        sv.graphs.hypercube(4),
-        sv.graphs.ring(3),
-        sv.graphs.regular(150, 4, np.random.default_rng(0)),
-    ):
-        picture = figures.graph_picture(network.edges.tolist(), [0.5] * network.n, observers=[0])
-        assert picture.startswith("<svg")
-        Balanced(picture)
 
 
 def test_command_writes_a_page(tmp_path, account, capsys, monkeypatch):
@@ -186,16 +124,3 @@ def test_command_writes_a_page(tmp_path, account, capsys, monkeypatch):
         main(["report", "a.json", "missing.json", "-o", "other.html"])
     assert stopped.value.code == 1
     assert not (tmp_path / "other.html").exists()
-
-
-def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
-    stated = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0).privacy(
-        "local"
-    )
-    stored = stated.to_dict(delta=1e-5)
-    assert elements.guarantee_row(stored)["verdict"] == "Guarantee"
-    row = elements.guarantee_row(stored | {"accepted": ["standardize"]})
-    assert row["verdict"] == "Guarantee, except for what was accepted: standardize"
-    record = {"name": "plan", "config": {}, "metrics": {"cost": {"messages": 1}}, "provenance": {}}
-    page = report.build([record | {"guarantees": [stored | {"accepted": ["standardize"]}]}], "t", "l")
-    assert 'class="yes"' not in page

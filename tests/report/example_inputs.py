@@ -1,5 +1,4 @@
-"""One of each thing that has a page: a plan, training that reads too much, an agreement, a statement, a
-record, an attack, an audit. Everything is made by the package itself, as a user would."""
+"""One input of each kind for `sottovoce report`: plan, training, agreement, result, ..."""
 
 import asyncio
 import json
@@ -69,41 +68,41 @@ def command(*words):
     raise AssertionError("a command ends with its exit code")
 
 
-def everything(folder):
-    """Make all of it in a folder; return name -> what `sottovoce report` is given for it."""
-    found = {"plan": [folder / "plan.toml"], "training": [folder / "training.toml"]}
+def write_inputs(folder):
+    """Write the inputs into a folder; return the arguments of `sottovoce report` by the name of the input."""
+    inputs = {"plan": [folder / "plan.toml"], "training": [folder / "training.toml"]}
     (folder / "plan.toml").write_text(PLAN, encoding="utf-8")
     (folder / "training.toml").write_text(TRAINING, encoding="utf-8")
-    agreement, state, home = consortium(folder)
-    found["agreement"] = [agreement, "--directory", home]
-    found["statement"] = [state, "--directory", home]
-    found["together"] = [agreement, state]
+    agreement, state, directory = consortium(folder)
+    inputs["agreement"] = [agreement, "--directory", directory]
+    inputs["statement"] = [state, "--directory", directory]
+    inputs["together"] = [agreement, state]
     plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
-    write_result(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
-    found["record"] = [folder / "record.json"]
+    write_result(folder / "result.json", plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
+    inputs["result"] = [folder / "result.json"]
     attack = ("attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "7")
     assert command(*attack, "--out", folder / "attack.json") == 0
-    found["attack"] = [folder / "attack.json"]
+    inputs["attack"] = [folder / "attack.json"]
     audit = ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0")
     assert command(*audit, "--claim", "published", "--runs", "3000", "--out", folder / "audit.json") == 0
-    found["audit"] = [folder / "audit.json"]
-    return found
+    inputs["audit"] = [folder / "audit.json"]
+    return inputs
 
 
 def consortium(folder):
-    """Two members with homes agree, sign and run over TLS; return agreement, state folder and home of one."""
+    """Two members agree, sign and run over TLS; return agreement, state folder and directory of one."""
     names = ("north", "south")
     limit = LifetimeBudget(9.0, DELTA, "user", "local")
-    homes = [
+    directories = [
         MemberDirectory.create(
             folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}"
         )
         for name in names
     ]
-    for home in homes:
-        for other in homes:
-            if other is not home:
-                home.pinned_certificates.trust(other.identity_folder / CERTIFICATE, "read aloud")
+    for directory in directories:
+        for other in directories:
+            if other is not directory:
+                directory.pinned_certificates.trust(other.identity_folder / CERTIFICATE, "read aloud")
     file = folder / "agreement.toml"
     draft = {
         "version": 1, "title": "Waiting times, north and south", "graph": "path:2",
@@ -117,10 +116,10 @@ def consortium(folder):
     places = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
         each.close()
-    entries = [member_entry(h.identity.certificate, at) for h, at in zip(homes, places, strict=True)]
+    entries = [member_entry(h.identity.certificate, at) for h, at in zip(directories, places, strict=True)]
     write_agreement(file, draft, entries)
-    for home in homes:
-        sign_agreement(file, home.identity, secrets=home.identity_folder)
+    for directory in directories:
+        sign_agreement(file, directory.identity, secrets=directory.identity_folder)
     agreement = read_agreement(file)
     rng = np.random.default_rng(1)
 
@@ -129,29 +128,31 @@ def consortium(folder):
             Peer(
                 PeerConfig(
                     agreement,
-                    home.identity,
+                    directory.identity,
                     Records(rng.standard_normal((5, 2)), np.zeros(0)),
                     None,
-                    member_directory=home,
+                    member_directory=directory,
                 )
             )
-            for home in homes
+            for directory in directories
         ]
         return await asyncio.gather(*[peer.run() for peer in peers])
 
     with ThreadPoolExecutor(1) as pool:  # a browser's driver has a loop in this thread already
         pool.submit(asyncio.run, together()).result()
-    return file, homes[0].folder / "runs" / agreement.run.hex(), homes[0].folder
+    return file, directories[0].folder / "runs" / agreement.run.hex(), directories[0].folder
 
 
-def record_of(things, folder):
-    """Return the records that the page of some things is made of."""
+def results_of(inputs, folder):
+    """Return the results that the page of some inputs shows."""
     from pathlib import Path
 
     from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.report.inputs import read_inputs
 
-    words = [str(word) for word in things]
-    home = find_member_directory(words[words.index("--directory") + 1]) if "--directory" in words else None
+    words = [str(word) for word in inputs]
+    directory = (
+        find_member_directory(words[words.index("--directory") + 1]) if "--directory" in words else None
+    )
     files = words[: words.index("--directory")] if "--directory" in words else words
-    return json.loads(json.dumps(read_inputs([Path(file) for file in files], home)))
+    return json.loads(json.dumps(read_inputs([Path(file) for file in files], directory)))

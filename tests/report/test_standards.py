@@ -1,0 +1,48 @@
+"""Registry entries and NIST answers hold the numbers of the summary page."""
+
+import json
+
+import pytest
+
+import sottovoce as sv
+from sottovoce.errors import DataError
+from sottovoce.report.inputs import read_input
+from sottovoce.report.standards import MEMBERS, nist, registry
+from sottovoce.report.summary_page import of_plan
+
+from .example_inputs import DELTA, command, results_of
+
+
+def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(inputs, tmp_path):
+    target = tmp_path / "entry.json"
+    page = tmp_path / "page.html"
+    assert command("report", *inputs["training"], "-o", page, "--registry", target, "--nist",
+                        tmp_path / "nist.json") == 0  # fmt: skip
+    entry = json.loads(target.read_text())["deployment"]
+    assert set(entry) == {
+        "name", "data_curator", "intended_use", "data_product_type", "data_product_region",
+        "data_product_description", "publication_date", "additional_information_urls", "dp_flavor",
+        "privacy_loss", "model", "additional_dp_information", "implementation",
+    }  # fmt: skip
+    (result,) = results_of(inputs["training"], tmp_path)
+    loss = result["summary_page"]["losses"][0]
+    assert entry["privacy_loss"]["privacy_parameters"]["epsilon"] == loss["epsilon"] <= 3.0
+    assert "mean and deviation" in entry["implementation"]["pre_processing_eda_hyperparameter_tuning"]
+    assert entry["intended_use"] == MEMBERS
+    answers = {row["topic"]: row["answer"] for row in json.loads((tmp_path / "nist.json").read_text())}
+    assert f"{loss['epsilon']:.3f}" in answers["Privacy parameters"]
+    assert "mean and deviation" in answers["Data collection"]
+    assert answers["Unit of privacy"] == "The whole data set of one member is replaced."
+    with pytest.raises(DataError, match="states no guarantee"):
+        registry(read_input(inputs["attack"][0]))
+    assert len(nist(result)) == 12
+
+
+def test_mu_of_the_registry_is_that_of_the_charged_adversary():
+    plan = sv.PrivateAveraging("tree", network="star:5", noise_std=2.0, radius=0.5)
+    stated = [g.to_dict(delta=DELTA) for g in plan.guarantees()]
+    result = {"name": "plan", "config": dict(plan.describe()), "metrics": {}, "provenance": {},
+              "guarantees": stated, "summary_page": of_plan(plan)}  # fmt: skip
+    parameters = registry(result)["deployment"]["privacy_loss"]["privacy_parameters"]
+    assert parameters["mu"] == plan.privacy("network").mu
+    assert sv.privacy.gaussian_epsilon(parameters["mu"], DELTA) == pytest.approx(parameters["epsilon"])
