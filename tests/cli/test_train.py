@@ -103,10 +103,10 @@ def test_a_file_is_no_checkpoint(refused, tmp_path):
 def test_result_and_model_are_saved_in_a_folder(call, tmp_path):
     (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
     result = call("train", "plan.toml", "--json", "--out", "model").json
-    result = sv.Result.load(tmp_path / "model")
-    np.testing.assert_array_equal(result.outputs["coef"], result["outputs"]["coef"])
-    assert result.metrics["test_accuracy"] == result["metrics"]["test_accuracy"]
-    assert result.guarantees == result["guarantees"]
+    loaded = sv.Result.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.outputs["coef"], result["outputs"]["coef"])
+    assert loaded.metrics["test_accuracy"] == result["metrics"]["test_accuracy"]
+    assert loaded.guarantees == result["guarantees"]
 
 
 def test_a_budget_is_calibrated_for_its_own_view(tmp_path):

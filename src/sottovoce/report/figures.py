@@ -110,23 +110,14 @@ def graph_picture(
     ``scale_label`` None leaves the color scale out.
     """
     position = layout(edges, len(values))
+    size = 230 if len(values) <= 60 else 60
+    names = labels if labels is not None and len(values) <= 40 else None
     with axes_of(7.2, 4.6) as (figure, axes):
-        for u, v in edges:
-            axes.plot(*position[[u, v]].T, color=LOCAL, lw=0.9, alpha=0.55, zorder=1)
-        size = 230 if len(values) <= 60 else 60
-        nodes: dict[str, Any] = {"s": size, "zorder": 2, "edgecolors": INK, "linewidths": 0.8}
-        x, y = position.T
-        colors = np.asarray(values, dtype=float)
-        points = axes.scatter(x, y, c=colors, cmap=loss_scale(), vmin=0, vmax=1, **nodes)
+        points = graph(axes, edges, position, values, names, vmin=0, vmax=1, cmap=loss_scale(), size=size)
+        points.set(edgecolors=INK, linewidths=0.8)
         x, y = position[list(observers)].T
         axes.scatter(x, y, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
         axes.scatter(x, y, s=size * 0.2, c=INK, zorder=4)
-        for v, name in enumerate(labels if labels is not None and len(values) <= 40 else ()):
-            bold = "bold" if v in observers else "normal"
-            below: dict[str, Any] = {"xytext": (0, -15), "textcoords": "offset points", "ha": "center"}
-            axes.annotate(str(name), tuple(position[v]), **below, fontsize=8.5, fontweight=bold)
-        axes.set_axis_off()
-        axes.margins(0.09, 0.12)
         if scale_label is not None:
             bar = figure.colorbar(points, ax=axes, shrink=0.7, pad=0.02, aspect=22)
             bar.outline.set_visible(False)
@@ -169,22 +160,41 @@ def graph(
     *,
     vmin: float | None = None,
     vmax: float | None = None,
+    cmap: str | LinearSegmentedColormap = "cividis",
+    size: float | None = None,
 ) -> PathCollection:
     """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
     from matplotlib.collections import LineCollection
 
     segments = [positions[[u, v]] for u, v in edges]
     panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
-    size = 120 if len(positions) <= 60 else 26
+    if size is None:
+        size = 120 if len(positions) <= 60 else 26
     colors = np.asarray(values, dtype=float)
     x, y = positions.T
-    points = panel.scatter(x, y, c=colors, cmap="cividis", s=size, zorder=2, vmin=vmin, vmax=vmax)
+    points = panel.scatter(x, y, c=colors, cmap=cmap, s=size, zorder=2, vmin=vmin, vmax=vmax)
     below: dict[str, Any] = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
     for v, label in enumerate(labels or ()):
-        panel.annotate(label, tuple(positions[v]), **below, fontsize=7.5)
+        panel.annotate(str(label), tuple(positions[v]), **below, fontsize=7.5)
     panel.set_axis_off()
     panel.margins(0.1)
     return points
+
+
+def history_series(
+    history: Iterable[object],
+) -> tuple[str, dict[str, tuple[list[float], list[float]]]]:
+    """Return the name of the axis of a history and, per number in it, where and what it was."""
+    rows = [row for row in history if isinstance(row, Mapping)]
+    axis = next((key for key in ("step", "round", "rounds", "epoch") if rows and key in rows[0]), "entry")
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for k, row in enumerate(rows):
+        for name, value in row.items():
+            if name != axis and isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+                x, y = series.setdefault(name, ([], []))
+                x.append(float(row.get(axis, k)))
+                y.append(float(value))
+    return axis, {name: pair for name, pair in series.items() if len(pair[1]) > 1}
 
 
 def curves(

@@ -146,7 +146,9 @@ def _(result: Result) -> str:
     noise = str(result.provenance.get("noise", ""))
     if "not protective" in noise:
         parts.append({"sentence": noise, "color": _BAD})
-    picture = _picture(result, f"{result.name}, along the run", bool(_curves(result.history)[1]))
+    picture = _picture(
+        result, f"{result.name}, along the run", bool(figures.history_series(result.history)[1])
+    )
     return _box(f"Result of {result.name}", *parts, *picture)
 
 
@@ -281,7 +283,7 @@ def _(plan: Plan, ax: Axes | None = None, *, delta: float = DELTA) -> Axes:
 
 @plot.register(Result)
 def _(result: Result, ax: Axes | None = None, *, what: str | Sequence[str] | None = None) -> Axes:
-    axis, series = _curves(result.history)
+    axis, series = figures.history_series(result.history)
     if not series:
         raise InvalidInput(
             f"this result of {result.name} has no history to draw; run with evaluate=... to get one."
@@ -297,20 +299,6 @@ def _(result: Result, ax: Axes | None = None, *, what: str | Sequence[str] | Non
     if len(chosen) > 1:
         ax.legend()
     return ax
-
-
-def _curves(history: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, tuple[list[float], list[float]]]]:
-    """Return the name of the axis and, per number of the history, where and what it was."""
-    rows = [row for row in history if isinstance(row, Mapping)]
-    axis = next((key for key in ("step", "round", "rounds", "epoch") if rows and key in rows[0]), "entry")
-    curves: dict[str, tuple[list[float], list[float]]] = {}
-    for k, row in enumerate(rows):
-        for name, value in row.items():
-            if name != axis and isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-                x, y = curves.setdefault(name, ([], []))
-                x.append(float(row.get(axis, k)))
-                y.append(float(value))
-    return axis, {name: pair for name, pair in curves.items() if len(pair[1]) > 1}
 
 
 def report(result: Result, path: str | Path, title: str | None = None) -> Path:

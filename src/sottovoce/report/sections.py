@@ -83,16 +83,11 @@ def general(result: StoredResult) -> Section:
 
 
 def _history(history: Iterable[object]) -> list[Figure]:
-    rows = [row for row in history if isinstance(row, dict)]
-    if len(rows) < 2:
-        return []
-    axis = next((key for key in ("step", "round", "rounds", "epoch") if key in rows[0]), None)
-    x = [row[axis] for row in rows] if axis else list(range(len(rows)))
-    names = [k for k in rows[0] if k != axis and all(isinstance(r.get(k), (int, float)) for r in rows)]
+    axis, series = figures.history_series(history)
     drawn = []
-    for name in names[:4]:
-        words, values = name.replace("_", " "), [row[name] for row in rows]
-        labels = {"xlabel": axis or "entry", "ylabel": words, "title": f"{name} over the run"}
+    for name, (x, values) in list(series.items())[:4]:
+        words = name.replace("_", " ")
+        labels: dict[str, Any] = {"xlabel": axis, "ylabel": words, "title": f"{name} over the run"}
         svg = figures.curves(x, {words: values}, **labels, markers=len(x) <= 30)
         drawn.append(Figure(svg, f"{words.capitalize()} over the run."))
     return drawn
@@ -166,13 +161,14 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
 
 def _published_tables(bounds: Mapping[str, Any]) -> list[Table]:
     """What the papers' formulas say, each with its label and the exact loss where it has one."""
-    losses, errors = [], []
-    for row in bounds["losses"]:
-        formula, judged = f"{row['source']}, {row['formula']}", f"{row['bound']}: {row['why']}"
-        losses.append(row | {"formula": formula, "judged": judged})
-    for row in bounds["errors"]:
-        formula, judged = f"{row['source']}, {row['formula']}: {row['what']}", f"{row['bound']}: {row['why']}"
-        errors.append(row | {"formula": formula, "judged": judged})
+    losses, errors = (
+        [
+            row | {"formula": f"{row['source']}, {row['formula']}", "judged": f"{row['bound']}: {row['why']}"}
+            for row in bounds[key]
+        ]
+        for key in ("losses", "errors")
+    )
+    errors = [row | {"formula": f"{row['formula']}: {row['what']}"} for row in errors]
     exact = {"exact_mean": "exact, mean", "exact_largest": "exact, largest"}
     end = {"judged": "a bound?", "label": "label"}
     return [
