@@ -100,17 +100,17 @@ def test_replace_one_needs_more_noise():
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0])
 @pytest.mark.parametrize("start", [1e-3, 1.0, 1e3])
 def test_a_few_evaluations_spend_all_but_a_thousandth_and_never_more(epsilon, start):
-    asked = []
+    tried = []
 
     def forward(noise):
-        asked.append(noise)
+        tried.append(noise)
         return sampled_gaussian(0.02, noise, 200, "rdp")
 
     noise = calibrate(forward, epsilon, 1e-5, start=start, tolerance=1e-3)
     spent = sampled_gaussian(0.02, noise, 200, "rdp").epsilon(1e-5)
     assert 0.999 * epsilon <= spent <= epsilon
-    assert noise in asked  # the noise returned was itself evaluated
-    assert len(asked) <= (10 if start == 1.0 else 16)  # a factor of 1,000 is ten halvings away
+    assert noise in tried  # the noise returned was itself evaluated
+    assert len(tried) <= (10 if start == 1.0 else 16)  # a factor of 1,000 is ten halvings away
 
 
 def test_a_jump_in_epsilon_ends_the_search_on_the_safe_side():
@@ -125,7 +125,7 @@ def test_a_jump_in_epsilon_ends_the_search_on_the_safe_side():
 @pytest.mark.parametrize("options", [{}, {"tolerance": 1e-3}, {"tolerance": 1e-3, "start": 50.0}])
 @pytest.mark.parametrize("epsilon", [0.2, 7.0])
 def test_calibration_spends_the_budget_up_to_its_tolerance(epsilon, options):
-    """A line through two losses in logarithms is then the price itself, and the search ends where it aims."""
+    """A line through two losses in logarithms is then the cost itself, and the search ends where it aims."""
     noise = calibrate(lambda noise: Curve.pure(3.0 / noise), epsilon, 1e-13, **options)
     half = options.get("tolerance", 1e-6) / 2
     assert noise == pytest.approx(3.0 / epsilon * math.exp(half), rel=half * 1e-2)

@@ -26,11 +26,13 @@ curves = st.lists(
 
 @given(curves, st.sampled_from([1e-2, 1e-5, 1e-9]), st.floats(0.1, 5.0))
 @settings(max_examples=60, deadline=None)
-def test_the_worst_is_the_largest_at_every_delta_and_epsilon(listed, delta, epsilon):
-    worst = Curve.worst(listed)
-    assert worst.epsilon(delta) == pytest.approx(max(c.epsilon(delta) for c in listed), rel=1e-12)
-    assert worst.delta(epsilon) == pytest.approx(max(c.delta(epsilon) for c in listed), rel=1e-9, abs=1e-300)
-    assert worst.renyi(3.0) == pytest.approx(max(c.renyi(3.0) for c in listed))
+def test_the_worst_is_the_largest_at_every_delta_and_epsilon(alternatives, delta, epsilon):
+    worst = Curve.worst(alternatives)
+    assert worst.epsilon(delta) == pytest.approx(max(c.epsilon(delta) for c in alternatives), rel=1e-12)
+    assert worst.delta(epsilon) == pytest.approx(
+        max(c.delta(epsilon) for c in alternatives), rel=1e-9, abs=1e-300
+    )
+    assert worst.renyi(3.0) == pytest.approx(max(c.renyi(3.0) for c in alternatives))
 
 
 @given(curves, curves)
@@ -45,8 +47,8 @@ def test_composing_worst_curves_covers_every_pair(one, two):
 
 @given(curves)
 @settings(max_examples=30, deadline=None)
-def test_a_worst_curve_is_stored_and_read_back(listed):
-    worst = Curve.worst(listed)
+def test_a_worst_curve_is_stored_and_read_back(alternatives):
+    worst = Curve.worst(alternatives)
     again = Curve.from_dict(worst.to_dict())
     assert again.epsilon(1e-6) == worst.epsilon(1e-6)
 

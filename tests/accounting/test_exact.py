@@ -164,9 +164,9 @@ def test_arguments():
 )
 def test_few_rounds_per_injection_leak_less(rounds, expected):
     view = learning_view(Gossip(sv.graphs.path(5), rounds), steps=5, observers=0)
-    for found, wanted in zip(view.worst_case()[1:], expected, strict=True):
+    for bound, wanted in zip(view.worst_case()[1:], expected, strict=True):
         if wanted is not None:
-            assert found == pytest.approx(wanted, abs=6e-3)
+            assert bound == pytest.approx(wanted, abs=6e-3)
 
 
 def test_learning_view_is_the_projector_of_the_stacked_system():
@@ -371,16 +371,16 @@ def unit(size, k):
 
 def orthogonal(rows, basis=()):
     """Gram-Schmidt in fractions: extend ``basis`` by the rows; dependent rows vanish exactly."""
-    found = [(list(q), sum(x * x for x in q)) for q in basis]
+    extended = [(list(q), sum(x * x for x in q)) for q in basis]
     for row in rows:
         left = list(row)
-        for q, length in found:
+        for q, length in extended:
             share = sum(x * y for x, y in zip(left, q, strict=True)) / length
             if share:
                 left = [x - share * y for x, y in zip(left, q, strict=True)]
         if any(left):
-            found.append((left, sum(x * x for x in left)))
-    return found
+            extended.append((left, sum(x * x for x in left)))
+    return extended
 
 
 def seen_rows(matrices, observers):
@@ -462,10 +462,10 @@ def test_exact_loss_is_the_rational_one(make, seed, own_noise):
     protocol, observers = instance(make, seed)
     matrices = [rational(protocol.matrix(t)) for t in range(protocol.rounds)]
     expected, rank = rational_loss(matrices, observers, own_noise)
-    found = exact_loss(protocol, observer=observers[0], colluders=observers[1:], own_noise=own_noise)
-    np.testing.assert_allclose(found, np.array(expected, dtype=float), atol=TOLERANCE)
+    losses = exact_loss(protocol, observer=observers[0], colluders=observers[1:], own_noise=own_noise)
+    np.testing.assert_allclose(losses, np.array(expected, dtype=float), atol=TOLERANCE)
     assert protocol.view(observers, own_noise).rank == rank
-    assert found.sum() == pytest.approx(rank, abs=1e-8)
+    assert losses.sum() == pytest.approx(rank, abs=1e-8)
     # reconstructible exactly where the fraction is 1
     determined = {u for u, h in enumerate(expected) if h == 1 and u not in observers}
     assert {u for u in range(protocol.n) if protocol.view(observers, own_noise).covers(u)} == determined
@@ -482,10 +482,10 @@ def test_all_pairs_and_known_weights(seed):
     for u in range(n):
         W[u][u] = 1 - sum(W[u])
     rounds = int(rng.integers(1, 7))
-    found = exact_loss(network, rounds=rounds)
+    losses = exact_loss(network, rounds=rounds)
     for v in range(n):
         expected, _ = rational_loss([W] * rounds, (v,), True)
-        np.testing.assert_allclose(found[:, v], np.array(expected, dtype=float), atol=TOLERANCE)
+        np.testing.assert_allclose(losses[:, v], np.array(expected, dtype=float), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("own_noise", [True, False])
@@ -519,8 +519,8 @@ def test_refreshed_noise(seed):
     own = [unit(size, s * n + v) for s in range(rounds)]
     basis = orthogonal(rows, own)[len(own) :]
     expected = [float(sum(q[u] * q[u] / length for q, length in basis)) for u in range(n)]
-    found = exact_loss(FreshNoiseGossip(network, rounds, 0.2), observer=v)
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    losses = exact_loss(FreshNoiseGossip(network, rounds, 0.2), observer=v)
+    np.testing.assert_allclose(losses, expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("own_noise", [True, False])
@@ -574,10 +574,10 @@ def test_leakage_grows_with_observers_and_rounds(seed):
 )
 def test_long_schedules_are_not_understated(network, rounds):
     """The backward recursion alone was low by .10 on a 20 x 20 grid; the Krylov form is right to 1e-15."""
-    found = exact_loss(TimeVarying([network] * rounds), observer=0)
+    losses = exact_loss(TimeVarying([network] * rounds), observer=0)
     truth = exact_loss(network, rounds=rounds, observer=0)
-    assert (found >= truth - 1e-9).all()
-    assert (found <= truth + 0.02).all()
+    assert (losses >= truth - 1e-9).all()
+    assert (losses <= truth + 0.02).all()
 
 
 def test_weights_too_faint_to_account_for_are_refused():

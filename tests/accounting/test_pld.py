@@ -67,8 +67,8 @@ def bracket(q, z, steps, delta, h, top):
         for _ in range(60):
             middle = (low + high) / 2
             over = x > middle
-            found = float(np.sum(total[over] * -np.expm1(middle - x[over]))) + up * lost
-            low, high = (low, middle) if found <= delta else (middle, high)
+            delta_there = float(np.sum(total[over] * -np.expm1(middle - x[over]))) + up * lost
+            low, high = (low, middle) if delta_there <= delta else (middle, high)
         return high
 
     removed, added = (sums(q, z, steps, h, top, direction) for direction in (True, False))
@@ -85,19 +85,19 @@ def test_tiny_deltas_lie_in_an_independent_bracket(delta):
     low, high = bracket(0.0035, 2.05, 100, delta, h=1e-4, top=0.3)
     assert high - low < 0.0101
     curve = Curve.sampled_gaussian(0.0035, 2.05, 100)
-    found = curve.epsilon(delta)
-    assert low <= found <= high
-    assert found < 0.5 * curve.epsilon(delta, method="rdp")  # what it fell back to
-    assert curve.delta(found) == pytest.approx(delta, rel=1e-3)
+    epsilon = curve.epsilon(delta)
+    assert low <= epsilon <= high
+    assert epsilon < 0.5 * curve.epsilon(delta, method="rdp")  # what it fell back to
+    assert curve.delta(epsilon) == pytest.approx(delta, rel=1e-3)
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("delta", [1e-6, 1e-13, 1e-18])
 def test_gaussian_curves_are_met_where_the_exact_formula_is_known(mu, delta):
     exact = Curve.gaussian(mu)
-    found = rare_epsilon(exact.parts, delta)
-    assert exact.epsilon(delta) <= found <= exact.epsilon(delta) * (1 + 1e-4) + 1e-6
-    assert rare_delta(exact.parts, found) == pytest.approx(delta, rel=1e-3)
+    epsilon = rare_epsilon(exact.parts, delta)
+    assert exact.epsilon(delta) <= epsilon <= exact.epsilon(delta) * (1 + 1e-4) + 1e-6
+    assert rare_delta(exact.parts, epsilon) == pytest.approx(delta, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_both_compositions_agree_where_both_resolve(curve):
 
 def test_the_curve_falls_without_a_jump_where_the_method_changes():
     curve = Curve.sampled_gaussian(0.0035, 2.05, 100)
-    found = [curve.epsilon(10.0**-k) for k in range(8, 17)]
-    steps = np.diff(found)
+    epsilons = [curve.epsilon(10.0**-k) for k in range(8, 17)]
+    steps = np.diff(epsilons)
     assert (steps > 0).all()
     assert steps.max() < 1.5 * steps.min()
 
@@ -140,22 +140,22 @@ def test_pld_lies_between_an_optimistic_account_and_renyi(q, z, steps, adjacency
 
     relation = "REPLACE_ONE" if adjacency == "replace-one" else "ADD_OR_REMOVE_ONE"
     curve = Curve.sampled_gaussian(q, z, steps, adjacency=adjacency)
-    found = curve.epsilon(1e-5)
+    epsilon = curve.epsilon(1e-5)
     interval = pld._interval(list(curve.parts))
     below = reference.from_gaussian_mechanism(
         z, sampling_prob=q, value_discretization_interval=interval, use_connect_dots=False,
         pessimistic_estimate=False, neighboring_relation=reference.NeighborRel[relation],
     ).self_compose(steps)  # fmt: skip
-    assert below.get_epsilon_for_delta(1e-5) <= found <= curve.epsilon(1e-5, method="rdp")
+    assert below.get_epsilon_for_delta(1e-5) <= epsilon <= curve.epsilon(1e-5, method="rdp")
 
 
 @pytest.mark.parametrize(("z", "steps"), [(100.0, 10_000), (10.0, 50), (3000.0, 10_000)])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8, 1e-11])
 def test_pld_is_above_and_close_to_the_exact_value_without_sampling(z, steps, delta):
     # a rate of 1 - 1e-13 keeps the numerical path; the truth is the exact Gaussian value
-    found = pld.composed(((SampledGaussian(1 - 1e-13, z), steps),)).epsilon(delta)
+    epsilon = pld.composed(((SampledGaussian(1 - 1e-13, z), steps),)).epsilon(delta)
     exact = gaussian_epsilon(math.sqrt(steps) / z, delta)
-    assert exact <= found <= exact * (1 + (1e-3 if delta >= 1e-8 else 0.05))
+    assert exact <= epsilon <= exact * (1 + (1e-3 if delta >= 1e-8 else 0.05))
 
 
 def test_tiny_deltas_fall_back_on_renyi():
@@ -204,10 +204,10 @@ def test_many_multipliers_share_groups_upwards(monkeypatch):
         assert min(merged) <= max(k for k in merged if k <= z) <= z
     charged = np.repeat(sorted(merged), [merged[k] for k in sorted(merged)])
     assert (charged <= np.sort(noise)).all()
-    found = curve.epsilon(1e-5)
+    epsilon = curve.epsilon(1e-5)
     everyone_worst = Curve.sampled_gaussian(0.05, float(noise.min()), 60).epsilon(1e-5)
     separately = curve.epsilon(1e-5, method="rdp")
-    assert found < separately < everyone_worst
+    assert epsilon < separately < everyone_worst
     assert len(pld._shared_multipliers({float(z): 1 for z in rng.uniform(1, 9, 3000)}, 16)) <= 16
 
 

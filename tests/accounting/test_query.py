@@ -71,18 +71,18 @@ def test_a_release_under_another_adjacency_is_refused():
 
 
 def test_poisson_assumption_names_the_sampled_agents():
-    def said(*rates, **who):
+    def assumes_sampling(*rates, **who):
         def releases(agent):
             return one(agent, adjacency="add-remove", sample_rate=rates[agent % len(rates)])
 
         plan = stationary_plan(Consensus(), HypercubeExchange(4), releases, adjacency="add-remove")
         return POISSON in account(plan, "local", **who).assumptions
 
-    assert said(0.5)
-    assert said(1.0, 0.5)
-    assert said(1.0, 0.5, user=1)
-    assert not said(1.0, 0.5, user=0)
-    assert not said(1.0)
+    assert assumes_sampling(0.5)
+    assert assumes_sampling(1.0, 0.5)
+    assert assumes_sampling(1.0, 0.5, user=1)
+    assert not assumes_sampling(1.0, 0.5, user=0)
+    assert not assumes_sampling(1.0)
 
 
 def test_progress_counts_from_one():

@@ -109,11 +109,11 @@ def test_unequal_requirements():
         tree = random_tree(7, rng)
         required = rng.uniform(0.5, 4.0, size=7)
         for c in (1, 2):
-            found = tree_noise_program(tree, c, required=required)
+            variances = tree_noise_program(tree, c, required=required)
             for coalition in itertools.combinations(range(7), c):
                 for block in tree.blocks(coalition):
-                    assert found[block].sum() >= required[block].max() * (1 - 1e-12)
-            assert found.sum() <= tree_noise_program(tree, c, required=required.max()).sum() + 1e-7
+                    assert variances[block].sum() >= required[block].max() * (1 - 1e-12)
+            assert variances.sum() <= tree_noise_program(tree, c, required=required.max()).sum() + 1e-7
 
 
 def every_block(tree, c):
@@ -212,8 +212,8 @@ def test_few_leaves_against_all_spanning_trees(seed):
     trees = nx.SpanningTreeIterator(graph)
     best = min(sum(degree == 1 for _, degree in tree.degree) for tree in trees)
     network = sv.graphs.from_networkx(graph)
-    found = Tree(network, parents=few_leaf_tree(network, np.random.default_rng(0)))
-    assert least_tree_noise(found, 1, floor=0.0).sum() == best
+    chosen = Tree(network, parents=few_leaf_tree(network, np.random.default_rng(0)))
+    assert least_tree_noise(chosen, 1, floor=0.0).sum() == best
 
 
 def test_random_graphs_have_paths_and_the_root_is_in_the_middle():

@@ -33,7 +33,7 @@ def test_a_dataset_is_read_when_a_batch_needs_it():
     whole = torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))
     assert np.array_equal(fit(mlp(), whole, rng=rng(), **options).rows, arrays.rows)
     assert np.array_equal(lazy.predict(Lazily(X, y)), arrays.predict(X))
-    assert any("made from one record" in said for said in lazy.privacy.assumptions)
+    assert any("made from one record" in sentence for sentence in lazy.privacy.assumptions)
 
 
 def test_random_transforms_follow_the_runs_seed():

@@ -85,15 +85,15 @@ def test_other_algorithms_by_name(algorithm):
 def test_a_plan_of_the_caller():
     X, y = circles(80)
 
-    def made(objective, sizes):
+    def plan_for(objective, sizes):
         return sv.algorithms.DPDSGD(
             objective, sv.graphs.ring(4), steps=3, sizes=sizes, noise_multiplier=3.0, clip_norm=0.5
         )
 
     net = mlp()
-    by_function = fit(net, (X, y), network="ring:4", plan=made, rng=rng())
+    by_function = fit(net, (X, y), network="ring:4", plan=plan_for, rng=rng())
     assert by_function.plan.clip_norm == 0.5
-    plan = made(NetObjective(net, clip_norm=1.0), (20,) * 4)
+    plan = plan_for(NetObjective(net, clip_norm=1.0), (20,) * 4)
     by_plan = fit(net, (X, y), plan=plan, rng=rng())
     assert by_plan.plan is plan
     assert np.array_equal(by_plan.rows, by_function.rows)
@@ -135,7 +135,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
 
     def cut(run):
         def stopped(plan, data, rng, **options):
-            def on_step(step, found):
+            def on_step(step, entry):
                 if step == 4:
                     raise MatrixPartition
 
@@ -150,7 +150,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
         with pytest.raises(MatrixPartition):
             fitted_circles(**options)
     again = fitted_circles(**options)
-    assert [found["step"] for found in again.history] == [4, 5, 6]  # the third step was the last one kept
+    assert [entry["step"] for entry in again.history] == [4, 5, 6]  # the third step was the last one kept
     assert np.array_equal(again.rows, whole.rows)
 
 

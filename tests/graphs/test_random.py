@@ -61,12 +61,12 @@ def test_regular_graphs_come_in_their_right_shares():
 def test_repaired_regular_graphs_have_as_many_triangles_as_uniform_ones():
     """In the limit the triangles of a d-regular graph are Poisson with mean (d - 1)^3 / 6."""
     r, d, draws = rng(6), 5, 60
-    found = [
+    counts = [
         np.trace((A @ A @ A).toarray()) / 6
         for A in (graphs.regular(400, d, r).adjacency for _ in range(draws))
     ]
     mean = (d - 1) ** 3 / 6
-    assert np.mean(found) == pytest.approx(mean, abs=4 * np.sqrt(mean / draws))
+    assert np.mean(counts) == pytest.approx(mean, abs=4 * np.sqrt(mean / draws))
 
 
 def test_erdos_renyi_has_the_right_density():
@@ -123,9 +123,9 @@ def test_small_world_rewires_the_share_it_is_told():
     n, k, p = 2000, 6, 0.2
     lattice = set(map(tuple, graphs.small_world(n, k, 0.0, rng()).edges.tolist()))
     assert len(lattice) == n * k // 2
-    kept = lattice & set(map(tuple, graphs.small_world(n, k, p, rng(3)).edges.tolist()))
+    unchanged = lattice & set(map(tuple, graphs.small_world(n, k, p, rng(3)).edges.tolist()))
     total = n * k // 2
-    assert abs(len(kept) / total - (1 - p)) < 4.5 * np.sqrt(p * (1 - p) / total) + k / n
+    assert abs(len(unchanged) / total - (1 - p)) < 4.5 * np.sqrt(p * (1 - p) / total) + k / n
     for bad in (5, 0, n):
         with pytest.raises(InvalidInput):
             graphs.small_world(n, bad, p, rng())

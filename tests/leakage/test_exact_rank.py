@@ -175,11 +175,11 @@ def test_standard_weights_are_never_rounded_up():
 def test_unequal_noise_drops_nothing(ratio):
     """Two users seen only by their sum, one louder: h in the quiet one's unit, from the closed form."""
     view = sv.protocols.Tree(sv.graphs.path(3), root=0).view(0)
-    found = view.with_noise([1.0, 1.0, ratio]).leakage()
+    leakage = view.with_noise([1.0, 1.0, ratio]).leakage()
     quiet = 1 / (1 + ratio**2)
-    assert found[1] >= quiet
-    assert found[1] <= quiet + max(1e-9, 2e-14 * ratio)
-    assert found[2] >= 1 - quiet - 1e-12
+    assert leakage[1] >= quiet
+    assert leakage[1] <= quiet + max(1e-9, 2e-14 * ratio)
+    assert leakage[2] >= 1 - quiet - 1e-12
     assert view.with_noise([1.0, 1.0, ratio]).rounded_up == (ratio > 1e5)
     with pytest.raises(InvalidInput, match="too much"):
         view.with_noise([1.0, 1.0, 1e13])

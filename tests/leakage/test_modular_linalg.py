@@ -12,10 +12,10 @@ from sottovoce.leakage import modular_linalg
 def rational_rref(rows):
     rows, pivots, r = [list(map(Fraction, row)) for row in rows], [], 0
     for c in range(len(rows[0])):
-        found = next((i for i in range(r, len(rows)) if rows[i][c] != 0), None)
-        if found is None:
+        pivot = next((i for i in range(r, len(rows)) if rows[i][c] != 0), None)
+        if pivot is None:
             continue
-        rows[r], rows[found] = rows[found], rows[r]
+        rows[r], rows[pivot] = rows[pivot], rows[r]
         rows[r] = [x / rows[r][c] for x in rows[r]]
         for i in range(len(rows)):
             if i != r and rows[i][c] != 0:
@@ -70,8 +70,8 @@ def test_fractions_are_recognized_or_taken_at_their_binary_value():
 def test_rational_reconstruction():
     primes = list(modular_linalg.primes_below())[:6]
     for value in (Fraction(-355, 113), Fraction(10**20 + 39, 10**19 + 51), Fraction(0)):
-        found = modular_linalg.rational_from_residues(
+        fraction = modular_linalg.rational_from_residues(
             [value.numerator * pow(value.denominator, -1, p) % p for p in primes], primes
         )
-        assert found == value
+        assert fraction == value
     assert all(all(p % q for q in range(2, 50)) for p in primes)

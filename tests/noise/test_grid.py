@@ -20,7 +20,7 @@ RUN = bytes(range(32))
 N, DIM, LOT = 4, 60, 37.0  # a divisor that is no power of two
 
 
-def made(**more):
+def masked_plan(**more):
     """Return a masked plan and its gate on records that all point the same way, longer than the clip."""
     options = {"adjacency": "add-remove", "batch_size": LOT, "sample_rate": 1.0, **more}
     plan = ConsensusSGD(
@@ -39,7 +39,7 @@ def released(plan, data, noise, step=0):
 
 @pytest.mark.parametrize("more", [{}, {"adjacency": "user", "batch_size": None, "sample_rate": None}])
 def test_rows_are_integers_of_the_grid_with_the_announced_noise(more):
-    plan, data = made(**more)
+    plan, data = masked_plan(**more)
     rows = np.concatenate([released(plan, data, ProtectiveNoise(), k % 3)[0] for k in range(30)])
     steps = rows / plan.grid.spacing
     assert np.abs(steps - np.rint(steps)).max() < 1e-6  # a division by the lot comes after the noise
@@ -53,7 +53,7 @@ def test_rows_are_integers_of_the_grid_with_the_announced_noise(more):
 
 def test_integers_of_neighbors_stay_within_the_sensitivity():
     """A record more or less moves the rounded row by no more than was announced, less the half step."""
-    plan, data = made()
+    plan, data = masked_plan()
     release, grid = plan.releases(0)[0], plan.grid
     _, gate = released(plan, data, ProtectiveNoise())
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_more_noise_than_the_grid_draws_is_refused():
 
 def test_simulated_and_protective_runs_take_the_same_path():
     """One grid step for both, and float32 models stay float32."""
-    plan, data = made()
+    plan, data = masked_plan()
     assert plan.schedule(0).grid_step == plan.schedule(2).grid_step == plan.grid.spacing
     for noise in (np.random.default_rng(1), ProtectiveNoise()):
         rows = plan.run(data, noise).outputs["rows"]

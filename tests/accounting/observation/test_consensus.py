@@ -2,9 +2,12 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from tests.accounting.other_accountants import assert_gaussian, composed_epsilon, sampled
 from tests.accounting.small_plans import (
     PAIR,
     RING,
@@ -259,3 +262,96 @@ def test_exact_sums_agree_with_the_view(kind, observers, scale):
         guarantee = account(plan, "colluders", colluders=observers, user=user)
         assert guarantee.label == "exact"
         assert guarantee.mu == pytest.approx(mu, rel=1e-9, abs=1e-12)
+
+
+def component(parents, coalition, user):
+    """The nodes that hang together with ``user`` in a tree without the coalition."""
+    links = [{u, p} for u, p in enumerate(parents) if p >= 0]
+    joined, fresh = {user}, [user]
+    while fresh:
+        at = fresh.pop()
+        for link in links:
+            for other in link - {at} if at in link else ():
+                if other not in coalition and other not in joined:
+                    joined.add(other)
+                    fresh.append(other)
+    return joined
+
+
+def random_releases(rng, n, steps, unequal):
+    """Random releases on a grid of binary fractions, so that rationals hold them exactly."""
+    stds = rng.integers(2, 9, size=(2, n)) if unequal else np.full((2, n), rng.integers(2, 9))
+    cut = int(rng.integers(1, steps)) if steps > 1 else 1
+    releases = []
+    for u in range(n):
+        first = Release(u, 0, sensitivity=0.5, noise_std=float(stds[0, u]), steps=cut)
+        later = Release(
+            u, cut, sensitivity=0.25, noise_std=float(stds[1, u]), steps=max(steps - cut, 1), count=2
+        )
+        releases.append([first, later] if steps > cut else [first])
+    return releases
+
+
+def hidden(releases, members, step, stream):
+    """The variance of all members' noise in one value of one step."""
+    total = Fraction(0)
+    for w in members:
+        total += sum(
+            Fraction(r.noise_std) ** 2
+            for r in releases[w]
+            if r.step <= step < r.step + r.steps and stream < r.count
+        )
+    return total
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_consensus_over_random_trees_by_rationals(seed):
+    rng = np.random.default_rng(seed)
+    n, steps = int(rng.integers(3, 9)), int(rng.integers(1, 6))
+    graph = sv.graphs.ring(n) if seed % 2 else sv.graphs.complete(n)
+    trees = [sv.protocols.Tree(graph, kind="uniform", rng=rng) for _ in range(steps)]
+    releases = random_releases(rng, n, steps, unequal=seed % 3 > 0)
+    plan = plan_of(Consensus(), releases.__getitem__, n, steps, trees)
+    coalition = sorted(rng.choice(n, size=min(int(rng.integers(1, 3)), n - 2), replace=False).tolist())
+    user = next(u for u in rng.permutation(n).tolist() if u not in coalition)
+
+    def squared(members_at):
+        total = Fraction(0)
+        for release in releases[user]:
+            for step, stream in itertools.product(
+                range(release.step, release.step + release.steps), range(release.count)
+            ):
+                around = hidden(releases, members_at(step), step, stream)
+                total += Fraction(release.sensitivity) ** 2 / around
+        return total
+
+    inside = squared(lambda k: component(trees[k].parents.tolist(), coalition, user))
+    who = {"observer": coalition[0]} if len(coalition) == 1 else {"colluders": coalition}
+    view = "pairwise" if len(coalition) == 1 else "colluders"
+    assert_gaussian(account(plan, view, user=user, **who), inside)
+    assert_gaussian(account(plan, "local", user=user), squared(lambda k: {user}))
+    assert_gaussian(account(plan, "central", user=user), squared(lambda k: range(n)))
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_sampled_consensus_by_dp_accounting(adjacency):
+    clip_norm = 1.0 if adjacency == "add-remove" else 0.5  # a record replaced moves the sum by two clips
+    relation = (
+        pld.NeighborRel.REPLACE_ONE if adjacency == "replace-one" else pld.NeighborRel.ADD_OR_REMOVE_ONE
+    )
+    releases = [
+        [Release(u, 0, sensitivity=1.0, noise_std=1.5, steps=6, adjacency=adjacency, sample_rate=0.1)]
+        for u in range(4)
+    ]
+    two = [sv.protocols.Tree(sv.graphs.path(4), root=0), sv.protocols.HypercubeExchange(4)]
+    plan = plan_of(Consensus(), releases.__getitem__, 4, 6, two * 3, adjacency)
+    # node 0 about node 3: in the path hidden among {1, 2, 3}, in the exchange among {2, 3}
+    expected = composed_epsilon(
+        D,
+        (sampled(0.1, 1.5 / clip_norm * math.sqrt(3), relation), 3),
+        (sampled(0.1, 1.5 / clip_norm * math.sqrt(2), relation), 3),
+    )
+    epsilon = account(plan, "pairwise", observer=0, user=3).epsilon(D)
+    assert epsilon == pytest.approx(expected, rel=2e-3)
+    alone = composed_epsilon(D, (sampled(0.1, 1.5 / clip_norm, relation), 6))
+    assert account(plan, "local").epsilon(D) == pytest.approx(alone, rel=2e-3)

@@ -1,6 +1,9 @@
 """A trusted curator: one view, and printed formulas that are no guarantee."""
 
 import pytest
+from dp_accounting.pld import common
+from dp_accounting.pld import privacy_loss_distribution as pld
+from tests.accounting.other_accountants import INTERVAL, composed_epsilon, sampled
 from tests.accounting.small_plans import D, plan_of
 
 from sottovoce.accounting.observation import (
@@ -44,3 +47,26 @@ def test_curator_matches_reference_values():
         account(curated(admm, adjacency="replace-one"), user=0)
     with pytest.raises(InvalidInput, match="no ldp number"):
         account(curated(admm, adjacency="replace-one"), label="ldp")
+
+
+def test_a_curators_mixture_by_dp_accounting():
+    same = {"sender": 0, "step": 0, "adjacency": "add-remove"}
+    releases = [[
+        Release(**same, sensitivity=1.0, noise_std=20.0, mechanism="noisy-max", steps=10),
+        Release(**same, sensitivity=1.0, noise_std=25.0, mechanism="laplace", steps=10),
+        Release(**same, sensitivity=1.0, noise_std=4.0),
+        Release(**same, sensitivity=1.0, noise_std=2.0, sample_rate=0.05, steps=20),
+        Release(**same, sensitivity=0.0, noise_std=2.0, steps=1000),
+    ]]  # fmt: skip
+    choice = pld.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(2 / 20, 0), value_discretization_interval=INTERVAL
+    )
+    expected = composed_epsilon(
+        1e-6,
+        (choice, 10),
+        (pld.from_laplace_mechanism(25.0, value_discretization_interval=INTERVAL), 10),
+        (pld.from_gaussian_mechanism(4.0, value_discretization_interval=INTERVAL), 1),
+        (sampled(0.05, 2.0), 20),
+    )
+    epsilon = account(plan_of(Curator(), releases.__getitem__, 1, 20, adjacency="add-remove")).epsilon(1e-6)
+    assert epsilon == pytest.approx(expected, rel=5e-3)

@@ -1,8 +1,11 @@
 """Federations: secure sums, sampled clients, participations."""
 
 import math
+from fractions import Fraction
 
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from tests.accounting.other_accountants import assert_gaussian, composed_epsilon, sampled
 from tests.accounting.small_plans import D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
@@ -10,8 +13,9 @@ from sottovoce.accounting.observation import (
     Consensus,
     Federation,
 )
-from sottovoce.privacy import account
+from sottovoce.privacy import Release, account
 from sottovoce.protocols import HypercubeExchange, Masked, Tree
+from sottovoce.protocols.server import Server
 
 SAMPLED = "Poisson sampling: every client takes part in every round independently"
 
@@ -56,7 +60,7 @@ def test_federation_beyond_the_certified_colluders_is_local():
 
 
 def test_client_sampling_is_listed_as_assumption():
-    def said(*rates, adjacency="user"):
+    def assumes_sampling(*rates, adjacency="user"):
         def releases(agent):
             return one(agent, adjacency=adjacency, user_rate=rates[agent % len(rates)])
 
@@ -65,10 +69,12 @@ def test_client_sampling_is_listed_as_assumption():
         )
         return SAMPLED in account(plan, "network").assumptions
 
-    assert said(0.5)
-    assert said(1.0, 1.0, 0.5, 1.0)
-    assert not said(1.0)
-    assert not said(0.5, adjacency="add-remove")  # a record is in every round of its client or none
+    assert assumes_sampling(0.5)
+    assert assumes_sampling(1.0, 1.0, 0.5, 1.0)
+    assert not assumes_sampling(1.0)
+    assert not assumes_sampling(
+        0.5, adjacency="add-remove"
+    )  # a record is in every round of its client or none
 
 
 def test_participations_of_a_client():
@@ -86,3 +92,16 @@ def test_visible_participation_does_not_amplify():
         Federation(4, secure_sum=False), HypercubeExchange(4), lambda a: one(a, user_rate=0.5)
     )
     assert account(seen, "network").mu == 0.5
+
+
+def test_federations_by_dp_accounting():
+    releases = [[Release(u, 0, sensitivity=4.0, noise_std=6.0, steps=8, user_rate=0.2)] for u in range(10)]
+    plan = plan_of(Federation(10, secure_sum=True), releases.__getitem__, 10, 8, Server(10))
+    for colluders in (0, 1, 3):
+        clip_norm = 4.0 / 2
+        noise = math.sqrt(10 - colluders) * 6.0 / clip_norm
+        expected = composed_epsilon(D, (sampled(0.2, noise, pld.NeighborRel.REPLACE_ONE), 8))
+        view = {"view": "colluders", "colluders": colluders} if colluders else {"view": "central"}
+        epsilon = account(plan, **view).epsilon(D)
+        assert epsilon == pytest.approx(expected, rel=2e-3)
+    assert_gaussian(account(plan, "local"), Fraction(8) * Fraction(4, 6) ** 2)

@@ -1,13 +1,16 @@
 """Local privacy only, and printed formulas on request."""
 
+from fractions import Fraction
+
 import pytest
+from tests.accounting.other_accountants import assert_gaussian
 from tests.accounting.small_plans import PAIR, D, every, plan_of
 
 from sottovoce.accounting.observation import (
     LocalOnly,
 )
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Curve, account
+from sottovoce.privacy import Curve, Release, account
 
 
 @pytest.mark.parametrize("draws", [{"steps": 6}, {"steps": 3, "count": 2}], ids=["DSGD, DSGT", "DiNNO"])
@@ -31,3 +34,8 @@ def test_published_label_must_be_requested():
     for view in ("central", "outsider", "local"):
         with pytest.raises(InvalidInput, match="no published number"):
             account(plan, view, label="published")
+
+
+def test_record_sampling_does_not_amplify_users():
+    releases = [[Release(u, 0, sensitivity=1.0, noise_std=2.0, steps=4, sample_rate=0.01)] for u in range(2)]
+    assert_gaussian(account(plan_of(LocalOnly(), releases.__getitem__, 2, 4), "network"), Fraction(4, 4))

@@ -55,9 +55,9 @@ OPTIONS = [
 def test_every_path_of_length_seven(options):
     network = sv.graphs.path(4)
     for u, v in [(0, 3), (1, 2)]:
-        found = walk_loss(first_passage(network, 7, u, v), [1.5, 3.0], 0.8, **options)
+        losses = walk_loss(first_passage(network, 7, u, v), [1.5, 3.0], 0.8, **options)
         expected = [over_all_paths(network, 7, u, v, alpha, 0.8, **options) for alpha in (1.5, 3.0)]
-        np.testing.assert_allclose(found, np.minimum(expected, math.inf), rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(losses, np.minimum(expected, math.inf), rtol=1e-13, atol=1e-14)
 
 
 def test_closed_form_on_the_complete_graph():
@@ -180,9 +180,9 @@ def test_walk_requires_one_kind_of_gaussian_noise():
     walk, ring = TokenWalk(sv.graphs.ring(4), 3), Gossip(sv.graphs.ring(4), 1)
 
     def label(*more, adjacency="user"):
-        listed = [{"steps": 3, "adjacency": adjacency, **each} for each in more]
+        kinds = [{"steps": 3, "adjacency": adjacency, **each} for each in more]
         plan = stationary_plan(
-            walk, ring, lambda a: [one(a, **each)[0] for each in listed], steps=3, adjacency=adjacency
+            walk, ring, lambda a: [one(a, **each)[0] for each in kinds], steps=3, adjacency=adjacency
         )
         return account(plan, observer=0, user=1).label
 
@@ -202,3 +202,14 @@ def test_on_a_complete_graph_with_uneven_weights_pairs_differ():
     pairs = [account(plan, observer=v, user=u).epsilon(1e-5) for v, u in itertools.permutations(range(4), 2)]
     assert account(plan, "network").epsilon(1e-5) == pytest.approx(max(pairs), rel=1e-9)
     assert pairs[0] < 0.99 * max(pairs)
+
+
+@pytest.mark.parametrize("final_public", [False, True])
+@pytest.mark.parametrize("contractive", [False, True])
+def test_plans_with_a_walk_over_all_paths(final_public, contractive):
+    graph, steps, noise, alpha = sv.graphs.path(4), 5, 3.0, 2.0
+    facts = {"contractive": contractive, "final_public": final_public}
+    expected = over_all_paths(graph, steps, 0, 2, alpha, noise, **facts)
+    plan = plan_of(TokenWalk(graph, steps, **facts), every(2.0, 2 * noise, steps), 4, steps)
+    guarantee = account(plan, "pairwise", observer=2, user=0)
+    assert guarantee.rdp(alpha) == pytest.approx(min(expected, steps * alpha / (2 * noise**2)), rel=1e-9)

@@ -85,15 +85,15 @@ named = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.network
 
 
 def rows_of(network, protocol, **options):
-    found = published_bounds(network, protocol, **options)
-    return {row["function"]: row for row in found["losses"]}, found
+    bounds = published_bounds(network, protocol, **options)
+    return {row["function"]: row for row in bounds["losses"]}, bounds
 
 
 @named
 @pytest.mark.parametrize("observer", [None, 0])
 def test_losses_have_their_closed_forms(graph, observer):
     T, n, steps = 4, graph.n, 3
-    rows, found = rows_of(
+    rows, bounds = rows_of(
         graph.network, sv.protocols.Gossip(graph.network, T), observer=observer, steps=steps
     )
     others = range(1, n)
@@ -109,7 +109,7 @@ def test_losses_have_their_closed_forms(graph, observer):
         assert rows[function]["local"] == local
     seven = rows["published_mean_loss"]
     assert (seven["mean"], seven["largest"]) == pytest.approx((T * graph.degree / n,) * 2)
-    assert found["steps"] == steps
+    assert bounds["steps"] == steps
     assert "erdos_renyi_published_loss" not in rows
 
 
@@ -135,11 +135,11 @@ def test_randomized_gossip_has_its_own_lines():
     for t in range(30):
         matrix = protocol.matrix(t).toarray()
         heard += ((matrix != 0) & ~np.eye(12, dtype=bool)).sum(axis=1)
-    rows, found = rows_of(network, protocol)
+    rows, bounds = rows_of(network, protocol)
     assert set(rows) == {"published_loss", "published_mean_loss", "published_walk_loss"}
     seven = rows["published_mean_loss"]
     assert (seven["mean"], seven["largest"]) == pytest.approx((heard.mean() / 12, heard.max() / 12))
-    first, _, _, graph, column = found["errors"]
+    first, _, _, graph, column = bounds["errors"]
     gap = (2 - 2 * math.cos(2 * math.pi / 12)) / 3  # 1 minus the second eigenvalue of the ring
     assert (first["formula"], first["value"]) == ("Theorem 3", pytest.approx(2 / 12))
     assert first["rounds_needed"] == math.ceil(12 * math.log(12) / gap)
@@ -251,11 +251,11 @@ def test_theorem_two_is_not_about_plain_gossip_or_few_rounds():
 def test_every_line_is_labeled_and_sourced():
     for protocol in ("Gossip", "Chebyshev"):
         network = sv.graphs.parse("er:30:1.5:seed=3")
-        found = published_bounds(network, getattr(sv.protocols, protocol)(network, 4), steps=2)
-        assert len(found["losses"]) == 6
-        for row in (*found["losses"], *found["errors"], found):
+        bounds = published_bounds(network, getattr(sv.protocols, protocol)(network, 4), steps=2)
+        assert len(bounds["losses"]) == 6
+        for row in (*bounds["losses"], *bounds["errors"], bounds):
             assert row["label"] == "published"
-        for row in (*found["losses"], *found["errors"]):
+        for row in (*bounds["losses"], *bounds["errors"]):
             assert callable(getattr(formulas, row["function"]))
             assert row["source"] in ("Cyffers et al. 2022", "Cyffers et al. 2024")
             assert row["why"]
@@ -282,6 +282,6 @@ def test_what_is_refused():
 
 def test_dense_formulas_are_left_out_of_large_networks():
     large = sv.graphs.ring(DENSE + 1)
-    rows, found = rows_of(large, sv.protocols.Gossip(large, 2), observer=0)
+    rows, bounds = rows_of(large, sv.protocols.Gossip(large, 2), observer=0)
     assert set(rows) == {"published_loss", "published_mean_loss"}
-    assert found["left_out"] == ["Corollary 1 and the walk, above 2,048 nodes"]
+    assert bounds["left_out"] == ["Corollary 1 and the walk, above 2,048 nodes"]

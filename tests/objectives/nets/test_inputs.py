@@ -18,7 +18,7 @@ def test_gradients_of_several_inputs_are_those_of_single_records(beside):
     layout = Layout.of(inputs)
     objective = NetObjective(Unpacking(net, layout), clip_norm=0.05)
     x = layout.pack(inputs)
-    found = objective.clipped_sums(objective.start(2), x.view(2, 3, -1), torch.as_tensor(y).view(2, 3))
+    sums = objective.clipped_sums(objective.start(2), x.view(2, 3, -1), torch.as_tensor(y).view(2, 3))
     for agent in range(2):
         expected = torch.zeros(objective.n_params, dtype=torch.float64)
         for i in range(3 * agent, 3 * agent + 3):
@@ -26,4 +26,4 @@ def test_gradients_of_several_inputs_are_those_of_single_records(beside):
             loss = nn.functional.cross_entropy(net(**one), torch.as_tensor(y[i : i + 1]))
             g = torch.cat([p.flatten() for p in torch.autograd.grad(loss, list(net.parameters()))])
             expected += g * min(1, 0.05 / g.norm())
-        assert torch.allclose(found[agent], expected, rtol=0, atol=1e-12)
+        assert torch.allclose(sums[agent], expected, rtol=0, atol=1e-12)
