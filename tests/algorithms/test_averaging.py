@@ -1,4 +1,4 @@
-"""Private averaging as a plan: its price, its run, its budget, and records that try to break it."""
+"""Private averaging as a plan: its privacy cost, its run, its budget, and records that try to break it."""
 
 import math
 from types import SimpleNamespace
@@ -236,25 +236,25 @@ def test_node_the_token_never_reached_releases_nothing():
     assert out[0] == 0.0
     assert plan.privacy("central", observer=0).mu == 0.0
     assert plan.privacy("central", observer=1).mu == pytest.approx(1 / math.sqrt(2))
-    told = sv.PrivateAveraging(
+    released = sv.PrivateAveraging(
         Walk(sv.graphs.path(3), 2, path=[2, 1], final_public=True), noise_std=1.0, radius=0.5
     )
-    assert told.privacy("central", observer=0).mu == pytest.approx(1 / math.sqrt(2))
+    assert released.privacy("central", observer=0).mu == pytest.approx(1 / math.sqrt(2))
 
 
 class Rounding:
-    """A protective source with a large slack, which keeps what it is asked to hide."""
+    """A protective source with a large slack, which keeps the values it perturbs."""
 
     protective = True
 
     def __init__(self):
-        self.asked = []
+        self.values = []
 
     def slack(self, dim, std=1.0):
         return 0.25 * std
 
     def perturb(self, values, *, agents, step, std, stream=0):
-        self.asked.append(np.array(values))
+        self.values.append(np.array(values))
         return np.array(values)
 
 
@@ -264,7 +264,7 @@ class Rounding:
 def test_rounding_slack_shrinks_the_ball(protocol):
     source = Rounding()
     sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
-    assert max(np.abs(values).max() for values in source.asked) == 0.75
+    assert max(np.abs(values).max() for values in source.values) == 0.75
 
 
 def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
@@ -285,7 +285,7 @@ def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
 
 @pytest.mark.parametrize("protocol", ["masked", "tree", "gossip:30", "exchange"])
 def test_infinite_budget_is_the_plain_mean(protocol):
-    """No noise, no grid, an infinite price; and back to a finite budget from there."""
+    """No noise, no grid, an infinite epsilon; and back to a finite budget from there."""
     options = {"network": sv.graphs.complete(4), "radius": 0.5}
     plan = sv.PrivateAveraging.for_budget(protocol, epsilon=math.inf, delta=1e-5, **options)
     for source in (np.random.default_rng(0), ProtectiveNoise()):
@@ -475,10 +475,10 @@ def test_average_carries_the_noise_that_is_accounted():
     )
     assert sorted(np.round(noise_stds(plan), 6).tolist())[-2:] == [2.0, 2.0]
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(0)).outputs["rows"]
-    told = sv.advice.usefulness(plan).error
-    assert rows.std(axis=1).max() == pytest.approx(told, rel=0.03)
-    assert told == pytest.approx(2.0 * math.sqrt(2 + 6 * 0.1) / 8, rel=1e-12)
-    assert noise_in_result(plan) == pytest.approx(told, rel=1e-12)
+    predicted = sv.advice.usefulness(plan).error
+    assert rows.std(axis=1).max() == pytest.approx(predicted, rel=0.03)
+    assert predicted == pytest.approx(2.0 * math.sqrt(2 + 6 * 0.1) / 8, rel=1e-12)
+    assert noise_in_result(plan) == pytest.approx(predicted, rel=1e-12)
 
 
 def test_mask_grid_covers_a_distant_center():

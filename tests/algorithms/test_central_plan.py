@@ -177,9 +177,9 @@ def test_user_level_is_refused_where_it_is_not_accounted():
 
 def test_removed_record_leaves_an_empty_place():
     assert any("public, not protected" in line for line in sgd().privacy().assumptions)
-    for adjacency, said in (("add-remove", True), ("replace-one", False)):
+    for adjacency, stated in (("add-remove", True), ("replace-one", False)):
         found = cd(adjacency=adjacency).privacy()
-        assert any("public, not protected" in line for line in found.assumptions) is said
+        assert any("public, not protected" in line for line in found.assumptions) is stated
 
 
 @pytest.mark.parametrize("make", [

@@ -405,8 +405,8 @@ def test_optimal_noise_with_unequal_divisors():
         GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
         weighting="sites", noise="optimal", floor=0.05, noise_multiplier=5.0,
     )  # fmt: skip
-    tree, listed = plan.schedule(0), [plan.releases(u)[0] for u in range(6)]
-    stds, moves = np.array([r.noise_std for r in listed]), np.array([r.sensitivity for r in listed])
+    tree, releases = plan.schedule(0), [plan.releases(u)[0] for u in range(6)]
+    stds, moves = np.array([r.noise_std for r in releases]), np.array([r.sensitivity for r in releases])
     worst = max(
         moves[u] ** 2 / math.fsum(stds[block] ** 2)
         for v in range(6) for block in tree.blocks([v]) for u in block
@@ -446,14 +446,14 @@ def test_optimal_noise_survives_an_agreement(tmp_path):
 
 
 def test_optimal_noise_survives_a_plan_file(call_plan):
-    priced = call_plan(
+    assessment = call_plan(
         'version = 1\n[network]\ngraph = "grid:2:4"\n[protocol]\nname = "tree:kind=few-leaves"\n[average]\n'
         'radius = 0.5\nadjacency = "user"\nnoise = "optimal"\nfloor = 0.05\n'
         "[budget]\nepsilon = 1.0\ndelta = 1e-5\n"
     )
-    assert priced["feasible"]
-    assert priced["plan"]["noise"] == "optimal"
-    assert priced["noise_in_result"] == pytest.approx(3.7306 * math.sqrt(2 + 6 * 0.05) / 8, rel=1e-3)
+    assert assessment["feasible"]
+    assert assessment["plan"]["noise"] == "optimal"
+    assert assessment["noise_in_result"] == pytest.approx(3.7306 * math.sqrt(2 + 6 * 0.05) / 8, rel=1e-3)
 
 
 @pytest.fixture
@@ -461,12 +461,12 @@ def call_plan(tmp_path):
     from sottovoce.advice.assessment import assess
     from sottovoce.planfile.read import load_file
 
-    def priced(algorithm):
+    def accounted(algorithm):
         file = tmp_path / "plan.toml"
         file.write_text(algorithm)
         return assess(load_file(file))
 
-    return priced
+    return accounted
 
 
 MEAN = {"noise_std": 1.0, "radius": 0.5, "network": "ring:4"}

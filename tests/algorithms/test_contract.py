@@ -263,7 +263,7 @@ def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, 
         )
 
 
-# ---- the price, from the release list, by others' code ------------------------------------------
+# ---- the privacy cost of the releases, by other libraries ------------------------------------------
 
 
 def gaussian_epsilon(mu, delta):
@@ -528,8 +528,8 @@ def test_local_privacy_cost_of_other_algorithms_is_that_of_their_releases(case):
             pure = float(ratio) * (2 if release.mechanism == "noisy-max" else 1)
             event = dp_event.LaplaceDpEvent(1 / pure)
             accountant.compose(event, draws)
-    asked = plan.privacy("local", user=case.place) if plan.n > 1 else plan.privacy("central")
-    epsilon = asked.epsilon(1e-5)
+    guarantee = plan.privacy("local", user=case.place) if plan.n > 1 else plan.privacy("central")
+    epsilon = guarantee.epsilon(1e-5)
     if mu2:
         assert epsilon == pytest.approx(gaussian_epsilon(mpmath.sqrt(mu2), mpmath.mpf("1e-5")), rel=1e-9)
         visits = {"walk": 1, "averaging": 1}.get(case.name, STEPS)
@@ -562,7 +562,7 @@ def test_order_of_records_and_names_of_agents_do_not_matter(case):
 
 @pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
 def test_infinite_budget_is_a_run_without_noise(case):
-    """An infinite price in every statement and a word in the record; the rows are held above."""
+    """An infinite epsilon in every guarantee and a note in the result; the rows are checked above."""
     if case in OTHERS:
         plan, data = case.plan(case.noise), case.data()
     else:

@@ -117,6 +117,6 @@ def test_closed_form_calibration_never_exceeds_the_budget(epsilon, delta):
 def test_dp_cd_refuses_networks_and_nonseparable_regularizers(name):
     (case,) = (case for case in OTHERS if case.name == name)
     given = {"steps": 2, "clip_norm": 1.0, **case.options, case.make.noise_field: 2.0}
-    for wrong, said in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
-        with pytest.raises(InvalidInput, match=said):
+    for wrong, message in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
+        with pytest.raises(InvalidInput, match=message):
             case.make(wrong, **given)

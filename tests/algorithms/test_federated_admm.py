@@ -49,8 +49,8 @@ def test_grid_of_masked_admm_follows_the_clip_norm(clip_norm):
         "noise_std": 2.0,
     }
     grid = FederatedADMM(GLM(dim=3), protocol="masked", network=sv.graphs.ring(6), **options).grid
-    told = mask_grid(bound=2 * clip_norm, sensitivity=4 * clip_norm, noise_std=[2.0] * 6, dim=3, steps=4)
-    assert grid == told
+    expected = mask_grid(bound=2 * clip_norm, sensitivity=4 * clip_norm, noise_std=[2.0] * 6, dim=3, steps=4)
+    assert grid == expected
     assert 2 * clip_norm <= grid.bound * grid.spacing <= 2 * clip_norm + 2 * grid.spacing
 
 

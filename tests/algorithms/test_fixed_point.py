@@ -19,7 +19,7 @@ def problem(seed=0, n=30, p=3):
 
 
 class Replay:
-    """A noise source that adds prepared numbers, whatever it is asked for."""
+    """A noise source that adds prepared numbers, whatever the standard deviation."""
 
     protective = False
 
@@ -65,7 +65,7 @@ def test_fixed_point_equals_noisy_gradient_descent():
     )  # fmt: skip
     # what is added to R is subtracted by the gradient step, hence the sign
     assert np.allclose(replayed(plan, (X, y), -drawn)[0], w, atol=1e-12)
-    # and the price is the same Gaussian composition, under replace-one
+    # and the privacy cost is the same Gaussian composition, under replace-one
     assert plan.privacy().mu == pytest.approx(2 / z * math.sqrt(T))
     falling = FixedPoint(
         operator, 1.0, 0.0, T, start=np.zeros((1, p)), relaxation=lambda k: (beta / 2) * 0.4 / (k + 1)

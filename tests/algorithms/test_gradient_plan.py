@@ -38,14 +38,14 @@ NETS = {
 
 def test_labels_say_what_is_a_guarantee():
     plan = MuffliatoSGD(GLM(), SCHEDULES["gossip"](), **COMMON)
-    asked = {"observer": 0, "user": 4}
-    assert plan.privacy("pairwise", **asked).label == "ldp"
-    linear = plan.privacy("pairwise", **asked, label="conditional")
+    pair = {"observer": 0, "user": 4}
+    assert plan.privacy("pairwise", **pair).label == "ldp"
+    linear = plan.privacy("pairwise", **pair, label="conditional")
     assert linear.mu <= plan.privacy("local").mu
     with pytest.raises(NotAGuarantee):
         linear.require(1e6, DELTA)
     with pytest.raises(NotAGuarantee):
-        plan.privacy("pairwise", **asked, label="conditional").require(1e6, DELTA)
+        plan.privacy("pairwise", **pair, label="conditional").require(1e6, DELTA)
 
 
 def test_noise_multiplier_determines_the_privacy_cost():

@@ -27,7 +27,7 @@ def test_mafalda_noise_has_the_planned_correlation():
     Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
     want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.C.T @ found.C)
     assert np.allclose(np.cov(Z.T), want, atol=0.06 * want.max())
-    # the shift of a user who moves every step by 2C, whitened: at most the price, for any signs
+    # the shift of a user who moves every step by 2C, whitened: at most the privacy cost, for any signs
     inverse_std = found.C / (2.0 * 0.5 * found.sens)
     worst = max(
         np.linalg.norm(inverse_std @ (2 * 0.5 * np.array(signs)))

@@ -25,11 +25,11 @@ def theirs(kind, start, gradients, groups=None):
     """Torch's path, on one tensor or on groups (slice, options)."""
     make, options = MADE[kind]
     parts = [torch.tensor(start[:, a:b], requires_grad=True) for a, b, _ in groups or [(0, None, {})]]
-    listed = [
+    torch_groups = [
         {"params": [part], **more}
         for part, (_, _, more) in zip(parts, groups or [(0, None, {})], strict=True)
     ]
-    optimizer = make(listed, lr=RATES[0], **options)
+    optimizer = make(torch_groups, lr=RATES[0], **options)
     factors = [group["lr"] / RATES[0] for group in optimizer.param_groups]
     for rate, gradient in zip(RATES, gradients, strict=True):
         for group, factor in zip(optimizer.param_groups, factors, strict=True):
@@ -102,7 +102,7 @@ def test_torch_option_names_are_translated():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("value", "message"),
     [
         ({"kind": "lion"}, "sgd, momentum, adam or adamw"),
         ({"kind": "momentum", "beta": 1.0}, "beta must lie"),
@@ -115,9 +115,9 @@ def test_torch_option_names_are_translated():
         ({"name": "Adam", "amsgrad": True}, "'amsgrad' is not known; adam takes betas, eps"),
     ],
 )
-def test_invalid_optimizers_are_refused(given, said):
-    with pytest.raises(InvalidInput, match=said):
-        Optimizer.from_value(given)
+def test_invalid_optimizers_are_refused(value, message):
+    with pytest.raises(InvalidInput, match=message):
+        Optimizer.from_value(value)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
 def test_defaults_of_an_optimizer_are_those_of_torch():
     torch = pytest.importorskip("torch")
     for kind, made in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
-        told = made([torch.zeros(1, requires_grad=True)]).defaults
+        defaults = made([torch.zeros(1, requires_grad=True)]).defaults
         ours = Optimizer(kind)
-        assert (ours.beta, ours.beta2, ours.epsilon) == (*told["betas"], told["eps"])
+        assert (ours.beta, ours.beta2, ours.epsilon) == (*defaults["betas"], defaults["eps"])
         assert Optimizer.from_value({"name": kind}) == ours
 
 

@@ -21,7 +21,7 @@ AT_LEAST_ZERO = (-1.0, NAN, INF, *(v for v in NO_NUMBER if v != []))  # no noise
 SHARE = (-0.1, 1.1, NAN, *NO_NUMBER)
 WORD = ("nonsense", "", 1, None, [], object(), np.array(["user", "user"]))
 FLAG = ("no", "", 0, 1, None, [], NAN)
-LISTED = (5, 1.5, "twelve", object(), NAN)
+NO_SEQUENCE = (5, 1.5, "twelve", object(), NAN)
 BAD = {
     "steps": WHOLE, "records": WHOLE, "users": WHOLE, "local_steps": WHOLE, "primal_steps": WHOLE,
     "tokens": WHOLE, "cap": WHOLE, "period": WHOLE, "active_blocks": (-1, 1.5, "two"),
@@ -37,7 +37,7 @@ BAD = {
     "smoothness": ((0.3, 0.0, 0.2), (0.3, -1.0, 0.2), (0.3, NAN, 0.2), (0.3, "x", 0.2), object(), 1j),
     "bounds": ((1.0, 0.0, 1.0), (1.0, NAN, 1.0), 5, object()),
     "site_weights": ((1.0,), (1.0, 2.0, 0.0, 1.0), (1.0, 2.0, NAN, 1.0), "much", 3.0),
-    "sizes": ([12, 12, 0, 12], [12, 12, -1, 12], [12, 1.5, 12, 12], *LISTED),
+    "sizes": ([12, 12, 0, 12], [12, 12, -1, 12], [12, 1.5, 12, 12], *NO_SEQUENCE),
     "seed": (-1, 1.5, "x", None, NAN, [1], True), "radius": ABOVE_ZERO, "dim": WHOLE,
     "center": (NAN, INF, "x", None, {}, [], (0.0, NAN, 0.0), (1.0, 2.0)), "floor": (0.0, *SHARE),
     "fresh_moments": FLAG, "final_public": FLAG, "secure_sum": FLAG,
@@ -54,7 +54,7 @@ ALL = [(case, None) for case in CASES] + [(case, case.noise) for case in OTHERS]
 
 
 def built(case, protecting, **changes):
-    """The plan of a case, with noise, so that what noise needs is asked for."""
+    """The plan of a case, with noise, so that what noise needs is checked."""
     return case.plan(**changes) if protecting is None else case.plan(protecting, **changes)
 
 
@@ -68,9 +68,11 @@ def refused(case, noise, name, value):
     try:
         built(case, noise, **changes)
     except InvalidInput as error:
-        said = str(error)
+        message = str(error)
         return (
-            "" if said.endswith(".") and "\n" not in said and len(said) < 400 else f"not a sentence: {said}"
+            ""
+            if message.endswith(".") and "\n" not in message and len(message) < 400
+            else f"not a sentence: {message}"
         )
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -89,7 +91,7 @@ def test_invalid_option_values_are_refused(case, noise):
         (name, repr(value)): refused(case, noise, name, value) for name in names for value in BAD[name]
     }
     assert len(answers) > 8
-    assert {key: said for key, said in answers.items() if said} == {}
+    assert {key: answer for key, answer in answers.items() if answer} == {}
 
 
 def test_protocol_and_a_network_of_other_sizes_are_refused():
@@ -194,9 +196,9 @@ def test_class_attributes_of_every_algorithm():
     assert set(plans) == set(CAN)
     for name, case in plans.items():
         make = case.make
-        said = (make.uses_optimizer, "exact" in make.needs, make.proximal, make.maskable)
-        said = (*said, getattr(make, "sequential", False))
-        assert said == CAN[name], name
+        abilities = (make.uses_optimizer, "exact" in make.needs, make.proximal, make.maskable)
+        abilities = (*abilities, getattr(make, "sequential", False))
+        assert abilities == CAN[name], name
         noise = getattr(case, "noise", None)
         if CAN[name][0]:
             assert built(case, noise, optimizer="momentum").optimizer == Optimizer("momentum")

@@ -10,9 +10,9 @@ from sottovoce.objectives import GLM
 
 
 def test_schedule_in_order_frees_trees_that_were_not_accounted():
-    """A small thing kept for every step pins the memory of the rows around it."""
-    fresh, asked = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
-    before = [asked.schedule(k) for k in range(asked.steps)]
+    """A small object kept for every step pins the memory of the rows around it."""
+    fresh, accounted = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
+    before = [accounted.schedule(k) for k in range(accounted.steps)]
     drawn = fresh.schedule.in_order()
     for k in range(fresh.steps):
         assert drawn(k) is drawn(k)
@@ -20,23 +20,23 @@ def test_schedule_in_order_frees_trees_that_were_not_accounted():
         0,
         fresh.steps - 1,
     ]  # every plan looks at the first when it is made
-    rows = [plan.run(shards(), np.random.default_rng(1)).outputs["rows"] for plan in (fresh, asked)]
+    rows = [plan.run(shards(), np.random.default_rng(1)).outputs["rows"] for plan in (fresh, accounted)]
     assert (rows[0] == rows[1]).all()
-    assert all(asked.schedule(k) is kept for k, kept in enumerate(before))
+    assert all(accounted.schedule(k) is kept for k, kept in enumerate(before))
     assert [fresh.schedule(k).parents.tolist() for k in range(fresh.steps)] == [
         kept.parents.tolist() for kept in before
     ]  # what was dropped comes back as it was
 
 
 def test_function_schedule_is_called_once_per_step():
-    """What is priced is what runs: a function that draws gives the same protocol when asked again."""
+    """What is accounted is what runs: a function that draws gives the same protocol in every call."""
     rng = np.random.default_rng(0)
     plan = ConsensusSGD(GLM(), lambda k: sv.protocols.Tree(RING, kind="uniform", rng=rng), **COMMON)
-    asked = [plan.privacy("network").mu for _ in range(3)]
-    assert len(set(asked)) == 1
-    assert plan.with_noise(5.0).schedule(3) is plan.schedule(3)  # calibration prices the same trees
+    costs = [plan.privacy("network").mu for _ in range(3)]
+    assert len(set(costs)) == 1
+    assert plan.with_noise(5.0).schedule(3) is plan.schedule(3)  # calibration accounts the same trees
     plan.run(shards(), np.random.default_rng(1))
-    assert plan.privacy("network").mu == asked[0]
+    assert plan.privacy("network").mu == costs[0]
     again = ConsensusSGD(GLM(), RING, **COMMON)
     assert [again.schedule(k).parents.tolist() for k in range(4)] == [
         ConsensusSGD(GLM(), RING, **COMMON).schedule(k).parents.tolist() for k in range(4)

@@ -23,21 +23,21 @@ def test_announced_steps_pass_and_later_steps_are_refused():
     for step, stream in ((4, 0), (0, 2)):
         with pytest.raises(ReleaseMismatch, match="does not list"):
             source(THETA, step, stream)
-    assert len(noise.asked) == 3  # nothing was drawn for the others
+    assert len(noise.calls) == 3  # nothing was drawn for the others
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("field", ["sensitivity", "noise_std"])
 def test_every_agents_numbers_are_compared(place, field):
-    listed = announced()
-    right = listed[place][0]
-    listed[place] = [Release(**{**right.to_dict(), field: np.nextafter(getattr(right, field), 9.0)})]
-    source, noise = gradient_mechanism(releases=listed)
+    planned = announced()
+    right = planned[place][0]
+    planned[place] = [Release(**{**right.to_dict(), field: np.nextafter(getattr(right, field), 9.0)})]
+    source, noise = gradient_mechanism(releases=planned)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         source(THETA, 0)
     others = [p for p in range(3) if p != place]
     source.rows(THETA[others], 0, 0, others)
-    assert len(noise.asked) == 1
+    assert len(noise.calls) == 1
 
 
 def test_release_of_one_agent_does_not_cover_another():

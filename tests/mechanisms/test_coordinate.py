@@ -27,7 +27,7 @@ def test_coordinates_are_uniform_public_and_fixed_by_step():
 
 
 class Silent:
-    """A source that keeps what it is asked to perturb and adds nothing."""
+    """A source that keeps the values it perturbs and adds nothing."""
 
     protective = False
 
@@ -128,7 +128,7 @@ def test_coordinate_clips_add_up_to_the_clip_norm():
 
 
 def test_protective_noise_drawn_twice_for_one_step_is_not_the_same():
-    """Noise kept for a second question would cancel in the difference of the two answers."""
+    """Noise kept for a second query would cancel in the difference of the two answers."""
     plan, data = cd(), problem()
     _, source = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
     M, margins = source.released_smoothness(), source.margins(np.zeros((1, 4)))

@@ -39,7 +39,7 @@ def test_draws_are_compared_with_the_plan():
 def test_rounding_slack_raises_the_noise():
     """An operator cannot clip lower, so the noise grows until rounding is covered."""
 
-    asked = []
+    stds = []
 
     class Source:
         protective = True
@@ -48,13 +48,13 @@ def test_rounding_slack_raises_the_noise():
             return 0.01 * math.sqrt(dim) * std
 
         def perturb(self, values, *, agents, step, std, stream=0):
-            asked.append(std)
+            stds.append(std)
             return np.array(values)
 
     start = np.zeros((1, 4))
     plan = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=2.0, steps=1, start=start)
     plan.run(None, Source())
-    (std,) = asked
+    (std,) = stds
     assert (1.0 + 2 * Source().slack(4, std)) / std == pytest.approx(plan.privacy().mu)
     loud = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=100.0, steps=1, start=start)
     with pytest.raises(InvalidInput, match="rounding"):

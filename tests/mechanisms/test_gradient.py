@@ -25,7 +25,7 @@ def test_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
     source, noise = gradient_mechanism(adjacency)
     sums = np.array([[1.2, 1.6 + 1.0], [1.2, 1.6], [0.5, 0.5]])
     np.testing.assert_allclose(source(THETA, 6), (sums + 100) / [[2], [4], [8]], rtol=1e-12)
-    assert noise.asked == [([5, 7, 9], 6, [2.0, 4.0, 6.0], 0)]
+    assert noise.calls == [([5, 7, 9], 6, [2.0, 4.0, 6.0], 0)]
     moves = 1 if adjacency == "add-remove" else 2
     assert source.sensitivities.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
     assert source.noise_stds.tolist() == [1.0, 1.0, 0.75]
@@ -37,7 +37,7 @@ def test_at_user_level_the_mean_is_clipped_and_the_noise_is_not_divided():
     rows = np.array([[3.0, 5.0], [1.2, 1.6], [0.25, 0.25]])  # sums over their divisors
     rows[0] *= 2 / math.hypot(3, 5)
     np.testing.assert_allclose(source(THETA, 0, stream=4), rows + 100, rtol=1e-12)
-    assert noise.asked == [([5, 7, 9], 0, [2.0, 4.0, 6.0], 4)]
+    assert noise.calls == [([5, 7, 9], 0, [2.0, 4.0, 6.0], 4)]
     assert source.sensitivities.tolist() == [4.0] * 3
     assert source.noise_stds.tolist() == [2.0, 4.0, 6.0]
 
@@ -51,7 +51,7 @@ def test_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
     loud, noise = gradient_mechanism()
     loud.gradient_with_l2(THETA, 1)
     loud.gradient_with_l2(THETA, 1, 2)
-    assert [stream for *_, stream in noise.asked] == [0, 2]
+    assert [stream for *_, stream in noise.calls] == [0, 2]
     user, _ = gradient_mechanism("user", decay=0.5, z=(0.0,) * 3, clip_norm=1e9)
     sums = np.array([[3.0, 5.0], [6.0, 8.0], [0.5, 0.5]]) / [[2], [4], [8]]
     np.testing.assert_allclose(user(THETA, 0), sums + 0.5 * THETA)
@@ -63,17 +63,17 @@ def test_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
 def test_rows_of_some_hosted_agents():
     source, noise = gradient_mechanism(numbers=(50, 70, 90))
     np.testing.assert_allclose(source.rows(THETA[[2, 0]], 1, 0, [2, 0])[:, 0], [100.5 / 8, 101.2 / 2])
-    assert noise.asked == [([90, 50], 1, [6.0, 2.0], 0)]  # keyed by number, with each one's own noise
+    assert noise.calls == [([90, 50], 1, [6.0, 2.0], 0)]  # keyed by number, with each one's own noise
 
 
 def test_without_noise_nothing_is_drawn_and_one_noise_is_enough_to_draw():
     quiet, noise = gradient_mechanism(z=(0.0,) * 3, clip_norm=math.inf)
     assert quiet(THETA, 0)[1].tolist() == [1.5, 2.0]
-    assert noise.asked == noise.sizes == []
+    assert noise.calls == noise.sizes == []
     assert quiet.stds.tolist() == [0.0] * 3
     one, noise = gradient_mechanism(z=(0.0, 0.0, 1.0))
     one(THETA, 0)
-    assert len(noise.asked) == 1
+    assert len(noise.calls) == 1
     with pytest.raises(InvalidInput, match="finite clip"):
         gradient_mechanism(z=(0.0, 0.0, 1.0), clip_norm=math.inf)
 
@@ -84,7 +84,7 @@ def test_rounding_slack_lowers_the_clip(adjacency, paid):
     noise = Recorder(slack=0.25)
     source, _ = gradient_mechanism(adjacency, noise=noise)
     assert source.inner_clip == 2.0 - paid
-    assert noise.sizes == [(2, 6.0)]  # asked for the widest noise, 3 clips
+    assert noise.sizes == [(2, 6.0)]  # for the widest noise, 3 clips
     longest = np.linalg.norm(source(THETA, 0)[1] * (1 if adjacency == "user" else 4) - 100)
     assert longest == pytest.approx(2.0 - paid)
     assert source.sensitivities.max() == {"add-remove": 1.0, "replace-one": 2.0, "user": 4.0}[adjacency]
@@ -106,7 +106,7 @@ def test_local_update_is_the_whole_move_clipped_once():
     for _ in range(2):
         local = local - 0.1 * (mean + 0.5 * local)
     np.testing.assert_allclose(moved - 100, THETA - local, rtol=1e-9)
-    assert noise.asked == [([5, 7, 9], 2, [1.0] * 3, 0)]
+    assert noise.calls == [([5, 7, 9], 2, [1.0] * 3, 0)]
     tight, _ = gradient_mechanism("user", clip_norm=0.25)
     lengths = np.linalg.norm(tight.local_update(THETA, 0, steps=3, rate=1.0) - 100, axis=1)
     np.testing.assert_allclose(lengths, 0.25)
@@ -120,7 +120,7 @@ def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypat
     monkeypatch.setattr(gradient, "_AHEAD", 40)  # two steps at a time
     rng = np.random.default_rng(4)
     data = Shards(rng.normal(size=(40, 3)) * 3, rng.normal(size=40), np.array([0, 40]))
-    listed = [[Release(6, 0, 0.7 / 20, (1.5 if noisy else 0.0) * 0.7 / 20, "add-remove", 0.5, steps=9)]]
+    planned = [[Release(6, 0, 0.7 / 20, (1.5 if noisy else 0.0) * 0.7 / 20, "add-remove", 0.5, steps=9)]]
 
     def fresh():
         return GradientMechanism(
@@ -132,7 +132,7 @@ def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypat
             adjacency="add-remove",
             rates=[0.5],
             divisors=[20.0],
-            releases=listed,
+            releases=planned,
         ).recording()
 
     one, many, rates = fresh(), fresh(), np.linspace(0.9, 0.1, 7)

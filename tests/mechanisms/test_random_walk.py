@@ -58,10 +58,10 @@ def test_draws_that_differ_from_the_plan_are_refused():
     from sottovoce.mechanisms.random_walk import RandomWalkMechanism
 
     plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 20, 0.3, 0.5, 0.7, cap=4, **SECRET)
-    listed = [plan.releases(v) for v in range(6)]
+    planned = [plan.releases(v) for v in range(6)]
     options = {"clip_norm": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
 
-    def mechanism(releases=listed, **other):
+    def mechanism(releases=planned, **other):
         random = RunRandomness.from_rng(np.random.default_rng(0))
         common = {"objective": GLM(), "data": walk_shards(), "network": plan.network, "agents": range(6)}
         return RandomWalkMechanism(random=random, releases=releases, **{**common, **options, **other})
@@ -71,4 +71,4 @@ def test_draws_that_differ_from_the_plan_are_refused():
         with pytest.raises(ReleaseMismatch):
             mechanism(**other)
     with pytest.raises(ReleaseMismatch):
-        mechanism([*listed[:5], [replace(listed[5][0], steps=3)]])
+        mechanism([*planned[:5], [replace(planned[5][0], steps=3)]])

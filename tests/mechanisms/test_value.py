@@ -13,7 +13,7 @@ from sottovoce.noise.run_randomness import RunRandomness
 def test_values_are_clipped_and_noised_around_the_center():
     noise = Recorder(slack=0.25)
     rows = np.array([[10.0], [4.125], [np.nan]])
-    listed = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
+    planned = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
     source = ValueMechanism(
         rows=rows,
         agents=[5, 7, 9],
@@ -21,7 +21,7 @@ def test_values_are_clipped_and_noised_around_the_center():
         radius=0.5,
         noise_std=3.0,
         center=4.0,
-        releases=listed,
+        releases=planned,
     )
     assert source.rows.ravel().tolist() == [4.25, 4.125, 4.0]
     assert noise.sizes == [(1, 3.0)]
@@ -29,11 +29,11 @@ def test_values_are_clipped_and_noised_around_the_center():
     assert source.drain() == ()
     for _ in range(2):
         source.recording().released(0)
-        assert source.recording().drain() == tuple(r for (r,) in listed)
+        assert source.recording().drain() == tuple(r for (r,) in planned)
     source.released(0)
     assert len(source.drain()) == 3
     assert source.drain() == ()
-    assert noise.asked == [([5, 7, 9], 0, [3.0] * 3, 0)] * 4
+    assert noise.calls == [([5, 7, 9], 0, [3.0] * 3, 0)] * 4
     with pytest.raises(ReleaseMismatch):
         source.released(1)
 
@@ -47,4 +47,4 @@ def test_rounding_above_the_radius_is_refused_and_noise_later_draws_none():
     later = ValueMechanism(rows=np.ones((1, 1)), radius=2.0, noise_later=True, **common)
     assert later.released(0).tolist() == [[1.0]]
     far = ValueMechanism(rows=np.full((1, 1), 5.0), radius=2.0, **common)
-    assert far.released(0).tolist() == [[102.0]]  # about zero, with noise, unless told otherwise
+    assert far.released(0).tolist() == [[102.0]]  # about zero, with noise, by default

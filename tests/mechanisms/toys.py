@@ -10,16 +10,16 @@ from sottovoce.objectives.clipping import clip_rows
 
 
 class Recorder:
-    """Adds a hundred to what it noises, and keeps what it was asked."""
+    """Adds a hundred to what it noises, and keeps the calls."""
 
     protective = False
 
     def __init__(self, slack=0.0):
-        self.paid, self.asked, self.sizes = slack, [], []
+        self.paid, self.calls, self.sizes = slack, [], []
 
     def perturb(self, values, *, agents, step, std, stream=0):
         stds = np.broadcast_to(std, len(values)).tolist()
-        self.asked.append((list(agents), step, stds, stream))
+        self.calls.append((list(agents), step, stds, stream))
         return np.array(values) + 100
 
     def slack(self, dim, std=1.0):
