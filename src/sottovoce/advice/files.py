@@ -1,4 +1,4 @@
-"""Ready files: the plan file and the draft of an agreement for a row, and everything in one folder."""
+"""Files of an advice: the plan file and the draft of an agreement of a row, and all in one folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from sottovoce.advice.requirements import Requirements
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
-from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
 from sottovoce.planfile.write import agreement_text, plan_tables
 
 if TYPE_CHECKING:
     from sottovoce.advice.advisor import Advice
 
-_MODELS = {"mean": "mean", "logistic": "logistic model", "linear": "linear model", "net": "network"}
+_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model", "net": "Network"}
 
 
 def save(advice: Advice, folder: Path) -> list[Path]:
-    """Write the files of an advice; a row that is not recommended has none."""
+    """Write the files of an advice; only the recommended row has a plan file and a draft."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"advice.json": json.dumps(plain(advice.to_dict()), indent=1)}
     if advice.recommended is not None:
@@ -47,51 +46,58 @@ def plan_file(requirements: Requirements, row: PlanSummary) -> str:
         name, options = parse_net(str(requirements.model))
         model = {"name": name, "options": options}
     tables = plan_tables(plan, network={"graph": graph}, protocol=candidate.protocol, model=model)
-    del tables["noise"]  # the budget decides it
+    del tables["noise"]  # it follows from the budget
     if plan.query == "value":
         order = "the members" if requirements.reachable else "edges.txt"
         notes = [f"values.csv holds one value per member, in the order of {order}."]
     else:
         notes = _describe_records(requirements, tables)
-    tables["budget"] = {
-        "epsilon": requirements.epsilon,
-        "delta": requirements.delta,
-        **_view(requirements, candidate),
-    }
-    return to_toml({"version": 1, "title": _title(requirements), **tables}, notes)
+    budget: dict[str, Any] = {"epsilon": requirements.epsilon, "delta": requirements.delta}
+    # under masks an outsider sees less than a member, so the view of a member decides the noise
+    own_noise = requirements.view == "outsider" and not candidate.has("masked")
+    if requirements.view == "local" or own_noise:
+        budget["view"] = requirements.view
+    elif requirements.colluders > 1:
+        budget |= {"view": "colluders", "colluders": requirements.colluders}
+    else:
+        budget["view"] = "network"
+    return to_toml({"version": 1, "title": _title(requirements), **tables, "budget": budget}, notes)
 
 
 def _describe_records(requirements: Requirements, tables: dict[str, dict[str, Any]]) -> list[str]:
     """Complete [data] and return what the users' own file must hold, in words."""
     data, compute, middle = tables["data"], requirements.compute, requirements.middle
-    site = "site (its member)" if requirements.reachable else "site (its member's name in edges.txt)"
-    columns, more = "its features, label", []
+    site, order = "site (its member)", "the sites' names"
+    if not requirements.reachable:
+        site, order = "site (its member's name in edges.txt)", "edges.txt"
+    columns, notes = "its features, label", []
     if compute == "mean":
         data |= {"label": "value", "features": ["one"]}
         del data["width"]
         columns = f"one (always 1), value (less {middle:g}, the middle of its range)"
     elif compute == "logistic":
         data |= {"unit_rows": True, "classes": ["no", "yes"]}
-        more = ["classes are the public names of the two labels."]
+        notes = ["classes are the public names of the two labels."]
     elif compute == "linear":
         data["unit_rows"] = True
-        more = [f"labels are (target - {middle:g}) / {requirements.half:g}."]
-    order = "the sites' names" if requirements.reachable else "edges.txt"
+        notes = [f"labels are (target - {middle:g}) / {requirements.half:g}."]
     return [
         f"records.csv holds a line per record: {columns}, and {site}.",
         "sottovoce plan accounts for this file without it, from sizes: the records of each member, in the "
         f"order of {order}; sottovoce train runs it.",
-        *more,
+        *notes,
     ]
 
 
 def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     """Return the draft of an agreement of a row (`sottovoce.planfile.write.agreement_text`)."""
     candidate, plan = _candidate(row), row.plan
-    options, rate = _uneven_noise(plan), None
     assert isinstance(plan, (PrivateAveraging, GradientPlan))
-    assert isinstance(plan.noise_multiplier, float)  # an advised plan has one amount for all
-    options["noise_multiplier"] = plan.noise_multiplier
+    assert isinstance(plan.noise_multiplier, float)  # an advised plan has one noise level for all
+    options: dict[str, Any] = {}
+    if isinstance(plan, (PrivateAveraging, ConsensusSGD)) and plan.noise != "equal":
+        options = {"noise": plan.noise, "floor": plan.floor, "tolerate": plan.tolerate}
+    options["noise_multiplier"], rate = plan.noise_multiplier, None
     if isinstance(plan, PrivateAveraging):
         options["center"] = requirements.middle
         model: dict[str, Any] = {"kind": "mean", "parameters": 1}
@@ -99,11 +105,11 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
         options |= {"steps": plan.steps, "learning_rate": float(plan.rate(0))}
         if plan.adjacency != "user":
             rate = float(plan.sample_rate or 1.0)
-        kind = "logistic" if requirements.compute == "logistic" else "squared"
+        kind = requirements.compute if requirements.compute in ("logistic", "net") else "squared"
         model = {"kind": kind, "parameters": n_params(plan.objective)}
-        if requirements.compute == "net":
+        if kind == "net":
             name, network_options = parse_net(str(requirements.model))
-            model |= {"kind": "net", "net": name, "options": network_options}
+            model |= {"net": name, "options": network_options}
     charged = "charged as such: sums are masked"
     if not candidate.has("masked"):
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
@@ -126,29 +132,23 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     )
 
 
-def _uneven_noise(plan: Plan) -> dict[str, Any]:
-    if not isinstance(plan, (PrivateAveraging, ConsensusSGD)) or plan.noise == "equal":
-        return {}
-    return {"noise": plan.noise, "floor": plan.floor, "tolerate": plan.tolerate}
-
-
 def _edges(requirements: Requirements) -> str:
     """Return the links by their members' names, in an order that gives everybody the same number again."""
     names = _names(requirements)
-    known = [f"{name} {name}" for name in names]  # a member beside itself is known, and no link
+    members = [f"{name} {name}" for name in names]  # a pair of a member and itself names it, and is no link
     links = [f"{names[u]} {names[v]}" for u, v in requirements.network.edges.tolist()]
-    return "\n".join(["# the members in their order, then who can talk to whom", *known, *links]) + "\n"
+    return "\n".join(["# the members in their order, then who can talk to whom", *members, *links]) + "\n"
 
 
 def _names(requirements: Requirements) -> list[object]:
-    """Return what members are called in a file of links: numbers, where their names do not fit into one."""
-    labels = requirements.network.labels or ()
+    """Return the members' names as a file of links can hold them, numbers where it cannot."""
+    labels = list(requirements.network.labels or ())
     words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
     if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
-        return list(labels)
+        return labels
     numbers = [x for x in labels if isinstance(x, int) and x >= 0]
     if numbers and numbers == sorted(numbers) and len(numbers) == len(labels):
-        return list(numbers)
+        return labels
     return list(range(requirements.n))
 
 
@@ -158,15 +158,6 @@ def _candidate(row: PlanSummary) -> AveragingCandidate:
     return row.candidate
 
 
-def _view(requirements: Requirements, candidate: AveragingCandidate) -> dict[str, Any]:
-    """Return the view that decides the noise, as a plan file says it."""
-    if requirements.view == "local" or (requirements.view == "outsider" and not candidate.has("masked")):
-        return {"view": requirements.view}
-    if requirements.colluders > 1:
-        return {"view": "colluders", "colluders": requirements.colluders}
-    return {"view": "network"}
-
-
 def _title(requirements: Requirements) -> str:
-    model = _MODELS[requirements.compute].capitalize()
+    model = _MODELS[requirements.compute]
     return f"{model} of {requirements.n} members, epsilon {requirements.epsilon:g}"
