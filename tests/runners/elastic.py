@@ -35,6 +35,6 @@ with Cluster.join(timeout=60) as cluster:
     if cluster.rank == 0:
         assert len(rows) == N
         np.save(folder / "rows.npy", rows)
-        (folder / "said.json").write_text(
+        (folder / "report.json").write_text(
             json.dumps({"attempt": attempt, "done": done, "numba": numba.get_num_threads()})
         )

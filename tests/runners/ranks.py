@@ -3,7 +3,7 @@
 torch is imported once and the ranks are forked from here, which makes many small scenarios affordable. A
 scenario is a function ``scenario(cluster, folder) -> value`` of the file; its name ends in the number of
 ranks, ``_on2``. The report of a rank holds the value of rank 0, the error, the exit code, and who
-would have told the person.
+would have printed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def one_rank(scenario, rank, size, port, folder):
         RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         GLOO_SOCKET_IFNAME=_loopback(), OMP_NUM_THREADS="1",
     )  # fmt: skip
-    said = {"rank": rank}
+    report = {"rank": rank}
     code = 0
     cluster = None
     try:
         with Cluster.join(timeout=getattr(scenario, "timeout", TIMEOUT)) as cluster:
-            said["value"] = plain(scenario(cluster, folder))
-            said["traffic"] = vars(cluster.traffic)
+            report["value"] = plain(scenario(cluster, folder))
+            report["traffic"] = vars(cluster.traffic)
     except SottovoceError as error:
-        said["error"], said["kind"], code = str(error), type(error).__name__, 1
+        report["error"], report["kind"], code = str(error), type(error).__name__, 1
     except BaseException:
-        said["error"], said["kind"], code = traceback.format_exc(), "crash", 1
-    said["speaks"] = cluster.speaks if cluster is not None else rank == 0
-    (folder / f"rank-{rank}.json").write_text(json.dumps(said))
+        report["error"], report["kind"], code = traceback.format_exc(), "crash", 1
+    report["speaks"] = cluster.speaks if cluster is not None else rank == 0
+    (folder / f"rank-{rank}.json").write_text(json.dumps(report))
     os._exit(code)
 
 
@@ -73,8 +73,8 @@ def run(name, scenario, limit=90.0):
                     os.kill(left, 9)
             else:
                 time.sleep(0.01)
-        said = [_read(folder / f"rank-{rank}.json") for rank in range(size)]
-        return {"codes": codes, "said": said, "seconds": time.monotonic() - begun}
+        reports = [_read(folder / f"rank-{rank}.json") for rank in range(size)]
+        return {"codes": codes, "reports": reports, "seconds": time.monotonic() - begun}
 
 
 def _only_frozen(children):

@@ -358,16 +358,16 @@ def plan_files_on2(cluster, folder):
     for method in ("dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd"):
         file = folder / f"{method}-{cluster.rank}.toml"  # every rank reads a file of its own
         file.write_text(PLAN_FILE.replace("METHOD", method))
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
             train_on(cluster, file, checkpoint=folder / method, logs=folder / f"{method}-logs", json=True)
         if cluster.rank:
-            assert said.getvalue() == ""  # one rank speaks
+            assert output.getvalue() == ""  # one rank speaks
             continue
-        record = json.loads(said.getvalue())
+        record = json.loads(output.getvalue())
         alone = run_training(read_training(file))
         rows = alone.outputs["rows"]
-        kept = [np.load(part) for part in sorted((folder / method).glob("step-*.npz"))]
-        stored = np.concatenate([part["leaf0"].reshape(len(part["agents"]), -1) for part in kept])
+        parts = [np.load(part) for part in sorted((folder / method).glob("step-*.npz"))]
+        stored = np.concatenate([part["leaf0"].reshape(len(part["agents"]), -1) for part in parts])
         seen[method] = {
             "difference": float(np.abs(stored[:, : rows.shape[1]] - rows).max()),
             "metrics": max(abs(record["metrics"][key] - value) for key, value in alone.metrics.items()),
@@ -427,7 +427,7 @@ def kept_steps(cluster, folder, steps, **options):
     options = {"plan": {"clip_norm": 1.0}, "after_step": lambda k, hosted: done.append(k), **options}
     run_cluster(
         cluster, lambda a: remembering(a, values()), protocols()["gossip"], steps,
-        checkpoint=folder / "kept", every=1, **options,
+        checkpoint=folder / "checkpoint", every=1, **options,
     )  # fmt: skip
     return done
 
@@ -438,9 +438,9 @@ def one_process_ranks_and_back_on2(cluster, folder):
 
     protocol, plan, everybody = protocols()["chebyshev"], {"clip_norm": 1.0}, np.arange(len(values()))
     alone = remembering(everybody, values())
-    kept = Checkpoint(folder / "kept", identity_of(plan, protocol, 9))
+    checkpoint = Checkpoint(folder / "checkpoint", identity_of(plan, protocol, 9))
     if cluster.rank == 0:
-        kept.save(3, everybody, run_stacked(alone, protocol, 3), about={"seeds": [7]})
+        checkpoint.save(3, everybody, run_stacked(alone, protocol, 3), about={"seeds": [7]})
     cluster.meet()
     done = []
 
@@ -452,15 +452,15 @@ def one_process_ranks_and_back_on2(cluster, folder):
     with contextlib.suppress(ZeroDivisionError):
         run_cluster(
             cluster, lambda a: remembering(a, values()), protocol, 9, plan=plan, after_step=fail,
-            checkpoint=folder / "kept", every=1, about=lambda step: {"seeds": [7], "next": step},
+            checkpoint=folder / "checkpoint", every=1, about=lambda step: {"seeds": [7], "next": step},
         )  # fmt: skip
-    files = len(list((folder / "kept").glob("step-*")))
+    files = len(list((folder / "checkpoint").glob("step-*")))
     cluster.meet()
     if cluster.rank:
         return None
-    step, state, about = kept.load(everybody, alone.init())
+    step, state, about = checkpoint.load(everybody, alone.init())
     got = run_stacked(alone, protocol, 9, state=state, start=step)
-    kept.save(9, everybody, got)
+    checkpoint.save(9, everybody, got)
     wanted = run_stacked(remembering(everybody, values()), protocol, 9)
     return {
         "equal": bool((alone.output(got) == alone.output(wanted)).all()),
@@ -468,7 +468,7 @@ def one_process_ranks_and_back_on2(cluster, folder):
         "went on at": step,
         "files of ranks": files,
         "about": about,
-        "files": len(list((folder / "kept").glob("step-*"))),
+        "files": len(list((folder / "checkpoint").glob("step-*"))),
     }
 
 
@@ -476,8 +476,8 @@ def held_folder_on2(cluster, folder):
     """Another run works in the folder: it would delete our files, and we its."""
     import fcntl
 
-    (folder / "kept").mkdir(exist_ok=True)
-    with open(folder / "kept" / ".lock", "a") as lock:
+    (folder / "checkpoint").mkdir(exist_ok=True)
+    with open(folder / "checkpoint" / ".lock", "a") as lock:
         if cluster.rank == 1:
             fcntl.flock(lock, fcntl.LOCK_EX)
         cluster.meet()
@@ -488,7 +488,7 @@ held_folder_on2.timeout = 4.0
 
 
 def a_file_for_a_folder_on2(cluster, folder):
-    (folder / "kept").touch()
+    (folder / "checkpoint").touch()
     kept_steps(cluster, folder, 2)
 
 
@@ -505,8 +505,8 @@ def stale_folder_on2(cluster, folder):
         import json
         import shutil
 
-        shutil.copytree(folder / "kept", folder / "other" / "kept")
-        path = folder / "other" / "kept" / "current.json"
+        shutil.copytree(folder / "checkpoint", folder / "other" / "checkpoint")
+        path = folder / "other" / "checkpoint" / "current.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "step": 4}))
     cluster.meet()
     where = folder if cluster.rank == 0 else folder / "other"
@@ -552,7 +552,7 @@ def killed_writing(cluster, folder, victim, when):
         checkpoint.atomic_write = durably
         with Cluster.alone() as alone:
             assert kept_steps(alone, folder, 6) == [2, 3, 4, 5]
-        assert {path.name[:5] for path in (folder / "kept").iterdir()} == {"step-", "curre", ".lock"}
+        assert {path.name[:5] for path in (folder / "checkpoint").iterdir()} == {"step-", "curre", ".lock"}
         raise
 
 

@@ -71,21 +71,21 @@ def run_scenarios():
 
 @pytest.mark.parametrize("name", ["averaging_on2", "averaging_on4", "scattered_on4"])
 def test_ranks_give_the_bytes_of_the_stacked_run(outcomes, name):
-    assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["said"]
-    compared = outcomes[name]["said"][0]["value"]
+    assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["reports"]
+    compared = outcomes[name]["reports"][0]["value"]
     assert len(compared) >= 10
     assert [what for what, equal in compared.items() if not equal] == []
 
 
 def test_bytes_sent_are_the_rows_on_cut_edges(outcomes):
-    for said in outcomes["traffic_on2"]["said"]:
-        assert said["value"]["got"] == said["value"]["expected"] > 0
+    for report in outcomes["traffic_on2"]["reports"]:
+        assert report["value"]["got"] == report["value"]["expected"] > 0
 
 
 @pytest.mark.parametrize("name", ["resume_with_more_on4", "resume_with_fewer_on4"])
 def test_a_run_goes_on_with_another_number_of_ranks(outcomes, name):
-    assert outcomes[name]["codes"] == [0] * 4, outcomes[name]["said"]
-    value = outcomes[name]["said"][0]["value"]
+    assert outcomes[name]["codes"] == [0] * 4, outcomes[name]["reports"]
+    value = outcomes[name]["reports"][0]["value"]
     assert value["equal"]
     assert value["steps done"] == [6, 7]  # nothing finished is done again
     assert value["files"] == 4  # one per rank, of the last checkpoint only
@@ -93,7 +93,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(outcomes, name):
 
 def test_one_process_and_ranks_go_on_from_each_other(outcomes):
     assert outcomes["one_process_ranks_and_back_on2"]["codes"] == [0, 0], outcomes
-    value = outcomes["one_process_ranks_and_back_on2"]["said"][0]["value"]
+    value = outcomes["one_process_ranks_and_back_on2"]["reports"][0]["value"]
     assert value == {
         "equal": True,
         "by ranks": [3, 4, 5],
@@ -106,8 +106,8 @@ def test_one_process_and_ranks_go_on_from_each_other(outcomes):
 
 @pytest.mark.parametrize("name", ["plans_on2", "plans_on4", "plans_scattered_on4"])
 def test_plans_give_what_one_process_gives(outcomes, name):
-    assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["said"]
-    compared = outcomes[name]["said"][0]["value"]
+    assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["reports"]
+    compared = outcomes[name]["reports"][0]["value"]
     assert {"averaging", "dp-dsgd", "dp-dsgt", "dp-dinno", "consensus", "muffliato"} <= set(compared)
     for what, seen in compared.items():
         # a batched product of another number of networks may be summed in another order
@@ -117,18 +117,18 @@ def test_plans_give_what_one_process_gives(outcomes, name):
 
 
 def test_an_interrupted_plan_goes_on_from_its_folder(outcomes):
-    assert outcomes["plan_resumed_on2"]["codes"] == [0, 0], outcomes["plan_resumed_on2"]["said"]
-    value = outcomes["plan_resumed_on2"]["said"][0]["value"]
+    assert outcomes["plan_resumed_on2"]["codes"] == [0, 0], outcomes["plan_resumed_on2"]["reports"]
+    value = outcomes["plan_resumed_on2"]["reports"][0]["value"]
     assert value["steps"] == [3, 4]
     assert value["difference"] <= 1e-6
 
 
 def test_protective_runs_begin_at_one_point(outcomes):
-    assert outcomes["protective_on2"]["said"][0]["value"] == {"same": True}
+    assert outcomes["protective_on2"]["reports"][0]["value"] == {"same": True}
 
 
 def test_rank_0_evaluates_and_makes_the_result(outcomes):
-    value = outcomes["evaluated_on2"]["said"][0]["value"]
+    value = outcomes["evaluated_on2"]["reports"][0]["value"]
     assert value["steps"] == [2, 4] == [entry["step"] for entry in value["history"]]
     assert value["result"]["provenance"]["ranks"] == 2
     assert value["result"]["guarantees"][0]["label"] == "ldp"
@@ -136,8 +136,8 @@ def test_rank_0_evaluates_and_makes_the_result(outcomes):
 
 @pytest.mark.parametrize("name", ["dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd"])
 def test_plan_files_of_networks_give_what_one_process_gives(outcomes, name):
-    assert outcomes["plan_files_on2"]["codes"] == [0, 0], outcomes["plan_files_on2"]["said"]
-    seen = outcomes["plan_files_on2"]["said"][0]["value"][name]
+    assert outcomes["plan_files_on2"]["codes"] == [0, 0], outcomes["plan_files_on2"]["reports"]
+    seen = outcomes["plan_files_on2"]["reports"][0]["value"][name]
     assert seen["difference"] <= 1e-6
     assert seen["metrics"] <= 1e-6
     assert seen["history"] == seen["alone"] == [2, 4]
@@ -150,12 +150,12 @@ def test_failures_end_everywhere_with_one_sentence(outcomes, name):
     outcome = outcomes[name]
     assert sorted(outcome["codes"]).count(1) == ended, outcome
     assert outcome["seconds"] < 60  # no hang; the limit of ranks.py is 90
-    told = [said for said in outcome["said"] if said is not None]
-    assert sum(said["speaks"] for said in told) == 1
-    for said in told:
-        assert sentence in said["error"]
-        if said["kind"] != "crash":
-            assert "\n" not in said["error"]
+    reports = [report for report in outcome["reports"] if report is not None]
+    assert sum(report["speaks"] for report in reports) == 1
+    for report in reports:
+        assert sentence in report["error"]
+        if report["kind"] != "crash":
+            assert "\n" not in report["error"]
 
 
 def test_torchrun_restarts_a_killed_rank_from_the_checkpoint(tmp_path):
@@ -168,9 +168,9 @@ def test_torchrun_restarts_a_killed_rank_from_the_checkpoint(tmp_path):
         capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads((tmp_path / "said.json").read_text())
+    report = json.loads((tmp_path / "report.json").read_text())
     # steps 0 to 5 were kept, not done again; torchrun limits OpenMP only, the rank itself limits numba
-    assert said == {"attempt": 1, "done": [6, 7, 8, 9], "numba": 1}
+    assert report == {"attempt": 1, "done": [6, 7, 8, 9], "numba": 1}
     sys.path.insert(0, str(HERE))
     try:
         from scenarios import N, remembering, uneven, values

@@ -23,12 +23,12 @@ def steps_only():
     return Algorithm(lambda: State(START, np.ones((4, 2))), message, update, lambda state: state.common)
 
 
-def with_block(asked):
-    """The same, its block written out once more, remembering what it was asked for."""
+def with_block(blocks):
+    """The same, its block written out once more, remembering the steps of each call."""
     mixing = np.linalg.matrix_power(RING.matrix(0).toarray(), 2)
 
     def block(state, k, count):
-        asked.append((k, count))
+        blocks.append((k, count))
         theta, own = state
         for step in range(k, k + count):
             theta, own = mixing @ (theta + (step + 1) * own), 0.5 * own + step
@@ -40,20 +40,20 @@ def with_block(asked):
 @pytest.mark.parametrize("start", [0, 3, 4])
 @pytest.mark.parametrize("every", [1, 3, 4, 100])
 def test_blocks_equal_steps(start, every):
-    asked, seen, wanted = [], {}, {}
+    blocks, seen, wanted = [], {}, {}
     begin = run_stacked(steps_only(), RING, start)
     plain = run_stacked(steps_only(), RING, 10, state=begin, start=start, after_step=wanted.__setitem__)
     fast = run_stacked(
-        with_block(asked), RING, 10, state=begin, start=start, after_step=seen.__setitem__, every=every
+        with_block(blocks), RING, 10, state=begin, start=start, after_step=seen.__setitem__, every=every
     )
     for k, state in [*seen.items(), (9, fast)]:
         np.testing.assert_allclose(state.common, wanted[k].common, rtol=1e-13)
         np.testing.assert_array_equal(state.own, wanted[k].own)
     assert plain is wanted[9]
     # every step once, in order, and no stretch across a multiple of every
-    assert [step for k, count in asked for step in range(k, k + count)] == list(range(start, 10))
-    assert all(k // every == (k + count - 1) // every for k, count in asked)
-    assert list(seen) == [k + count - 1 for k, count in asked]
+    assert [step for k, count in blocks for step in range(k, k + count)] == list(range(start, 10))
+    assert all(k // every == (k + count - 1) // every for k, count in blocks)
+    assert list(seen) == [k + count - 1 for k, count in blocks]
     assert {k for k in range(start, 10) if (k + 1) % every == 0} <= set(seen)
 
 

@@ -21,27 +21,27 @@ WIPED = "\x1b[2K"
 
 
 def test_steps_and_numbers_are_shown_on_standard_error(terminal, capsys):
-    with bar(True, "[b]training", steps=8, done=2) as tell:
-        tell(8, {"accuracy": np.float64(0.91234), "note": "skipped", "whole": True})
-    said = capsys.readouterr()
-    assert "[b]training" in said.err  # a name is words, not markup
-    assert "2/8" in said.err
-    assert "8/8" in said.err
-    assert "accuracy 0.9123" in said.err
-    assert "skipped" not in said.err
-    assert "whole" not in said.err
-    assert said.err.rstrip().endswith(WIPED)
-    assert said.out == ""
+    with bar(True, "[b]training", steps=8, done=2) as show:
+        show(8, {"accuracy": np.float64(0.91234), "note": "skipped", "whole": True})
+    shown = capsys.readouterr()
+    assert "[b]training" in shown.err  # a name is words, not markup
+    assert "2/8" in shown.err
+    assert "8/8" in shown.err
+    assert "accuracy 0.9123" in shown.err
+    assert "skipped" not in shown.err
+    assert "whole" not in shown.err
+    assert shown.err.rstrip().endswith(WIPED)
+    assert shown.out == ""
 
 
 def test_the_numbers_stay_until_others_come(terminal, capsys):
-    with bar(True, "training", steps=8) as tell:
-        tell(3, {"accuracy": 0.91234})
-        tell(5, {})
+    with bar(True, "training", steps=8) as show:
+        show(3, {"accuracy": 0.91234})
+        show(5, {})
     assert "accuracy 0.9123" in capsys.readouterr().err.rpartition("5/8")[2]
-    with bar(True, "training", steps=8) as tell:
-        tell(3, {"accuracy": 0.91234})
-        tell(5, {"loss": 3})
+    with bar(True, "training", steps=8) as show:
+        show(3, {"accuracy": 0.91234})
+        show(5, {"loss": 3})
     assert "loss 3" in capsys.readouterr().err.rpartition("5/8")[2]
 
 
@@ -54,14 +54,14 @@ def test_an_error_passes_and_the_bar_is_wiped(terminal, capsys):
 @pytest.mark.parametrize("wanted", [True, False])
 def test_silent_where_nobody_watches(wanted, capsys, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    with bar(wanted, "training", steps=2) as tell:
-        tell(1, {"accuracy": 0.5})
+    with bar(wanted, "training", steps=2) as show:
+        show(1, {"accuracy": 0.5})
     assert capsys.readouterr() == ("", "")
 
 
 def test_not_wanted_on_a_terminal(terminal, capsys):
-    with bar(False, "training", steps=2) as tell:
-        tell(1, {"accuracy": 0.5})
+    with bar(False, "training", steps=2) as show:
+        show(1, {"accuracy": 0.5})
     assert capsys.readouterr() == ("", "")
 
 

@@ -91,14 +91,14 @@ def test_a_killed_worker_is_named_and_the_same_call_goes_on(tmp_path):
         ClusterError, match=r"loky worker died while it ran 'n=3'.*start the same command again"
     ):
         sweep(mortal, trials, tmp_path / "out", jobs=2)
-    kept = {json.loads(path.read_text())["value"] for path in (tmp_path / "out").glob("*.json")}
-    assert {0, 1} <= kept
-    assert 3 not in kept
+    finished = {json.loads(path.read_text())["value"] for path in (tmp_path / "out").glob("*.json")}
+    assert {0, 1} <= finished
+    assert 3 not in finished
     (tmp_path / "mended").touch()
     assert [r["value"] for r in sweep(mortal, trials, tmp_path / "out", jobs=2)] == list(range(6))
     # a trial that was cut off when its pool fell may run again; one that ended never does
     ran = lines(tmp_path)
-    assert all(ran.count(str(n)) == 1 for n in kept)
+    assert all(ran.count(str(n)) == 1 for n in finished)
 
 
 def test_bad_input(tmp_path):
@@ -153,14 +153,17 @@ def test_a_missing_engine_says_how_to_get_it(tmp_path, backend):
 
 def test_one_store_of_records(tmp_path):
     path = tmp_path / "new" / "trial.json"
-    made = {"cell": {"epsilon": 10, "sizes": (1, 2)}, "accuracy": 90.5}
-    write_trial(path, made)
-    assert read_trial(path, cell=made["cell"]) == {"cell": {"epsilon": 10, "sizes": [1, 2]}, "accuracy": 90.5}
+    result = {"cell": {"epsilon": 10, "sizes": (1, 2)}, "accuracy": 90.5}
+    write_trial(path, result)
+    assert read_trial(path, cell=result["cell"]) == {
+        "cell": {"epsilon": 10, "sizes": [1, 2]},
+        "accuracy": 90.5,
+    }
     with pytest.raises(ConfigError, match=r"trial\.json was made with a different value of cell"):
-        read_trial(path, cell={**made["cell"], "epsilon": 5})
+        read_trial(path, cell={**result["cell"], "epsilon": 5})
     with pytest.raises(ConfigError, match="value of settings"):  # it knows none
         read_trial(path, settings={})
-    write_trial(None, made)
+    write_trial(None, result)
     assert read_trial(None) is None
     assert read_trial(tmp_path) is None
 

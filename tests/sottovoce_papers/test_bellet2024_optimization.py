@@ -1,6 +1,5 @@
 """The quick forms of the convex experiments run, say what they compare, and draw."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -47,7 +46,7 @@ def test_every_name_is_registered():
 @pytest.mark.parametrize("name", NEEDS)
 def test_quick_form_runs_and_draws(quick, name):
     result = quick(name)
-    record = json.loads(result.to_json())
+    record = result.to_dict()
     assert record["name"] == name
     assert record["metrics"]
     figure = find(name).plot(record)
@@ -56,17 +55,17 @@ def test_quick_form_runs_and_draws(quick, name):
 
 def test_budgets_are_spent_alike(quick):
     forms = quick("dpgcd-madelon").metrics
-    for found in forms.values():
+    for numbers in forms.values():
         for method in ("dp-gcd", "dp-cd", "dp-sgd"):
-            assert 0.98 <= found[method]["epsilon"] <= 1.0
+            assert 0.98 <= numbers[method]["epsilon"] <= 1.0
 
 
 def test_the_three_methods_get_the_same_mean_loss(quick):
     result = quick("muffliato-houses")
     steps, target = result.config["steps"], result.config["mean_mu"]
-    for found in result.metrics.values():
+    for numbers in result.metrics.values():
         for method in ("aggregator", "tree", "muffliato", "muffliato-1"):
-            z, share = found[method]["noise_multiplier"], found[method]["mean_share_per_step"]
+            z, share = numbers[method]["noise_multiplier"], numbers[method]["mean_share_per_step"]
             assert math.isclose(steps * share * (2 / z) ** 2, target**2)
 
 
@@ -81,5 +80,5 @@ def test_no_claim_is_refuted_and_most_are_nearly_reached(quick):
 
 def test_equation_six_understates_somebody(quick):
     metrics = quick("topologies").metrics
-    assert max(found["understated_pairs"] for found in metrics.values()) > 0.1
-    assert all(0 <= h <= 1 + 1e-9 for found in metrics.values() for h in found["exact"])
+    assert max(numbers["understated_pairs"] for numbers in metrics.values()) > 0.1
+    assert all(0 <= h <= 1 + 1e-9 for numbers in metrics.values() for h in numbers["exact"])

@@ -168,9 +168,9 @@ def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | No
 
 
 def _saved_step(checkpoint: Path | None) -> int | None:
-    from sottovoce.runners.checkpoint import kept_at
+    from sottovoce.runners.checkpoint import latest_step
 
-    return None if checkpoint is None else kept_at(checkpoint)
+    return None if checkpoint is None else latest_step(checkpoint)
 
 
 def _stopped_sentence(checkpoint: Path | None) -> str:

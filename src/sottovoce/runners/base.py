@@ -120,10 +120,6 @@ class Result(NotebookDisplay):
         names = ("name", "config", "metrics", "history", "guarantees", "provenance")
         return {name: plain(getattr(self, name)) for name in names}
 
-    def to_json(self) -> str:
-        """Return the result as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
-
     @property
     def model(self) -> np.ndarray:
         """What was learned: the output called ``"model"``."""

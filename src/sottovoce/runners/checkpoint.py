@@ -1,4 +1,4 @@
-"""What one process or all ranks write, and any number of ranks, or one process, can go on from.
+"""Checkpoints that one process or all ranks write, and any number of ranks can continue from.
 
 Every rank writes the rows of its own agents, arrays only; when all have written, rank 0 renames one small
 file, ``current.json``, that names the step and the files. Until then the checkpoint before is the valid
@@ -19,11 +19,10 @@ import numpy as np
 
 from sottovoce._io import atomic_write, digest, locked, plain
 from sottovoce.errors import ConfigError, DataError, InvalidInput
-from sottovoce.protocols import Protocol, as_linear
+from sottovoce.protocols import Chebyshev, Protocol, as_linear
 from sottovoce.runners.state import leaves, rebuilt
 
 CURRENT = "current.json"
-LOCK = ".lock"
 
 
 def identity_of(
@@ -39,25 +38,24 @@ def identity_of(
 
     protocol_of = schedule if callable(schedule) else lambda k: schedule
     first, last = protocol_of(0), protocol_of(max(steps - 1, 0))
-    words = None if noise is None else repr(noise)
-    if words is not None and "object at" in words:  # a place in memory
-        words = type(noise).__name__
+    described = None if noise is None else repr(noise)
+    if described is not None and "object at" in described:  # an address in memory
+        described = type(noise).__name__
     protocols = [_described(first)] if first is last else [_described(first), _described(last)]
-    about = {"version": __version__, "plan": plan, "steps": steps, "noise": words, "protocols": protocols}
-    return digest(about)
+    values = {"version": __version__, "plan": plan, "steps": steps, "noise": described}
+    return digest(values | {"protocols": protocols})
 
 
 def _described(protocol: Protocol) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": protocol.name, "n": protocol.n, "rounds": protocol.rounds}
+    values: dict[str, Any] = {"name": protocol.name, "n": protocol.n, "rounds": protocol.rounds}
     if not protocol.linear:
-        return facts
+        return values
     linear = as_linear(protocol)
-    met: dict[int, Any] = {}  # holding the matrices, so that no number is given twice
-    for t in np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int)):
-        matrix = linear.matrix(int(t))
-        met.setdefault(id(matrix), matrix)
-    more = {"fresh_std": float(protocol.fresh_std), "gamma": getattr(protocol, "gamma", None)}
-    return {**facts, **more, "matrices": list(met.values())}
+    rounds = np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int))
+    matrices = [linear.matrix(int(t)) for t in rounds]  # all held, so that no two have one id
+    different = list({id(matrix): matrix for matrix in matrices}.values())
+    gamma = protocol.gamma if isinstance(protocol, Chebyshev) else None
+    return values | {"fresh_std": float(protocol.fresh_std), "gamma": gamma, "matrices": different}
 
 
 class Saved(NamedTuple):
@@ -68,7 +66,7 @@ class Saved(NamedTuple):
     about: dict[str, Any]
 
 
-def kept_at(folder: str | Path) -> int | None:
+def latest_step(folder: str | Path) -> int | None:
     """Return the step of a folder's last whole checkpoint, of whatever run; None without one."""
     try:
         return int(json.loads((Path(folder) / CURRENT).read_text())["step"])
@@ -79,9 +77,9 @@ def kept_at(folder: str | Path) -> int | None:
 class Checkpoint:
     """A folder of checkpoints of one run.
 
-    One process calls `save` and `load`; ranks call `write`, one of them `commit`, and `read`. What one has
-    written the others can go on from. With several ranks an array of the state has one row per hosted agent,
-    or is the same on every rank; with one process it may be anything.
+    One process calls `save`, ranks call `write` and one of them `commit`; all call `load`. With several
+    ranks an array of the state has one row per hosted agent, or is the same on every rank; with one process
+    it may be anything.
 
     Parameters
     ----------
@@ -159,9 +157,40 @@ class Checkpoint:
         self.commit(step, [self.write(step, agents, state, part=0)], about)
 
     def load(self, agents: np.ndarray, like: object) -> tuple[int, Any, dict[str, Any]] | None:
-        """Return (step to do next, state, notes) of the last checkpoint, None if there is none."""
+        """Return (step to do next, state of ``agents``, notes) of the last checkpoint, None without one.
+
+        It does not matter who hosted the agents when it was written. ``like`` is a fresh state of the same
+        agents. Arrays whose first axis counts the hosted agents are put together by agent; others (step
+        counters) are common to all.
+        """
         saved = self.latest()
-        return None if saved is None else (saved.step, self._state(saved, agents, like), saved.about)
+        if saved is None:
+            return None
+        agents = np.asarray(agents)
+        fresh = leaves(like)
+        per_agent = [leaf.ndim > 0 and leaf.shape[0] == len(agents) for leaf in fresh]
+        arrays: list[Any] = [None] * len(fresh)
+        missing = set(agents.tolist())
+        for name in saved.files:
+            stored, parts = self._part(name, len(fresh))
+            _, here, there = np.intersect1d(agents, stored, return_indices=True)
+            missing -= set(agents[here].tolist())
+            for k, leaf in enumerate(parts):
+                shape = (len(stored), *fresh[k].shape[1:]) if per_agent[k] else fresh[k].shape
+                if leaf.shape != shape:
+                    raise ConfigError(
+                        f"{self.folder / name} holds an array of shape {leaf.shape}, this algorithm's state "
+                        f"has {shape}; name another folder."
+                    )
+                if not per_agent[k]:
+                    arrays[k] = leaf
+                    continue
+                if arrays[k] is None:  # in the stored precision: a fresh state may begin in another one
+                    arrays[k] = np.empty(fresh[k].shape, leaf.dtype)
+                arrays[k][here] = leaf[there]
+        if missing:
+            raise DataError(f"The checkpoint in {self.folder} lacks agent {min(missing)}.")
+        return saved.step, rebuilt(like, arrays), saved.about
 
     @contextlib.contextmanager
     def held(self, patience: float = 5.0) -> Iterator[None]:
@@ -173,50 +202,11 @@ class Checkpoint:
         self._make()
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.folder / LOCK, patience))
+                stack.enter_context(locked(self.folder / ".lock", patience))
             except BlockingIOError:
-                raise ConfigError(
-                    f"{self.folder} is in use by another run; wait for it, or name another folder."
-                ) from None
+                in_use = f"{self.folder} is in use by another run; wait for it, or name another folder."
+                raise ConfigError(in_use) from None
             yield
-
-    def read(self, agents: np.ndarray, like: object) -> Any:
-        """Return the state of ``agents`` from the last checkpoint, whoever hosted them when it was written.
-
-        ``like`` is a fresh state of the same agents. Arrays whose first axis counts the hosted agents
-        are cut and put together by agent; others (step counters) are common to all.
-        """
-        saved = self.latest()
-        if saved is None:
-            raise DataError(f"There is no checkpoint in {self.folder} to go on from.")
-        return self._state(saved, agents, like)
-
-    def _state(self, saved: Saved, agents: np.ndarray, like: object) -> Any:
-        agents = np.asarray(agents)
-        wanted = leaves(like)
-        per_agent = [leaf.ndim > 0 and leaf.shape[0] == len(agents) for leaf in wanted]
-        got: list[Any] = [None] * len(wanted)
-        missing = set(agents.tolist())
-        for name in saved.files:
-            stored, rows = self._part(name, len(wanted))
-            _, here, there = np.intersect1d(agents, stored, return_indices=True)
-            missing -= set(agents[here].tolist())
-            for k, leaf in enumerate(rows):
-                shape = (len(stored), *wanted[k].shape[1:]) if per_agent[k] else wanted[k].shape
-                if leaf.shape != shape:
-                    raise ConfigError(
-                        f"{self.folder / name} holds an array of shape {leaf.shape}, this algorithm's state "
-                        f"has {shape}; name another folder."
-                    )
-                if not per_agent[k]:
-                    got[k] = leaf
-                    continue
-                if got[k] is None:  # in the stored precision: a fresh state may begin in another one
-                    got[k] = np.empty(wanted[k].shape, leaf.dtype)
-                got[k][here] = leaf[there]
-        if missing:
-            raise DataError(f"The checkpoint in {self.folder} lacks agent {min(missing)}.")
-        return rebuilt(like, got)
 
     def _make(self) -> None:
         try:

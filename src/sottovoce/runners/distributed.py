@@ -139,17 +139,13 @@ class Cluster:
             store.set_timeout(patience)
             # torchrun keeps its meeting point over restarts; what an earlier attempt left there is not ours
             store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-            dist.init_process_group(
-                backend,
-                store=dist.PrefixStore("group", store),
-                rank=rank,
-                world_size=size,
-                timeout=patience,
-            )
+            group = dist.PrefixStore("group", store)
+            dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=patience)
         except (RuntimeError, ValueError) as error:
+            address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            cause = (str(error).splitlines() or [""])[0]
             raise ClusterError(
-                f"Not all {os.environ['WORLD_SIZE']} ranks met at {os.environ.get('MASTER_ADDR')}:"
-                f"{os.environ.get('MASTER_PORT')} within {timeout:g} s ({_first_line(error)})."
+                f"Not all {os.environ['WORLD_SIZE']} ranks met at {address} within {timeout:g} s ({cause})."
             ) from None
         device = None
         if backend == "nccl":
@@ -165,7 +161,7 @@ class Cluster:
         if reason is not None and reason is not error:
             raise reason from error
 
-    # ---- small talk: everybody says a few bytes, everybody hears all ------------------------------------
+    # ---- messages of a few bytes, from every rank to all -------------------------------------------------
 
     def agree(
         self,
@@ -188,19 +184,20 @@ class Cluster:
             message = {"error": _sentence(error)}
             if self.size == 1:
                 raise
-        heard = self.meet(message)
-        for rank, answer in enumerate(heard):
+        answers = self.meet(message)
+        for rank, answer in enumerate(answers):
             if "error" in answer:
-                if all(other.get("error") == answer["error"] for other in heard):
+                if all(other.get("error") == answer["error"] for other in answers):
                     raise ClusterError(answer["error"])
                 raise ClusterError(f"Rank {rank} {failing}: {answer['error']}")
-        first = heard[0]["same"]
-        others = [rank for rank, answer in enumerate(heard) if answer["same"] != first]
-        if others:
-            raise ClusterError(
-                f"The ranks disagree on {what}: rank 0 has {_short(first)}, rank {others[0]} has "
-                f"{_short(heard[others[0]]['same'])}; start all ranks with the same files and versions."
-            )
+        # digests by their first characters, other words in full
+        same = [word if " " in word else word[:12] for word in (answer["same"] for answer in answers)]
+        for rank, answer in enumerate(answers):
+            if answer["same"] != answers[0]["same"]:
+                raise ClusterError(
+                    f"The ranks disagree on {what}: rank 0 has {same[0]}, rank {rank} has {same[rank]}; "
+                    "start all ranks with the same files and versions."
+                )
         return value
 
     def meet(self, message: object = None) -> list[Any]:
@@ -220,78 +217,72 @@ class Cluster:
                     late = next(r for r, key in enumerate(keys) if not self._store.check([key]))
                     raise self._failure(late, f"did not come within {self.timeout:g} s")
                 time.sleep(0.002)
-            heard = [json.loads(self._store.get(key)) for key in keys]
+            messages = [json.loads(self._store.get(key)) for key in keys]
         except RuntimeError:
             raise self._failure(0, "closed the meeting point") from None
         if number > 1:  # everybody has read the meeting before the last one
             with contextlib.suppress(RuntimeError):
                 self._store.delete_key(f"meeting/{number - 2}/{self.rank}")
-        return heard
+        return messages
 
     # ---- rows ------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def exchange(self, cut: MatrixPartition, state: np.ndarray, where: str = "") -> Iterator[np.ndarray]:
         """Send this round's rows and yield the array that others' rows arrive in, filled at the end."""
-        came = np.empty((sum(cut.receives.values()), state.shape[1]), state.dtype)
+        received = np.empty((sum(cut.receives.values()), state.shape[1]), state.dtype)
         transfers, start = [], 0
         for rank, count in cut.receives.items():
-            transfers.append(self._receive(came[start : start + count], rank, where))
+            transfers.append(self._begin(received[start : start + count], rank, where, receive=True))
             start += count
         for rank, rows in cut.sends.items():
-            transfers.append(self._send(state[rows], rank, where))
+            transfers.append(self._begin(state[rows], rank, where))
         self.traffic.rounds += 1
         self.traffic.rows += cut.rows_sent
         self.traffic.bytes += cut.rows_sent * state.shape[1] * state.itemsize
         self.traffic.cut_edges += cut.cut_edges
-        yield came
+        yield received
         for transfer in transfers:
             self._finish(transfer, where)
 
     def gather(self, hosted: Hosted) -> np.ndarray | None:
         """Return the output rows of all agents on rank 0, None elsewhere."""
         mine = None if hosted.rows is None else np.ascontiguousarray(hosted.rows)
-        heard = self.meet(None if mine is None else {"shape": mine.shape, "dtype": mine.dtype.str})
+        headers = self.meet(None if mine is None else {"shape": mine.shape, "dtype": mine.dtype.str})
         if self.rank != 0:
             if mine is not None:
-                self._finish(self._send(mine, 0, "the end"), "the end")
+                self._finish(self._begin(mine, 0, "the end"), "the end")
             return None
-        like = next(h for h in heard if h is not None)
+        like = next(header for header in headers if header is not None)
         out = np.empty((len(hosted.owner), *like["shape"][1:]), like["dtype"])
         if mine is not None:
             out[hosted.agents] = mine
-        for rank, header in enumerate(heard):
+        for rank, header in enumerate(headers):
             if rank and header is not None:
                 part = np.empty(header["shape"], header["dtype"])
-                self._finish(self._receive(part, rank, "the end"), "the end")
+                self._finish(self._begin(part, rank, "the end", receive=True), "the end")
                 out[hosted.owner == rank] = part
         return out
 
-    def _send(self, rows: np.ndarray, rank: int, where: str) -> _Transfer:
+    def _begin(self, rows: np.ndarray, rank: int, where: str, *, receive: bool = False) -> _Transfer:
+        """Begin to send rows to a rank, or to receive its rows in their place."""
         import torch
         import torch.distributed as dist
 
-        tensor = torch.from_numpy(rows).to(self._device) if self._device else torch.from_numpy(rows)
-        with self._noticing(rank, where):
-            return _Transfer(rank, dist.isend(tensor, rank), tensor, None)
-
-    def _receive(self, rows: np.ndarray, rank: int, where: str) -> _Transfer:
-        import torch
-        import torch.distributed as dist
-
-        into = torch.from_numpy(rows)
-        tensor = into.to(self._device) if self._device else into
-        with self._noticing(rank, where):
-            return _Transfer(rank, dist.irecv(tensor, rank), tensor, into)
+        host = torch.from_numpy(rows)
+        tensor = host.to(self._device) if self._device else host
+        with self._naming(rank, where):
+            work = dist.irecv(tensor, rank) if receive else dist.isend(tensor, rank)
+        return _Transfer(rank, work, tensor, host if receive else None)
 
     def _finish(self, transfer: _Transfer, where: str) -> None:
-        with self._noticing(transfer.rank, where):
+        with self._naming(transfer.rank, where):
             transfer.work.wait(timedelta(seconds=self.timeout))
         if self._device and transfer.into is not None:
             transfer.into.copy_(transfer.tensor)
 
     @contextlib.contextmanager
-    def _noticing(self, rank: int, where: str) -> Iterator[None]:
+    def _naming(self, rank: int, where: str) -> Iterator[None]:
         """Say which rank was lost, and where, when what is done with it fails."""
         try:
             yield
@@ -300,7 +291,7 @@ class Cluster:
             how = f"did not answer within {self.timeout:g} s" if frozen else "closed its connection"
             raise self._failure(rank, f"{how} in {where}" if where else how) from None
 
-    # ---- when it goes wrong ---------------------------------------------------------------------------
+    # ---- failures -------------------------------------------------------------------------------------
 
     @property
     def speaks(self) -> bool:
@@ -355,7 +346,10 @@ class Cluster:
         # ranks that wait for this one notice at once, while the meeting point still answers; for that the
         # connections must close, which the transfers that the error's frames remember keep open
         if error is not None:
-            _forget(error)
+            cause: BaseException | None = error
+            while cause is not None:
+                traceback.clear_frames(cause.__traceback__)
+                cause = cause.__context__
             with contextlib.suppress(RuntimeError, ValueError):
                 dist.destroy_process_group()
         with contextlib.suppress(RuntimeError):
@@ -411,18 +405,20 @@ def run_cluster(
     cluster.agree("the packages", _versions, identity=str)
 
     def prepare() -> tuple[np.ndarray, str]:
-        first = _linear(protocol_of(0))
-        where = (
-            slices(first.n, cluster.size) if owner is None else _checked_owner(owner, first.n, cluster.size)
-        )
-        return where, identity_of(plan, schedule, steps, noise=noise)
+        n = _linear(protocol_of(0)).n
+        ranks = slices(n, cluster.size) if owner is None else np.asarray(owner, dtype=np.int64)
+        if ranks.shape != (n,) or ranks.min() < 0 or ranks.max() >= cluster.size:
+            raise InvalidInput(f"owner must name a rank below {cluster.size} for each of {n} agents.")
+        return ranks, identity_of(plan, schedule, steps, noise=noise)
 
-    where, identity = cluster.agree(
-        "the plan", prepare, identity=lambda prepared: prepared[1] + digest(prepared[0])
-    )
+    where, identity = cluster.agree("the plan", prepare, identity=lambda pair: pair[1] + digest(pair[0]))
     agents = np.flatnonzero(where == cluster.rank)
     algorithm = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
     folder = None if checkpoint is None else Checkpoint(checkpoint, identity)
+
+    def hosted(state: object) -> Hosted:
+        return Hosted(where, agents, state, None if algorithm is None else algorithm.output(state))
+
     with contextlib.ExitStack() as until_the_end:
 
         def hold() -> None:
@@ -438,14 +434,12 @@ def run_cluster(
             if algorithm is not None:
                 state = algorithm.update(state, received, k)
             if after_step is not None:
-                after_step(
-                    k, Hosted(where, agents, state, None if algorithm is None else algorithm.output(state))
-                )
+                after_step(k, hosted(state))
             if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
                 if about is not None and cluster.rank == 0:
                     notes = about(k + 1)
                 _save(cluster, folder, k + 1, agents, state, notes)
-    return Hosted(where, agents, state, None if algorithm is None else algorithm.output(state))
+    return hosted(state)
 
 
 class _Mixer:
@@ -467,9 +461,9 @@ class _Mixer:
         for t in range(protocol.rounds):
             cut = self.cut(protocol.matrix(t), state.dtype)
             mixed = np.empty_like(state)
-            with self.cluster.exchange(cut, state, f"step {step}, round {t}") as came:
+            with self.cluster.exchange(cut, state, f"step {step}, round {t}") as received:
                 cut.multiply_inner(state, mixed)
-            cut.multiply_border(state, came, mixed)
+            cut.multiply_border(state, received, mixed)
             after = protocol.advance(t, mixed, previous, agents=self.agents, noise=self.noise, step=step)
             previous, state = protocol.remember(t, mixed, state, previous), after
         return protocol.leaving(state, checked.dtype)
@@ -507,13 +501,6 @@ def _linear(protocol: Protocol) -> LinearProtocol:
     )
 
 
-def _checked_owner(owner: ArrayLike, n: int, ranks: int) -> np.ndarray:
-    array = np.asarray(owner, dtype=np.int64)
-    if array.shape != (n,) or array.min() < 0 or array.max() >= ranks:
-        raise InvalidInput(f"owner must name a rank below {ranks} for each of {n} agents.")
-    return array
-
-
 def _resumed(
     cluster: Cluster, folder: Checkpoint | None, algorithm: Algorithm | None, agents: np.ndarray
 ) -> tuple[int, Any, Mapping[str, Any]]:
@@ -524,7 +511,9 @@ def _resumed(
         saved = None if folder is None else folder.latest()
         if folder is None or saved is None:
             return 0, fresh, {}
-        return saved.step, None if algorithm is None else folder.read(agents, fresh), saved.about
+        if algorithm is None:
+            return saved.step, None, saved.about
+        return folder.load(agents, fresh) or (0, fresh, {})
 
     return cluster.agree("the checkpoint", load, identity=lambda loaded: f"step {loaded[0]}")
 
@@ -537,20 +526,11 @@ def _save(
     state: object,
     notes: Mapping[str, Any],
 ) -> None:
-    failing = "could not write the checkpoint"
-    name = cluster.agree(
-        "the checkpoint", lambda: folder.write(step, agents, state, cluster.rank), failing=failing
-    )
-    names = cluster.meet(name)
-    commit = (lambda: folder.commit(step, names, notes)) if cluster.rank == 0 else lambda: None
-    cluster.agree("the checkpoint", commit, failing=failing)
+    def agreed(call: Callable[[], T]) -> T:
+        return cluster.agree("the checkpoint", call, failing="could not write the checkpoint")
 
-
-def _forget(error: BaseException | None) -> None:
-    """Drop what the finished frames of an error, and of those it came from, still hold."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
+    names = cluster.meet(agreed(lambda: folder.write(step, agents, state, cluster.rank)))
+    agreed(lambda: folder.commit(step, names, notes) if cluster.rank == 0 else None)
 
 
 def _versions() -> str:
@@ -564,15 +544,6 @@ def _versions() -> str:
     return versions if torch is None else f"{versions}, torch {torch.__version__}"
 
 
-def _short(identity: str) -> str:
-    """Return a digest's first characters, other words in full."""
-    return identity if " " in identity else identity[:12]
-
-
 def _sentence(error: Exception) -> str:
     line = " ".join(str(error).split())
     return line if isinstance(error, (SottovoceError, OSError)) else f"{type(error).__name__}: {line}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]

@@ -31,7 +31,7 @@ class MatrixPartition(NamedTuple):
     Attributes
     ----------
     inner, inner_rows : product over hosted rows alone, and the rows it gives: done while rows travel.
-    border, border_rows : product that needs rows of others; its columns are ``gathered`` and what came.
+    border, border_rows : product that needs rows of others; its columns: ``gathered``, then received rows.
     gathered : hosted rows that the border product reads.
     sends : rank -> hosted rows that go to it; each row goes to a rank once, however many edges are cut.
     receives : rank -> number of rows that come from it, in the order of the border's columns.
@@ -52,22 +52,15 @@ class MatrixPartition(NamedTuple):
         """Number of rows this rank sends."""
         return sum(len(rows) for rows in self.sends.values())
 
-    def product(self, state: np.ndarray, came: np.ndarray) -> np.ndarray:
-        """Return this rank's rows of the product at once; the runner does the two parts itself."""
-        out = np.empty_like(state)
-        self.multiply_inner(state, out)
-        self.multiply_border(state, came, out)
-        return out
-
     def multiply_inner(self, state: np.ndarray, out: np.ndarray) -> None:
         """Write the rows that need nobody else."""
         if len(self.inner_rows):
             out[self.inner_rows] = self.inner @ state
 
-    def multiply_border(self, state: np.ndarray, came: np.ndarray, out: np.ndarray) -> None:
-        """Write the rows that needed the rows which came."""
+    def multiply_border(self, state: np.ndarray, received: np.ndarray, out: np.ndarray) -> None:
+        """Write the rows that need received ones."""
         if len(self.border_rows):
-            out[self.border_rows] = self.border @ np.concatenate([state[self.gathered], came])
+            out[self.border_rows] = self.border @ np.concatenate([state[self.gathered], received])
 
 
 def cut_matrix(

@@ -35,17 +35,17 @@ def bar(
         yield lambda step, metrics: None
         return
     name_column = TextColumn("{task.description}", markup=False)
-    numbers_column = TextColumn("{task.fields[seen]}", markup=False)
+    numbers_column = TextColumn("{task.fields[numbers]}", markup=False)
     columns = (name_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), numbers_column)
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=steps, completed=done, seen="")
+        task = progress.add_task(name, total=steps, completed=done, numbers="")
 
-        def tell(step: int, metrics: Mapping[str, Any]) -> None:
+        def show(step: int, metrics: Mapping[str, Any]) -> None:
             progress.update(task, completed=step)
-            if seen := _words(metrics):
-                progress.update(task, seen=seen)
+            if text := _words(metrics):
+                progress.update(task, numbers=text)
 
-        yield tell
+        yield show
 
 
 def _words(metrics: Mapping[str, Any]) -> str:

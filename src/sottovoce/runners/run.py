@@ -119,9 +119,9 @@ def run(
         this_run.random = this_run.random.with_seeds(saved.about["seeds"])
     algorithm = this_run.algorithm(this_run.data, agents, start)
     state, done = algorithm.init(), 0
-    if folder is not None and saved is not None:
-        done, state = saved.step, folder.read(np.arange(plan.n), state)
-    with bar(progress, plan.name, plan.steps, done) as tell:
+    if folder is not None and (loaded := folder.load(np.arange(plan.n), state)) is not None:
+        done, state, _ = loaded
+    with bar(progress, plan.name, plan.steps, done) as show:
 
         def after(k: int, now: object) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
@@ -129,7 +129,7 @@ def run(
                     this_run.record(k + 1, np.asarray(algorithm.output(now)))
                 if folder is not None:
                     folder.save(k + 1, np.arange(plan.n), now, about={"seeds": this_run.random.seeds})
-            tell(k + 1, this_run.history[-1] if this_run.history else {})
+            show(k + 1, this_run.history[-1] if this_run.history else {})
 
         state = run_stacked(
             algorithm,

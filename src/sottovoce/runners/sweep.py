@@ -158,13 +158,13 @@ def sweep(
         work[name] = _Job(function, name, dict(trial.options), own, str(place.absolute()))
     left = [job for job in work.values() if job.finished() is None]
     done = len(work) - len(left)
-    tell = progress or (lambda number: None)
-    tell(done)
+    report = progress or (lambda number: None)
+    report(done)
     failed = []
     for name, error in _outcomes(left, jobs, backend, place):
         if error is None:
             done += 1
-            tell(done)
+            report(done)
         else:
             failed.append(f"{name}: {error}")
     if failed:
@@ -172,6 +172,9 @@ def sweep(
             f"{len(failed)} of {len(work)} trials failed, first {failed[0]} (finished ones are in {place})"
         )
     return [job.finished() or {} for job in work.values()]
+
+
+_Outcome = tuple[str, str | None, dict[str, Any] | None]  # name, error sentence, result
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,8 @@ class _Job:
 
     @property
     def path(self) -> Path:
-        called = [self.function.__module__, self.function.__qualname__]
-        description = [*called, self.name, plain(self.options), self.seed]
+        function = [self.function.__module__, self.function.__qualname__]
+        description = [*function, self.name, plain(self.options), self.seed]
         readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
         return Path(self.folder) / f"{readable}-{digest(description)[:12]}.json"
 
@@ -199,7 +202,7 @@ class _Job:
     def finished(self) -> dict[str, Any] | None:
         return read_trial(self.path)
 
-    def __call__(self) -> tuple[str, str | None, dict[str, Any] | None]:
+    def __call__(self) -> _Outcome:
         """Run, write the result, and return (name, error sentence, result)."""
         started = time.perf_counter()
         with contextlib.suppress(OSError):
@@ -242,32 +245,30 @@ def _outcomes(
     except SottovoceError:
         raise
     except Exception as error:
-        died = [job for job in jobs if _dead(job.mark)]
-        for job in died:
+        interrupted = [job for job in jobs if _dead(job.mark)]
+        for job in interrupted:
             job.mark.unlink(missing_ok=True)
-        named = f" while it ran {', '.join(repr(job.name) for job in died[:3])}" if died else ""
-        finished_count = len(jobs) - sum(job.finished() is None for job in jobs)
+        names = ", ".join(repr(job.name) for job in interrupted[:3])
+        running = f" while it ran {names}" if names else ""
+        finished = sum(job.finished() is not None for job in jobs)
         raise ClusterError(
-            f"A {backend} worker died{named} ({type(error).__name__}); {finished_count} of {len(jobs)} "
-            f"trials ended before and are kept in {place}: start the same command again to run the rest."
+            f"A {backend} worker died{running} ({type(error).__name__}); {finished} of {len(jobs)} trials "
+            f"ended before and are kept in {place}: start the same command again to run the rest."
         ) from None
 
 
-def _results(jobs: Sequence[_Job], workers: int, backend: str) -> Iterator[Any]:
-    if not jobs:
-        return
-    if workers == 1 and backend == "loky":
-        for job in jobs:
-            yield job()
+def _results(jobs: Sequence[_Job], workers: int, backend: str) -> Iterator[_Outcome]:
+    if not jobs or (workers == 1 and backend == "loky"):
+        yield from (job() for job in jobs)
         return
     import joblib
 
-    with _backend(backend, workers) as more:
-        parallel = joblib.Parallel(return_as=more, batch_size=1, pre_dispatch="2*n_jobs")
+    with _backend(backend, workers) as return_as:
+        parallel = joblib.Parallel(return_as=return_as, batch_size=1, pre_dispatch="2*n_jobs")
         yield from parallel(joblib.delayed(_run)(job) for job in jobs)
 
 
-def _run(job: _Job) -> tuple[str, str | None, dict[str, Any] | None]:
+def _run(job: _Job) -> _Outcome:
     """Run a job in a worker; there are as many workers as cores, so each keeps to one thread."""
     limit_threads(1)
     outcome = job()
@@ -320,10 +321,9 @@ def _module(name: str, extra: str) -> Any:
 
 def _dead(mark: Path) -> bool:
     """Whether a trial was begun by a process of this machine that is gone."""
-    try:
-        os.kill(int(mark.read_text()), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
-        return False
+    with contextlib.suppress(OSError, ValueError):
+        try:
+            os.kill(int(mark.read_text()), 0)
+        except ProcessLookupError:
+            return True
     return False
