@@ -9,8 +9,9 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.advice import answer_error, usefulness
+from sottovoce.advice.candidates import averaging_candidates, plan_for
 from sottovoce.advice.usefulness import _run
-from sottovoce.algorithms import ConsensusSGD
+from sottovoce.algorithms import DPCD, DPDSGD, DPSGD, ConsensusSGD, Decor, RandomWalkSGD
 from sottovoce.data import Shards
 from sottovoce.objectives import GLM
 
@@ -37,7 +38,7 @@ def test_fresh_noise_in_every_round_is_counted():
     assert answer_error(fresh)[0] > 1.05 * answer_error(plain)[0]
 
 
-def test_what_gossip_leaves_is_reached_by_the_worst_values():
+def test_bias_of_gossip_is_reached_by_the_worst_values():
     plan = sv.PrivateAveraging("gossip:2", noise_std=1e-9, radius=0.5, network="ring:8")
     _, bias, _ = answer_error(plan)
     M = plan.schedule(0).apply(np.eye(8))
@@ -90,8 +91,6 @@ def test_one_step_of_least_squares_is_the_mean(noise, adjacency):
 )  # fmt: skip
 def test_printed_errors_of_masked_sums(n, against, printed):
     """Standard deviation of the mean at epsilon 1, delta 1e-5, values in a unit interval."""
-    from sottovoce.advice.candidates import averaging_candidates, plan_for
-
     view = {"view": "local"} if against == "local" else {"colluders": against}
     requirements = sv.advice.Requirements.from_arguments(n, epsilon=1.0, delta=1e-5, hide="member", **view)
     assert answer_error(plan_for(requirements, next(averaging_candidates(requirements))))[0] == pytest.approx(
@@ -100,11 +99,11 @@ def test_printed_errors_of_masked_sums(n, against, printed):
 
 
 def test_useless_is_a_quarter_of_the_range():
-    """The averaging plan that was called feasible: ± 1.32 for values in [0, 1]."""
+    """A plan can meet its budget and answer ± 1.32 for values in [0, 1]."""
     plan = sv.PrivateAveraging.for_budget(
         "exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5
     )
-    use = sv.advice.usefulness(plan)
+    use = usefulness(plan)
     assert not use.useful
     assert use.error == pytest.approx(1.319, abs=1e-3)
     assert "wider than the range" in use.sentence
@@ -114,21 +113,17 @@ def test_useless_is_a_quarter_of_the_range():
 
 
 def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_is():
-    common = {
-        "network": "hypercube:4",
-        "steps": 30,
-        "learning_rate": 2.0,
-        "clip_norm": 1.0,
-        "sizes": [28] * 16,
-    }
+    common = {"network": "hypercube:4", "steps": 30, "learning_rate": 2.0, "clip_norm": 1.0}
     member, record = (
-        ConsensusSGD.for_budget(GLM(dim=30), "masked", adjacency=adjacency, epsilon=3.0, delta=1e-5, **common)
+        ConsensusSGD.for_budget(
+            GLM(dim=30), "masked", adjacency=adjacency, epsilon=3.0, delta=1e-5, sizes=[28] * 16, **common
+        )
         for adjacency in ("user", "add-remove")
     )
-    assert not sv.advice.usefulness(member).useful
-    assert not sv.advice.usefulness(member, sample="synthetic", runs=4).useful
-    assert sv.advice.usefulness(record).signal > 20 * sv.advice.usefulness(member).signal
-    score = sv.advice.usefulness(record, sample="synthetic", runs=4).score
+    assert not usefulness(member).useful
+    assert not usefulness(member, sample="synthetic", runs=4).useful
+    assert usefulness(record).signal > 20 * usefulness(member).signal
+    score = usefulness(record, sample="synthetic", runs=4).score
     assert score.mean > score.chance + 0.1
     assert score.source == "synthetic records"
 
@@ -160,7 +155,7 @@ def covered(name, cases):
             GLM(dim=data.dim), "masked", network="complete:5", steps=15, learning_rate=4.0, clip_norm=1.0,
             sizes=[30] * 5, epsilon=3.0, delta=1e-5,
         )  # fmt: skip
-        score = sv.advice.usefulness(plan, sample=(data.X[public], data.y[public]), seed=case).score
+        score = usefulness(plan, sample=(data.X[public], data.y[public]), seed=case).score
         coef = _run(plan, data.shards(np.split(own, 5)), rng).mean(axis=0)
         accuracy = np.mean(np.sign(data.X[test] @ coef) == np.where(data.y[test] > 0, 1.0, -1.0))
         inside += abs(accuracy - score.mean) <= score.half
@@ -188,27 +183,21 @@ def test_a_plan_without_an_average_has_no_error_of_one():
 
 def test_the_signal_does_not_depend_on_the_unit_of_releases():
     """By hand: a mean of 80 records, noise 2 per member, 3 coordinates, 5 steps; and what differs."""
-    from sottovoce.algorithms import DPDSGD, DPSGD, Decor, RandomWalkSGD
-
     common = {"steps": 5, "clip_norm": 1.0, "noise_multiplier": 2.0}
     ring, sizes = sv.graphs.ring(4), [20] * 4
     root = math.sqrt(5 / 3)
-    plain = sv.advice.usefulness(DPDSGD(GLM(dim=3), ring, sizes=sizes, **common))
+    plain = usefulness(DPDSGD(GLM(dim=3), ring, sizes=sizes, **common))
     assert plain.signal == pytest.approx(root / (2 * 2 / 80))
     shared = Decor(GLM(dim=3), ring, sizes=sizes, pair_multiplier=2.0, adjacency="user", **common)
-    assert sv.advice.usefulness(shared).signal == pytest.approx(
-        root / (2 / 2)
-    )  # whole members: four clips, not 80
-    one = sv.advice.usefulness(DPSGD(GLM(dim=3), records=80, batch_size=20, learning_rate=0.5, **common))
+    assert usefulness(shared).signal == pytest.approx(root / (2 / 2))  # whole members: four clips, not 80
+    one = usefulness(DPSGD(GLM(dim=3), records=80, batch_size=20, learning_rate=0.5, **common))
     assert one.signal == pytest.approx(root / (2 / 20))
-    walk = sv.advice.usefulness(RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common))
+    walk = usefulness(RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common))
     assert walk.signal == pytest.approx(root / (2 / 20))  # nothing is averaged
 
 
-def test_what_only_a_simulation_can_tell_is_unknown():
-    from sottovoce.algorithms import DPCD
-
+def test_usefulness_of_coordinate_descent_is_unknown_without_a_simulation():
     plan = DPCD(GLM(dim=3), records=80, steps=6, clip_norm=1.0, noise_multiplier=2.0, smoothness=(0.25,) * 3)
-    use = sv.advice.usefulness(plan)
+    use = usefulness(plan)
     assert use.useful is None
     assert str(use).startswith("useful: unknown; a sample of public or synthetic records")
