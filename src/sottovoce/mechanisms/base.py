@@ -27,9 +27,10 @@ Announced = Sequence[Sequence[Release]]  # the releases of a plan, per hosted ag
 
 
 class AnnouncedReleases:
-    """The releases that a plan announced for the hosted agents."""
+    """The releases that a plan announced for the hosted ``agents``, by default numbered from 0."""
 
-    def __init__(self, releases: Announced) -> None:
+    def __init__(self, releases: Announced, agents: Sequence[int] | None = None) -> None:
+        self.agents = range(len(releases)) if agents is None else agents
         self.releases = [tuple(sorted(each, key=lambda r: r.step)) for each in releases]
         self._starts = [[r.step for r in each] for each in self.releases]
         # one release object per agent with the same steps is the common case: one comparison of arrays
@@ -66,15 +67,15 @@ class AnnouncedReleases:
             ):
                 return
         for place, s, n in zip(places, drawn_s, drawn_n, strict=True):
-            announced = self._at(place, step, stream, steps)
+            announced, agent = self._at(place, step, stream, steps), self.agents[place]
             if announced is None:
                 raise ReleaseMismatch(
-                    f"At step {step} (stream {stream}) agent {place} would make a release that the plan does "
+                    f"At step {step} (stream {stream}) agent {agent} would make a release that the plan does "
                     "not list; nothing was released."
                 )
             if (announced.mechanism, announced.sensitivity, announced.noise_std) != (mechanism, s, n):
                 raise ReleaseMismatch(
-                    f"At step {step} agent {announced.sender} would draw {mechanism} noise {n:g} on "
+                    f"At step {step} agent {agent} would draw {mechanism} noise {n:g} on "
                     f"sensitivity {s:g}, the plan announced {announced.mechanism} noise "
                     f"{announced.noise_std:g} on {announced.sensitivity:g}; nothing was released."
                 )
@@ -84,7 +85,7 @@ class AnnouncedReleases:
 
         On a secret path the steps of a node are not known before the run; their number is.
         """
-        for node, releases in enumerate(self.releases):
+        for node, releases in zip(self.agents, self.releases, strict=True):
             kinds = {(r.sensitivity, r.noise_std) for r in releases}
             announced = sum(r.draws for r in releases)
             if kinds != {(sensitivity, noise_std)} or announced != contributions:
@@ -120,7 +121,7 @@ class Mechanism:
     def __post_init__(self) -> None:
         self.agents = [int(a) for a in self.agents]
         self.numbers = list(self.random.keys_for(self.agents))
-        self.announced = None if self.releases is None else AnnouncedReleases(self.releases)
+        self.announced = None if self.releases is None else AnnouncedReleases(self.releases, self.agents)
         self.noisy = True  # whether noise is drawn; without it nothing is protected
         self._recorded: list[Release] | None = None
 
