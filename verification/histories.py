@@ -30,8 +30,8 @@ from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
-from sottovoce.ledger.charge import MARK, _checkpoint_step, charge
-from sottovoce.ledger.lifetime import LifetimeBudget, RunCharge
+from sottovoce.ledger.charge import CHARGE_FILE, _checkpoint_step, charge
+from sottovoce.ledger.lifetime import Charge, LifetimeBudget
 from sottovoce.ledger.run_ledger import RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
 from sottovoce.peers.member_data import Records
@@ -71,7 +71,7 @@ class History:
         self.loose = (
             False  # whether something was charged that may not have left: then only "not below" holds
         )
-        for module, name in ((lifetime_module, "atomic_write"), (ledger_module, "_mark_anchor")):
+        for module, name in ((lifetime_module, "atomic_write"), (ledger_module, "_write_head")):
             monkeypatch.setattr(module, name, self._fused(getattr(module, name)))
         real = RunLedger.commit
         monkeypatch.setattr(RunLedger, "commit", self._fused(real))
@@ -94,7 +94,7 @@ class History:
 
     def plan(self, number):
         release = Release(0, 0, sensitivity=1.0, noise_std=2.0 + number % 3, steps=self.STEPS)
-        return RunCharge("", f"run {number}", (release,), run=hashlib.sha256(bytes([number])).hexdigest())
+        return Charge("", f"run {number}", (release,), run=hashlib.sha256(bytes([number])).hexdigest())
 
     def records(self):
         return Records(np.zeros((2, 1)), np.zeros(0))
@@ -137,7 +137,7 @@ class History:
         release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
         plan = SimpleNamespace(n=1, releases=lambda agent: [release])
         directory = MemberDirectory(self.member_directory.folder)
-        marked, charges = (folder / MARK).exists(), len(directory.lifetime_ledger.charges)
+        marked, charges = (folder / CHARGE_FILE).exists(), len(directory.lifetime_ledger.charges)
         training = charge(directory.lifetime_ledger, plan, "a fit", checkpoint=folder)
         step = _checkpoint_step(folder)
         self.loose |= (

@@ -35,7 +35,7 @@ from verification.simulator import SimulatedDisk, SimulatedStore, descent, membe
 
 HEAD = struct.Struct("<BI")
 STEPS, DIM = 20, 8
-TIMING = Timing(ask=0.002, ask_row=0.002, ask_most=0.02, give_up=1e9)
+TIMING = Timing(retry_start=0.002, retry_row=0.002, retry_longest=0.02, give_up=1e9)
 
 
 class Scene:
@@ -60,7 +60,7 @@ class Scene:
 
 def child(scene: Scene, folder: Path, inward: int, outward: int) -> None:
     """The victim: never returns."""
-    ledger = RunLedger(folder, run=scene.run, node=0)
+    ledger = RunLedger(folder, session=scene.run, node=0)
     core = scene.core(0, ledger)
 
     def send(out: list[tuple[int, bytes]]) -> None:
@@ -69,7 +69,7 @@ def child(scene: Scene, folder: Path, inward: int, outward: int) -> None:
 
     send(core.start(time.monotonic()))
     pending = b""
-    while not core.released:
+    while not core.all_done:
         ready, _, _ = select.select([inward], [], [], 0.002)
         if ready:
             got = os.read(inward, 1 << 16)
@@ -184,7 +184,7 @@ class Run:
             self.violations.append(f"two payloads for round {r}")
 
     def _compare(self) -> None:
-        ledger = RunLedger(self.folder, run=self.scene.run, node=0)
+        ledger = RunLedger(self.folder, session=self.scene.run, node=0)
         saved = ledger.load()
         ledger.close()
         for r, raw in self.on_wire.items():

@@ -151,7 +151,7 @@ BUGS = [
     Bug("an older ledger is accepted", L + "run_ledger:_contains", returns(True), LEDGER),
     Bug("a missing ledger is created again", L + "run_ledger:RunLedger._check_run", does_nothing, LEDGER),
     Bug("two processes open one ledger", L + "run_ledger:locked", unlocked, LEDGER),
-    Bug("a run folder may be set back", L + "run_ledger:RunLedger._open_anchor", does_nothing, DIRECTORY),
+    Bug("a run folder may be set back", L + "run_ledger:RunLedger._open_head_file", does_nothing, DIRECTORY),
     Bug("begun runs are not marked", L + "lifetime:LifetimeLedger.begun", does_nothing, DIRECTORY),
     Bug(
         "the second copy of the lifetime ledger is not read",
@@ -167,7 +167,7 @@ BUGS = [
     ),
     Bug(
         "a membership change begun and given up costs nothing",
-        P + "membership_changes:_Chain._siblings",
+        P + "membership_changes:_VersionChain._siblings",
         does_nothing,
         MEMBERSHIP + " -k both_counted",
     ),

@@ -379,7 +379,7 @@ class World:
         self._tick(slot, core)
 
     def _tick(self, slot: int, core: Core) -> None:
-        if self.cores.get(slot) is not core or core.failed or core.released:
+        if self.cores.get(slot) is not core or core.failed or core.all_done:
             return
         self._do(slot, lambda: core.tick(self.now))
         self._at(max(core.next_tick - self.now, 0.01), lambda: self._tick(slot, core))
@@ -565,7 +565,7 @@ def _lie(core: Core, league: set[int]) -> None:
         core.witnesses.unanswered.discard(w)
         return False
 
-    def released() -> list[tuple[int, bytes]]:
+    def take_sendable() -> list[tuple[int, bytes]]:
         rows, core.witnesses.withheld = core.witnesses.withheld, []
         return rows
 
@@ -574,7 +574,7 @@ def _lie(core: Core, league: set[int]) -> None:
     liar._compare = lambda *arguments: True
     liar.incident = lambda *arguments: None
     witnesses: Any = core.witnesses
-    witnesses._confirm, witnesses.released = confirm, released
+    witnesses._confirm, witnesses.take_sendable = confirm, take_sendable
     witnesses._same_chain = witnesses._same_rows = lambda *arguments: None
 
 

@@ -134,7 +134,7 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, directo
     file = drafted("third")
     code, output = signed(file, north)
     assert code == 1
-    assert "this adds 3.549, total 6.735 of a lifetime budget of 6" in output
+    assert "this adds 3.549, together 6.735 of a lifetime budget of epsilon 6" in output
     assert not read_agreement(file).signatures
     code, output = sottovoce("peer", "budget", "--directory", north, "--json")
     (entry,) = json.loads(output)["populations"]

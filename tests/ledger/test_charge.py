@@ -14,7 +14,7 @@ from sottovoce.accounting.release import Release, compose
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError
 from sottovoce.ledger.charge import charge, dominating
-from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget, composed
+from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget, curve_of_charges
 from sottovoce.peers.member_directory import MemberDirectory
 
 DELTA = 1e-5
@@ -192,5 +192,5 @@ def test_exact_costs_count_against_their_own_view(directory):
     plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
     charge(directory.lifetime_ledger, plan, "a masked mean", statements=[plan.privacy("network")])
     [each] = directory.lifetime_ledger.charges
-    assert composed([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)
-    assert composed([each], "user", "local").mu == pytest.approx(2 / 4)
+    assert curve_of_charges([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)
+    assert curve_of_charges([each], "user", "local").mu == pytest.approx(2 / 4)

@@ -13,7 +13,7 @@ import pytest
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
 from sottovoce.ledger import lifetime as lifetime_module
-from sottovoce.ledger.lifetime import LifetimeBudget, LifetimeLedger, RunCharge, composed
+from sottovoce.ledger.lifetime import Charge, LifetimeBudget, LifetimeLedger, curve_of_charges
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
 
@@ -32,7 +32,7 @@ def new_ledger(folder, *limits):
 
 
 def run(number, *releases, **more):
-    return RunCharge("", f"run {number}", releases or (HUNDRED,), run=f"{number:064x}", records="r", **more)
+    return Charge("", f"run {number}", releases or (HUNDRED,), run=f"{number:064x}", records="r", **more)
 
 
 # ---- totals --------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_pa
     (row,) = lifetime.forecast(run(2))
     assert [round(row[key], 3) for key in ("spent", "adds", "total")] == [3.549, 3.549, 5.3]
     lifetime.start(run(2))
-    with pytest.raises(BudgetExceeded, match=r"spent so far 5\.3, this adds 3\.549, together 6\.735 of eps"):
+    with pytest.raises(BudgetExceeded, match=r"Spent so far 5\.3, this adds 3\.549, together 6\.735 of a li"):
         lifetime.start(run(3))
     assert list(lifetime.runs) == [run(1).run, run(2).run]
     lifetime.set_budget(None, LifetimeBudget(7.0, DELTA, "add-remove", "local"), "second vote")
@@ -103,10 +103,10 @@ def test_every_adjacency_counts_every_release(rate):
     added = Release(0, 0, sensitivity=1.0, noise_std=4.0, adjacency="add-remove", steps=9, sample_rate=rate)
     replaced = replace(added, adjacency="replace-one", sensitivity=2.0)  # the same mechanism, other words
     whole = replace(added, adjacency="user", sensitivity=2.0, sample_rate=1.0)
-    charges = [RunCharge("p", "a", (added,)), RunCharge("p", "b", (replaced,)), RunCharge("p", "c", (whole,))]
+    charges = [Charge("p", "a", (added,)), Charge("p", "b", (replaced,)), Charge("p", "c", (whole,))]
 
     def epsilon(listed, adjacency):
-        return composed(listed, adjacency).epsilon(DELTA)
+        return curve_of_charges(listed, adjacency).epsilon(DELTA)
 
     assert epsilon(charges[:1], "replace-one") == epsilon(charges[1:2], "replace-one")
     assert epsilon(charges[1:2], "add-remove") >= epsilon(charges[:1], "add-remove") * (1 - 1e-12)

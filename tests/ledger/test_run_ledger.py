@@ -14,7 +14,7 @@ from verification.simulator import SimulatedDisk, SimulatedStore
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError
-from sottovoce.ledger.run_ledger import ANCHOR, LEDGER, LOCK, RunLedger, read_ledger
+from sottovoce.ledger.run_ledger import HEAD_FILE, LEDGER, LOCK, RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
 from sottovoce.peers.wire_format import FrameCodec
 
@@ -37,7 +37,7 @@ def entry(r, forget=()):
 
 
 def filled(folder, rows=6):
-    ledger = RunLedger(folder, run=RUN, node=0)
+    ledger = RunLedger(folder, session=RUN, node=0)
     for r in range(rows):
         ledger.commit(entry(r, forget=(r - 3,) if r >= 3 else ()))
     return ledger
@@ -50,7 +50,7 @@ def frozen(folder, to):
 
 
 def contents(folder):
-    ledger = RunLedger(folder, run=RUN, node=0)
+    ledger = RunLedger(folder, session=RUN, node=0)
     saved = ledger.load()
     ledger.close()
     return saved
@@ -63,7 +63,7 @@ def test_stores_agree(kind, tmp_path):
 
     def store():
         if kind == "sqlite":
-            return RunLedger(tmp_path / "s", run=RUN, node=0)
+            return RunLedger(tmp_path / "s", session=RUN, node=0)
         return SimulatedStore(disk, lambda: 0)
 
     first = store()
@@ -102,15 +102,15 @@ def test_files_are_for_the_owner_only(tmp_path):
 def test_a_ledger_in_use_missing_or_of_another_run_is_refused(tmp_path):
     ledger = filled(tmp_path / "s")
     with pytest.raises(LedgerError, match="in use"):
-        RunLedger(tmp_path / "s", run=RUN, node=0)
+        RunLedger(tmp_path / "s", session=RUN, node=0)
     ledger.close()
     with pytest.raises(LedgerError, match="another run"):
-        RunLedger(tmp_path / "s", run=b"x" * 32, node=0)
+        RunLedger(tmp_path / "s", session=b"x" * 32, node=0)
     with pytest.raises(LedgerError, match="another run or member"):
-        RunLedger(tmp_path / "s", run=RUN, node=1)
+        RunLedger(tmp_path / "s", session=RUN, node=1)
     (tmp_path / "s" / LEDGER).unlink()
     with pytest.raises(LedgerError, match="missing although"):
-        RunLedger(tmp_path / "s", run=RUN, node=0)
+        RunLedger(tmp_path / "s", session=RUN, node=0)
 
 
 def test_an_older_ledger_beside_a_newer_anchor_is_refused(tmp_path):
@@ -119,12 +119,12 @@ def test_an_older_ledger_beside_a_newer_anchor_is_refused(tmp_path):
     for r in range(3, 6):
         ledger.commit(entry(r))
     ledger.close()
-    shutil.copy(tmp_path / "s" / ANCHOR, tmp_path / "old" / ANCHOR)
+    shutil.copy(tmp_path / "s" / HEAD_FILE, tmp_path / "old" / HEAD_FILE)
     with pytest.raises(LedgerError, match="older"):
-        RunLedger(tmp_path / "old", run=RUN, node=0)
+        RunLedger(tmp_path / "old", session=RUN, node=0)
 
 
-@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", ANCHOR, "run"])
+@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, "run"])
 def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     """I1b: after any single flip or cut the ledger opens with all rows, or not at all."""
     source = tmp_path / "s"
@@ -192,13 +192,13 @@ def test_an_io_error_stops_everything(tmp_path, monkeypatch):
 def test_an_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "s").mkdir(mode=0o500)
     with pytest.raises(LedgerError, match="cannot be used"):
-        RunLedger(tmp_path / "s", run=RUN, node=0)
+        RunLedger(tmp_path / "s", session=RUN, node=0)
 
 
 def test_a_state_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "s").write_text("not a folder")
     with pytest.raises(LedgerError, match="cannot be used"):
-        RunLedger(tmp_path / "s", run=RUN, node=0)
+        RunLedger(tmp_path / "s", session=RUN, node=0)
 
 
 def test_reading_does_not_disturb_a_running_peer(tmp_path):
@@ -230,14 +230,14 @@ def test_changed_rows_break_the_chain(tmp_path):
         connection.commit()
         connection.close()
         with pytest.raises(LedgerError):
-            RunLedger(folder, run=RUN, node=0)
+            RunLedger(folder, session=RUN, node=0)
 
 
 def test_a_disk_that_fills_at_any_byte_loses_no_spend(files_no_larger_than, tmp_path):
     """I1b: whatever byte of whatever file is the last that fits, what `commit` took is there afterwards."""
     failed = 0
     for n, size in enumerate(range(21_000, 90_000, 3_001)):
-        ledger, taken = RunLedger(tmp_path / f"s{n}", run=RUN, node=0), 0
+        ledger, taken = RunLedger(tmp_path / f"s{n}", session=RUN, node=0), 0
         with files_no_larger_than(size), contextlib.suppress(LedgerError):
             for r in range(12):
                 ledger.commit(entry(r))
@@ -258,22 +258,22 @@ def test_a_disk_that_is_full_when_the_folder_is_made_leaves_a_folder_that_works_
     size, files_no_larger_than, tmp_path
 ):
     with files_no_larger_than(size), pytest.raises(LedgerError, match="make room"):
-        RunLedger(tmp_path / "s", run=RUN, node=0)
+        RunLedger(tmp_path / "s", session=RUN, node=0)
     assert len(contents(tmp_path / "s").releases) == 0
 
 
 def test_an_anchor_is_whole_from_the_beginning_and_may_lag_by_a_row(tmp_path):
     """A power cut may leave the anchor behind the ledger, never in pieces; behind is no reason to stop."""
-    ledger = RunLedger(tmp_path / "s", run=RUN, node=0)
-    first = (tmp_path / "s" / ANCHOR).read_bytes()
+    ledger = RunLedger(tmp_path / "s", session=RUN, node=0)
+    first = (tmp_path / "s" / HEAD_FILE).read_bytes()
     assert len(first) == 40
     for r in range(3):
         ledger.commit(entry(r))
     ledger.close()
-    (tmp_path / "s" / ANCHOR).write_bytes(first)
+    (tmp_path / "s" / HEAD_FILE).write_bytes(first)
     assert len(contents(tmp_path / "s").releases) == 3
-    (tmp_path / "s" / ANCHOR).write_bytes(bytes(40))
-    with pytest.raises(LedgerError, match="older than its anchor"):
+    (tmp_path / "s" / HEAD_FILE).write_bytes(bytes(40))
+    with pytest.raises(LedgerError, match="older than its head"):
         contents(tmp_path / "s")
 
 
@@ -281,7 +281,7 @@ def test_two_holders_of_one_folder_cannot_both_write(tmp_path):
     """Somebody removed the lock and started a second peer: the first row of the two wins, the other stops."""
     first = filled(tmp_path / "s", rows=2)
     (tmp_path / "s" / LOCK).unlink()
-    second = RunLedger(tmp_path / "s", run=RUN, node=0)
+    second = RunLedger(tmp_path / "s", session=RUN, node=0)
     second.commit(entry(2))
     with pytest.raises(LedgerError, match="nothing was sent"):
         first.commit(entry(2)._replace(state=b"another draw"))
@@ -296,12 +296,12 @@ def test_a_linked_folder_is_the_same_folder(tmp_path):
     ledger = filled(tmp_path / "s", rows=2)
     (tmp_path / "link").symlink_to(tmp_path / "s")
     with pytest.raises(LedgerError, match="in use"):
-        RunLedger(tmp_path / "link", run=RUN, node=0)
+        RunLedger(tmp_path / "link", session=RUN, node=0)
     ledger.close()
     assert len(contents(tmp_path / "link").releases) == 2
     (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
     with pytest.raises(LedgerError, match="cannot be used"):
-        RunLedger(tmp_path / "astray", run=RUN, node=0)
+        RunLedger(tmp_path / "astray", session=RUN, node=0)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
@@ -309,9 +309,9 @@ def test_a_folder_that_others_can_write_is_refused(mode, tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(mode)
     with pytest.raises(LedgerError, match="chmod 700"):
-        RunLedger(tmp_path / "s", run=RUN, node=0)
+        RunLedger(tmp_path / "s", session=RUN, node=0)
     (tmp_path / "s").chmod(0o755)
-    RunLedger(tmp_path / "s", run=RUN, node=0).close()
+    RunLedger(tmp_path / "s", session=RUN, node=0).close()
 
 
 def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
@@ -337,7 +337,7 @@ def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):
     connection.commit()
     connection.close()
     before = (tmp_path / "s" / LEDGER).read_bytes()
-    for look in (lambda: RunLedger(tmp_path / "s", run=RUN, node=0), lambda: read_ledger(tmp_path / "s")):
+    for look in (lambda: RunLedger(tmp_path / "s", session=RUN, node=0), lambda: read_ledger(tmp_path / "s")):
         with pytest.raises(LedgerError, match=r"format '2'.*finish that run with the version that began it"):
             look()
     assert (tmp_path / "s" / LEDGER).read_bytes() == before
@@ -353,7 +353,7 @@ def test_runs_of_releases_keep_every_field(tmp_path):
         Release(0, 9, sensitivity=1.0, noise_std=2.0, mechanism="laplace"),
         Release(0, 0, sensitivity=2.0, noise_std=2.0, joint=True, user_rate=0.5),
     )
-    ledger = RunLedger(tmp_path / "s", run=RUN, node=0)
+    ledger = RunLedger(tmp_path / "s", session=RUN, node=0)
     ledger.commit(entry(0)._replace(releases=listed))
     ledger.close()
     assert tuple(contents(tmp_path / "s").releases) == listed

@@ -388,7 +388,7 @@ def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
 
     algorithm = {"name": "consensus-sgd", "protocol": "tree", "steps": 400, "noise_multiplier": 120.0}
     group = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=500.0)
-    timing = Timing(ask_row=0.1, ask_most=0.2, give_up=60.0)
+    timing = Timing(retry_row=0.1, retry_longest=0.2, give_up=60.0)
 
     async def scene():
         peers = group.peers(timing=timing)

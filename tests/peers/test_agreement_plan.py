@@ -11,7 +11,8 @@ import pytest
 import sottovoce as sv
 from sottovoce import graphs
 from sottovoce.errors import ConfigError, DataError, SottovoceError
-from sottovoce.models.adapters import agreed_model
+from sottovoce.peers.agreed_model import agreed_model
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement_plan import AgreedNet, agreed_plan
 from sottovoce.peers.member_data import read_records
 
@@ -54,12 +55,11 @@ def test_several_classes_share_the_parameters_of_an_agreement(consortium):
 
 def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
     ours = AgreedNet("mlp", {}, 10)
-    ours.supply(None, None)
+    assert ours.bytes_per_number == 4
     for files in (("net.py", None), (None, "start.npz"), ("net.py", "start.npz")):
         with pytest.raises(ConfigError, match="supply no files"):
-            ours.supply(*files)
-        own = AgreedNet("", {}, 10, module="net.py:make")
-        own.supply(*files)
+            ours.with_files(*files)
+        own = AgreedNet("", {}, 10, module="net.py:make").with_files(*files)
         if None in files:
             with pytest.raises(ConfigError, match="--module and --weights"):
                 own._own_module()
@@ -127,40 +127,34 @@ def table(file, seed, rows=200):
     return state
 
 
-def run(made, tmp_path, connections, supply=()):
-    """Run all members on their own tables and keep the first one's study."""
-    for i in range(made.n):
+def run(group, tmp_path, connections, **files):
+    """Run all members on their own tables and save the first one's model."""
+    for i in range(group.n):
         table(tmp_path / f"m{i}.csv", i)
-    agreement = made.agreement
-    if supply:
-        agreement.plan.objective.supply(*supply)
-    made.records = [read_records(tmp_path / f"m{i}.csv", agreement) for i in range(made.n)]
-    type(made).agreement, before = property(lambda self: agreement), type(made).agreement
-    try:
-        outcomes = made.run(transport=connections())
-    finally:
-        type(made).agreement = before
-    spent = agreement.plan.privacy("local")
-    study = agreed_model(agreement, agreement.plan, outcomes[0].model, spent)
-    return outcomes, study, study.save(tmp_path / "study")
+    agreement = group.agreement
+    group.records = [read_records(tmp_path / f"m{i}.csv", agreement) for i in range(group.n)]
+    outcomes = group.run(transport=connections(), **files)
+    plan = AgreedRun(agreement, **files).plan
+    fitted = agreed_model(agreement, plan, outcomes[0].model, plan.privacy("local"))
+    return outcomes, fitted, fitted.save(tmp_path / "fitted")
 
 
 def test_a_linear_study_scores_the_same_in_another_process(consortium, memory_links, tmp_path):
-    made = consortium(
+    group = consortium(
         3, algorithm=LEARNING, dim=15, kind="logistic", model={"classes": 3}, data=DATA, epsilon=90.0
     )
-    outcomes, study, folder = run(made, tmp_path, memory_links)
+    outcomes, fitted, folder = run(group, tmp_path, memory_links)
     truth = table(tmp_path / "new.csv", 9)
-    here = study.predict(tmp_path / "new.csv")
+    here = fitted.predict(tmp_path / "new.csv")
     assert (here == truth).mean() > 0.8
-    assert study.model.feature_names == ("age", "blood pressure", "sex=f", "sex=m")
+    assert fitted.model.feature_names == ("age", "blood pressure", "sex=f", "sex=m")
     text = f"import json, sottovoce as sv; f = sv.load_model({str(folder)!r})\n"
     new = repr(str(tmp_path / "new.csv"))
     text += f"print(json.dumps([f.predict({new}).tolist(), f.scores({new}).tolist()]))"
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     names, scores = json.loads(ran.stdout)
     assert names == here.tolist()
-    assert scores == study.scores(tmp_path / "new.csv").tolist()
+    assert scores == fitted.scores(tmp_path / "new.csv").tolist()
     np.testing.assert_array_equal(outcomes[0].model, sv.load_model(folder).rows[0])
 
 
@@ -173,24 +167,23 @@ def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, m
     exec(MYNET, space)
     torch.manual_seed(0)
     save_file(space["build"]().state_dict(), tmp_path / "start.safetensors")
-    files = (tmp_path / "mynet.py", tmp_path / "start.safetensors")
-    code, weights = (hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    files = {"module": tmp_path / "mynet.py", "weights": tmp_path / "start.safetensors"}
+    code, weights = (hashlib.sha256(file.read_bytes()).hexdigest() for file in files.values())
     model = {"module": "mynet:build", "module_sha256": code, "weights_sha256": weights}
-    made = consortium(3, algorithm=LEARNING, dim=57, kind="net", model=model, data=DATA, epsilon=90.0)
-    _, study, folder = run(made, tmp_path, memory_links, files)
+    group = consortium(3, algorithm=LEARNING, dim=57, kind="net", model=model, data=DATA, epsilon=90.0)
+    _, fitted, folder = run(group, tmp_path, memory_links, **files)
     truth = table(tmp_path / "new.csv", 9)
-    assert (study.predict(tmp_path / "new.csv") == truth).mean() > 0.6
+    assert (fitted.predict(tmp_path / "new.csv") == truth).mean() > 0.6
     again = sv.load_model(folder, module=space["build"]())
-    np.testing.assert_array_equal(again.scores(tmp_path / "new.csv"), study.scores(tmp_path / "new.csv"))
+    np.testing.assert_array_equal(again.scores(tmp_path / "new.csv"), fitted.scores(tmp_path / "new.csv"))
     with pytest.raises(DataError, match=r"no code; pass the network: .*module='mynet:build'"):
         sv.load_model(folder)
-    objective = made.agreement.plan.objective
+    objective = group.agreement.plan.objective
     with pytest.raises(ConfigError, match="name its file and its start weights"):
         objective.objective
     (tmp_path / "mynet.py").write_text(MYNET + "\n# changed\n")
-    objective.supply(*files)
     with pytest.raises(ConfigError, match=r"mynet\.py has the SHA-256"):
-        objective.objective
+        objective.with_files(**files).objective
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ class TestDrop:
     def test_without_the_rule_the_question_is_refused(self):
         scene = Scene()
         scene.hello()
-        with pytest.raises(FrameError, match="cannot be left out"):
+        with pytest.raises(FrameError, match="cannot be dropped"):
             scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
 
 

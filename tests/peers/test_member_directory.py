@@ -23,7 +23,7 @@ from sottovoce.errors import (
     LedgerError,
 )
 from sottovoce.ledger.lifetime import LifetimeBudget
-from sottovoce.ledger.run_ledger import ANCHOR
+from sottovoce.ledger.run_ledger import HEAD_FILE
 from sottovoce.peers import member_directory as directory_module
 from sottovoce.peers.agreement import (
     member_entry,
@@ -224,12 +224,12 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
     kept = tmp_path / "newest"
     shutil.move(folder, kept)
     shutil.copytree(tmp_path / "backup", folder)
-    with pytest.raises(LedgerError, match="older than its anchor"):
+    with pytest.raises(LedgerError, match="older than its head"):
         members.peer(0, agreement)
     directory.close(agreement.run.hex(), "restored by mistake")  # then everything planned is charged
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     other = members.directories[1]
-    other.witness(agreement.run).unlink()
+    other.head_file(agreement.run).unlink()
     with pytest.raises(LedgerError, match="is missing although the ledger was used"):
         members.peer(1, agreement)
 
@@ -237,7 +237,7 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
 def test_an_emptied_or_deleted_anchor_is_refused(members):
     agreement = members.agree("first")
     members.run(agreement)
-    anchor = members.directories[0].folder / "runs" / agreement.run.hex() / ANCHOR
+    anchor = members.directories[0].folder / "runs" / agreement.run.hex() / HEAD_FILE
     for damage in (lambda: anchor.write_bytes(b""), anchor.unlink):
         damage()
         with pytest.raises(LedgerError, match="is missing although the ledger was used"):

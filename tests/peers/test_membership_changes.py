@@ -18,7 +18,7 @@ from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreeme
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.membership_changes import draft_membership_change, model_digest, settle
+from sottovoce.peers.membership_changes import draft_membership_change, earlier_versions, model_digest
 from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
@@ -459,8 +459,8 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(members):
         assert peer.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     # without a member directory nothing but the agreements can tell, so each of them is asked for
     with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each membership version"):
-        settle(second, group.agreement, "m2", member_directory=None)
-    planned = settle([first, second], group.agreement, "m2", member_directory=None).before
+        earlier_versions(second, group.agreement, "m2", member_directory=None)
+    planned = earlier_versions([first, second], group.agreement, "m2", member_directory=None).spending
     whole = math.hypot(mu(first.plan.releases(2)), mu(second.plan.releases(2)))
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
@@ -476,9 +476,11 @@ def test_a_version_that_was_signed_but_never_begun_hides_nothing(members):
     )
     made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
     with pytest.raises(ConfigError, match=first.run.hex()[:16]):
-        settle(middle, group.agreement, "m0", member_directory=None)
-    settled = settle([middle, first], group.agreement, "m0", member_directory=group.directories["m0"])
-    assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(made, DELTA), rel=1e-6)
+        earlier_versions(middle, group.agreement, "m0", member_directory=None)
+    settled = earlier_versions(
+        [middle, first], group.agreement, "m0", member_directory=group.directories["m0"]
+    )
+    assert settled.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(made, DELTA), rel=1e-6)
     assert [closing.run for closing in settled.closings] == [first.run.hex()]
     assert file.exists()
 
@@ -495,10 +497,10 @@ def test_two_versions_of_one_run_are_both_counted(members):
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
     assert group.agreement.continues == first.run.hex() != given_up.run.hex()
-    settled = settle(first, group.agreement, "m0", member_directory=group.directories["m0"])
+    settled = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
     made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
     total = math.hypot(made, mu(given_up.plan.releases(0)))
-    assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    assert settled.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
 
 

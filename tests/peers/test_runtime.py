@@ -78,7 +78,7 @@ def test_lost_frames_are_requested_again(consortium, memory_links):
                 return
             self.connection.send(to, raw)
 
-    timing = Timing(ask=0.01, ask_row=0.02, ask_most=0.05)
+    timing = Timing(retry_start=0.01, retry_row=0.02, retry_longest=0.05)
     outcomes = group.run(transport=Lossy, timing=timing)
     assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
     assert all(outcome.statement["guarantee"]["releases"] == 5 for outcome in outcomes)

@@ -55,8 +55,8 @@ def test_200_histories(histories):
     check_histories(histories(200), least=5)
 
 
-def _without_witness(*args, **options):
-    return RunLedger(*args, **{**options, "witness": None})
+def _without_head_file(*args, **options):
+    return RunLedger(*args, **{**options, "head_file": None})
 
 
 def _any_mark(folder, directory):
@@ -67,7 +67,7 @@ def _any_mark(folder, directory):
 
 
 PLANTED = {
-    "run folders may be set back": (directory_module, "RunLedger", _without_witness),
+    "run folders may be set back": (directory_module, "RunLedger", _without_head_file),
     "nobody notes that a ledger exists": (LifetimeLedger, "begun", lambda self, run: None),
     "an older lifetime ledger is taken": (
         LifetimeLedger,
@@ -77,7 +77,7 @@ PLANTED = {
     "an older ledger closes a run": (
         directory_module,
         "read_ledger",
-        lambda folder, *, witness: ledger_module.read_ledger(folder),
+        lambda folder, *, head_file: ledger_module.read_ledger(folder),
     ),
     "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.peers.agreement import Agreement
-    from sottovoce.peers.signing import Forecast
+    from sottovoce.peers.forecast import Forecast
 
 
 def draft(
@@ -81,10 +81,11 @@ def agree(
     """
     from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
+    from sottovoce.peers.draft import add_members
+    from sottovoce.peers.forecast import forecast
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
     from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.peers.signing import add_members, forecast, require_valid_signatures, signed_by
     from sottovoce.peers.statements import signing_summary
 
     own = find_member_directory(directory, identity=sign)
@@ -112,7 +113,6 @@ def agree(
         _show_forecast(console(), expected)
     expected.require()
     for copy in merge or ():
-        require_valid_signatures(read_agreement(copy), str(copy))
         agreement = merge_signatures(file, copy)
     if sign is not None:
         if own is not None and (len(yes) < 8 or not agreement.run.hex().startswith(yes)):
@@ -121,7 +121,8 @@ def agree(
                 f"then add --yes {agreement.run.hex()[:16]}."
             )
         agreement = sign_agreement(file, read_identity(sign), secrets=sign)
-    signed = signed_by(agreement)
+    signatures = agreement.check_signatures()
+    signed = signatures.valid
     missing = [each.name for each in agreement.members if each.name not in signed]
     result = {
         "file": str(file),
@@ -138,8 +139,8 @@ def agree(
 
     def text(screen: Console) -> None:
         screen.print(f"Signed by {', '.join(signed) or 'nobody yet'}")
-        if invalid := [name for name in missing if name in agreement.signatures]:
-            screen.print(f"Invalid signature: {', '.join(invalid)}")
+        if signatures.invalid:
+            screen.print(f"Invalid signature: {', '.join(signatures.invalid)}")
         if missing:
             screen.print(f"Still to sign: {', '.join(missing)}")
 

@@ -95,10 +95,6 @@ def run(
         console(error=True).print(
             "Warning: no lifetime budget is kept on this machine (`sottovoce peer init` creates one)."
         )
-    if module is not None or weights is not None:
-        if agreed.model.kind != "net":
-            raise ConfigError("The agreement has no network; leave --module and --weights out.")
-        agreed.plan.objective.supply(module, weights)
     config = PeerConfig(
         agreed,
         member,
@@ -114,6 +110,8 @@ def run(
         previous_state=previous_state,
         previous=[read_agreement(each) for each in previous or ()],
         start=agreement.with_suffix(".npz"),
+        module=module,
+        weights=weights,
         relay=check_relay(relay),
         proxy=parse_proxy(proxy) if proxy else None,
         health=health,
@@ -165,7 +163,7 @@ def _run_until_done(peer: Peer) -> Outcome:
 
 def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
     """Write the member's model next to its ledger, for `sottovoce predict`."""
-    from sottovoce.models.adapters import agreed_model
+    from sottovoce.peers.agreed_model import agreed_model
 
     plan, member = peer.agreed_run.plan, peer.identity.name
     spent = peer.agreed_run.spent(peer.node, peer.core.releases)

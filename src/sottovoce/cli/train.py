@@ -25,7 +25,7 @@ from sottovoce.errors import ConfigError, DataError, InvalidInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.ledger.charge import TrainingCharge
+    from sottovoce.ledger.charge import ChargedTraining
     from sottovoce.models.saved import Fitted
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
@@ -113,7 +113,7 @@ def train_on(
         require_budget(assessment)
         return loaded, assessment
 
-    def charge() -> TrainingCharge | None:
+    def charge() -> ChargedTraining | None:
         return charge_training(loaded, population, checkpoint) if prints else None
 
     prints = cluster is None or cluster.rank == 0
@@ -204,7 +204,7 @@ def run_training(
     checkpoint: Path | None = None,
     logs: Path | None = None,
     progress: bool = False,
-    charge: TrainingCharge | None = None,
+    charge: ChargedTraining | None = None,
 ) -> Result | None:
     """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
     from sottovoce.runners.progress import bar
@@ -243,7 +243,7 @@ def run_training(
 
 def charge_training(
     loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
-) -> TrainingCharge | None:
+) -> ChargedTraining | None:
     """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
     from sottovoce.ledger.charge import charge
     from sottovoce.ledger.lifetime import find_lifetime_ledger

@@ -162,7 +162,7 @@ class ClientSide:
         self.algorithm = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
         self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
-        self.ledger = RunLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
+        self.ledger = RunLedger(folder, session=run, node=user, about={"algorithm": plan.name, "user": user})
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
         self.u = np.zeros(dim) if saved.state is None else np.frombuffer(saved.state).copy()

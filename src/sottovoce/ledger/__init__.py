@@ -1,5 +1,12 @@
 """What was released: the ledger of one run and the lifetime ledger of a population.
 
-`run_ledger` makes every row of a run durable before it is sent, `lifetime` adds up everything ever released
-about a population, `charge` charges a training on this machine, `store` has what both ledgers share.
+`run_ledger` makes every row of a run durable before it is sent; `store` has what a peer writes to it and
+reads back. `lifetime` adds up everything ever released about a population, `charge` charges a training on
+this machine.
+
+Both ledgers are chained by hashes. The *head* is the number of rows and the hash of the newest. A chain
+cannot show that its newest rows are missing, so the head is also kept elsewhere, and a ledger that does not
+contain it was restored from a backup. It is kept in a *head file* in the state folder, in a second head file
+outside the member directory, and by the other members, the *witnesses*, who sign what they hold. The lifetime
+ledger has a whole *second copy* outside the member directory.
 """

@@ -20,7 +20,7 @@ from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger.lifetime import LifetimeLedger, view_name
 
-MARK, _CURRENT = "charge.json", "current.json"
+CHARGE_FILE, _CURRENT = "charge.json", "current.json"
 
 
 class ReleasingPlan(Protocol):
@@ -34,7 +34,7 @@ class ReleasingPlan(Protocol):
         """Return everything that ``agent`` will release."""
 
 
-class TrainingCharge:
+class ChargedTraining:
     """A training that was charged, and how far its checkpoints have come; `charge` makes one.
 
     ``summary`` has the population and the lifetime budgets after the charge.
@@ -68,7 +68,7 @@ def charge(
     statements: Iterable[Guarantee] = (),
     population: str | None = None,
     checkpoint: str | Path | None = None,
-) -> TrainingCharge | None:
+) -> ChargedTraining | None:
     """Charge a training with protective noise to a lifetime ledger; None if this machine has none.
 
     Parameters
@@ -114,8 +114,8 @@ def charge(
     summary = ledger.charge(population, releases, what, views, training=name)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / MARK, json.dumps({"training": name}) + "\n", mode=0o600)
-    return TrainingCharge(ledger, name, summary, _checkpoint_step(folder))
+        atomic_write(folder / CHARGE_FILE, json.dumps({"training": name}) + "\n", mode=0o600)
+    return ChargedTraining(ledger, name, summary, _checkpoint_step(folder))
 
 
 def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
@@ -168,7 +168,7 @@ def _progress_file(ledger: LifetimeLedger, name: str) -> Path:
 def _training_name(folder: Path, ledger: LifetimeLedger) -> str:
     """Return the name a training was charged under, or a new one if that charge is used up."""
     try:
-        name = str(json.loads((folder / MARK).read_text())["training"])
+        name = str(json.loads((folder / CHARGE_FILE).read_text())["training"])
     except (OSError, ValueError, KeyError, TypeError):
         return secrets.token_hex(16)
     try:

@@ -87,8 +87,8 @@ class LifetimeBudget:
 
 
 @dataclass(frozen=True)
-class RunCharge:
-    """What one run, or one training on this machine, costs its population.
+class Charge:
+    """What one agreed run, or one training on this machine, costs its population.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class RunClosure:
     views: Mapping[str, Guarantee] = field(default_factory=dict)
 
 
-def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") -> Curve:
+def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "local") -> Curve:
     """Return the privacy curve of all ``charges`` together, for one adjacency and one class of view.
 
     Guarantees
@@ -165,10 +165,10 @@ def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") 
     Examples
     --------
     >>> release = Release(0, 0, sensitivity=1.0, noise_std=2.0, adjacency="add-remove")
-    >>> one = RunCharge("patients", "a mean", (release,))
-    >>> composed([one] * 4, "add-remove").mu, composed([one], "replace-one").mu
+    >>> one = Charge("patients", "a mean", (release,))
+    >>> curve_of_charges([one] * 4, "add-remove").mu, curve_of_charges([one], "replace-one").mu
     (1.0, 1.0)
-    >>> composed([one], "user").epsilon(1e-5)
+    >>> curve_of_charges([one], "user").epsilon(1e-5)
     inf
     """
     curves: list[Curve] = []
@@ -315,7 +315,7 @@ class LifetimeLedger:
     ) -> dict[str, Any]:
         """Charge releases that belong to no run, before their noise is drawn.
 
-        The arguments are the fields of `RunCharge`. A training that is named continues after an interruption
+        The arguments are the fields of `Charge`. A training that is named continues after an interruption
         without a second charge, and may release only what it was charged for. Returns the population, and
         for each lifetime budget ``spent`` before, what this ``adds``, and the ``total``. Beyond a budget
         `BudgetExceeded` is raised and nothing is charged.
@@ -323,7 +323,7 @@ class LifetimeLedger:
         with self._verified_rows() as rows:
             state = _state(rows)
             name, line = state.named(population), _line(what, "what")
-            new = RunCharge(name, line, tuple(releases), dict(views or {}), training=training)
+            new = Charge(name, line, tuple(releases), dict(views or {}), training=training)
             known = next((each for each in state.charges if training and each.training == training), None)
             if known is None:
                 return self._charge(rows, new, "charge")
@@ -334,9 +334,7 @@ class LifetimeLedger:
                 )
             return {"population": name, "budgets": _forecast(state, None, name)}
 
-    def start(
-        self, new: RunCharge, *, new_records: str = "", closing: Iterable[RunClosure] = ()
-    ) -> RunCharge:
+    def start(self, new: Charge, *, new_records: str = "", closing: Iterable[RunClosure] = ()) -> Charge:
         """Charge a run in full, or return the charge of a known run.
 
         A run is never charged twice and never begun twice. Records that differ from those it began with are
@@ -388,7 +386,7 @@ class LifetimeLedger:
             act = {"act": "trust", "name": name, "fingerprint": fingerprint}
             self._write(_chain(rows, act, why=why))
 
-    def restore(self, why: str, missing: Iterable[RunCharge] = ()) -> str:
+    def restore(self, why: str, missing: Iterable[Charge] = ()) -> str:
         """Continue with the longer of two whole copies after the other was lost, damaged or found older.
 
         ``missing`` are runs whose folders exist although the lifetime ledger does not know them: they are
@@ -429,16 +427,16 @@ class LifetimeLedger:
         return {name: list(budgets.values()) for name, budgets in _state(self.rows()).populations.items()}
 
     @property
-    def charges(self) -> list[RunCharge]:
+    def charges(self) -> list[Charge]:
         """Everything ever charged, oldest first."""
         return _state(self.rows()).charges
 
     @property
-    def runs(self) -> dict[str, RunCharge]:
+    def runs(self) -> dict[str, Charge]:
         """The charges that are runs, by hash."""
         return _state(self.rows()).runs
 
-    def run(self, run: str) -> RunCharge:
+    def run(self, run: str) -> Charge:
         """Return the charge of a known run, or raise."""
         return _state(self.rows()).run(run)
 
@@ -447,7 +445,7 @@ class LifetimeLedger:
         """Fingerprints by member name, as last trusted."""
         return _state(self.rows()).pinned
 
-    def forecast(self, new: RunCharge, *, closing: Iterable[RunClosure] = ()) -> list[Row]:
+    def forecast(self, new: Charge, *, closing: Iterable[RunClosure] = ()) -> list[Row]:
         """Return for each lifetime budget what is spent, what ``new`` adds and the total; changes nothing.
 
         A known run adds nothing. Runs in ``closing`` count as they would be closed by the start of ``new``;
@@ -477,7 +475,7 @@ class LifetimeLedger:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _charge(self, rows: list[Row], new: RunCharge, act: str) -> dict[str, Any]:
+    def _charge(self, rows: list[Row], new: Charge, act: str) -> dict[str, Any]:
         for name, guarantee in new.views.items():
             if not guarantee.valid:
                 raise NotAGuarantee(
@@ -485,18 +483,11 @@ class LifetimeLedger:
                 )
         state = _state(rows)
         budgets = _forecast(state, new, new.population)
-        for row in budgets:
-            if not row["total"] <= row["epsilon"]:
-                limit = state.populations[new.population][row["adjacency"], row["view"]]
-                raise BudgetExceeded(
-                    f"{new.population}: spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, "
-                    f"together {row['total']:.4g} of {limit}, so nothing was charged or sent; take more "
-                    "noise or fewer steps, or raise the budget with `peer budget --raise`."
-                )
+        require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
         self._write(_chain(rows, charge_to_row(new, act)))
         return {"population": new.population, "budgets": budgets}
 
-    def _resume(self, rows: list[Row], known: RunCharge, new: RunCharge, new_records: str) -> RunCharge:
+    def _resume(self, rows: list[Row], known: Charge, new: Charge, new_records: str) -> Charge:
         short = new.run[:16]
         if known.status == "closed":
             raise _run_closed(new.run)
@@ -572,15 +563,15 @@ class _State:
     """What the acts add up to."""
 
     populations: dict[str, dict[tuple[str, str], LifetimeBudget]] = field(default_factory=dict)
-    charges: list[RunCharge] = field(default_factory=list)
+    charges: list[Charge] = field(default_factory=list)
     pinned: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     @property
-    def runs(self) -> dict[str, RunCharge]:
+    def runs(self) -> dict[str, Charge]:
         return {each.run: each for each in self.charges if each.run}
 
-    def run(self, run: str) -> RunCharge:
+    def run(self, run: str) -> Charge:
         if run not in self.runs:
             raise ConfigError(f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists its runs.")
         return self.runs[run]
@@ -600,11 +591,11 @@ class _State:
             )
         return population
 
-    def parent(self, new: RunCharge) -> RunCharge | None:
+    def parent(self, new: Charge) -> Charge | None:
         """Return the newest known run that ``new`` continues."""
         return next((self.runs[run] for run in new.continues if run in self.runs), None)
 
-    def population_of(self, new: RunCharge) -> str:
+    def population_of(self, new: Charge) -> str:
         """Return the population that ``new`` is charged to; a membership change does not change it."""
         parent = self.parent(new)
         if parent is None:
@@ -688,7 +679,7 @@ def _records_changed(rows: list[Row], run: str, records: str, why: str) -> list[
     return _chain(rows, {"act": "records", "run": run, "records": records}, why=why)
 
 
-def charge_to_row(new: RunCharge, act: str) -> Row:
+def charge_to_row(new: Charge, act: str) -> Row:
     """Return a charge as the content of a row; run ledgers hold it too."""
     row: Row = {
         "act": act,
@@ -704,11 +695,11 @@ def charge_to_row(new: RunCharge, act: str) -> Row:
     return row
 
 
-def charge_from_row(row: Mapping[str, Any]) -> RunCharge:
+def charge_from_row(row: Mapping[str, Any]) -> Charge:
     """Return the charge that `charge_to_row` wrote."""
     run = row.get("run", "")
     words = {name: row.get(name, "") for name in ("records", "state", "training")}
-    return RunCharge(
+    return Charge(
         row["population"],
         row["what"],
         _releases(row["releases"]),
@@ -747,6 +738,7 @@ def _canonical_json(row: Mapping[str, object]) -> str:
 
 
 def _hash(row: Mapping[str, object]) -> str:
+    # the label is part of every hash in existing ledgers, so it stays as it is
     return hashlib.sha256(b"sottovoce book\n" + _canonical_json(row).encode()).hexdigest()
 
 
@@ -788,18 +780,30 @@ def _read(path: Path) -> list[Row]:
 # ---- totals --------------------------------------------------------------------------------------------
 
 
-def _forecast(state: _State, new: RunCharge | None, population: str) -> list[Row]:
+def _forecast(state: _State, new: Charge | None, population: str) -> list[Row]:
     before = [each for each in state.charges if each.population == population]
     added = [] if new is None else [new]
     rows = []
     for limit in state.populations[population].values():
         parts = {"spent": before, "adds": added, "total": before + added}
         epsilons = {
-            name: composed(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
+            name: curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
             for name, charges in parts.items()
         }
         rows.append({**asdict(limit), **epsilons})
     return rows
+
+
+def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:
+    """Raise `BudgetExceeded` if a row of `LifetimeLedger.forecast` is beyond its budget."""
+    for row in forecast:
+        if not row["total"] <= row["epsilon"]:
+            limit = LifetimeBudget(*(row[name] for name in ("epsilon", "delta", "adjacency", "view")))
+            raise BudgetExceeded(
+                f"Spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, together {row['total']:.4g} "
+                f"of a lifetime budget of {limit}, so {consequence}; take more noise or fewer steps, or "
+                "raise the budget with `peer budget --raise`."
+            )
 
 
 def _restated(release: Release, adjacency: str) -> Release:

@@ -2,8 +2,8 @@
 
 SQLite in WAL mode with ``synchronous=FULL``: a commit returns after the log was synced to the disk. Rows are
 chained by SHA-256, so a changed, missing or exchanged row is noticed. The chain cannot show that its newest
-rows are missing; the anchor file and the other members do (see `sottovoce.peers.core`). Any doubt is an
-error, and nothing is sent.
+rows are missing; head files and the other members do (see `sottovoce.ledger`). Any doubt is an error, and
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import Any
 from sottovoce._io import atomic_write, locked, sync_folder
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError
-from sottovoce.ledger.lifetime import RunCharge, charge_from_row
+from sottovoce.ledger.lifetime import Charge, charge_from_row
 from sottovoce.ledger.store import TRAILER, Entry, StoredRun, frame_digest
 
-LEDGER, ANCHOR, LOCK, MARK, CONTINUED = "ledger.sqlite", "anchor", "lock", "run", "continued"
+# files of a state folder: "anchor" holds the head, "run" the name of the run
+LEDGER, HEAD_FILE, LOCK, RUN_FILE, CONTINUED = "ledger.sqlite", "anchor", "lock", "run", "continued"
 _HEARD = struct.Struct("<QI96s")
-_ANCHOR = struct.Struct("<Q32s")
+_HEAD = struct.Struct("<Q32s")
 _CHECKPOINT = 32  # commits after which the write-ahead log is emptied
 _PATIENCE = 0.15  # seconds: `peer status` holds the lock for a moment
 _FORMAT = 1
@@ -55,18 +56,17 @@ class RunLedger:
     Parameters
     ----------
     folder : the state folder; created for the owner only if it does not exist.
-    run : the 32 bytes that name the run.
+    session : the 32 bytes that name frames and ledger: `Agreement.session`.
     node : the member's number.
     about : public facts that `peer status` shows (title, names of members, budget).
-    witness : a file outside the folder that also holds the newest head, so that a folder restored from a
-        backup is found to be older.
-    witnessed : whether that file must exist because the lifetime ledger says that this ledger was in use.
+    head_file : a second file with the newest head, outside the folder.
+    used : whether that file must exist because the lifetime ledger says that this ledger was in use.
 
     Guarantees
     ----------
     `commit` returns only when releases, frame and state are on the disk together; if anything fails it raises
     `LedgerError`, and so does every later commit. Opening raises if the ledger is missing although the folder
-    was used, is damaged, is older than its anchor or its witness, has lost either, belongs to another run or
+    was used, is damaged, is older than a head file, has lost one, belongs to another run or
     member, is in use, or cannot be written.
     """
 
@@ -74,14 +74,14 @@ class RunLedger:
         self,
         folder: str | Path,
         *,
-        run: bytes,
+        session: bytes,
         node: int,
         about: Mapping[str, object] | None = None,
-        witness: str | Path | None = None,
-        witnessed: bool = False,
+        head_file: str | Path | None = None,
+        used: bool = False,
     ) -> None:
-        self.folder, self.run, self.node = Path(folder), run, node
-        self._anchors: list[int] = []
+        self.folder, self.session, self.node = Path(folder), session, node
+        self._head_files: list[int] = []
         self._failed = self._closed = False
         with _explained(self.folder), ExitStack() as resources:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,16 +90,16 @@ class RunLedger:
             resources.enter_context(locked(self.folder / LOCK, _PATIENCE))
             self._connection = self._connect(about or {})
             resources.callback(self._connection.close)
-            content = _read_all(self._connection, run, node, self.folder / LEDGER)
+            content = _read_all(self._connection, session, node, self.folder / LEDGER)
             self._saved, self._count, self.head, self._state_digest = content
             # a ledger that cannot be written must be noticed before noise is drawn
             self._connection.execute(
                 "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
             )
-            # the anchor is made before the first row, so a chain with rows and no anchor has lost it
-            self._open_anchor(resources, self.folder / ANCHOR, required=self._count > 0)
-            if witness is not None:
-                self._open_anchor(resources, Path(witness), required=witnessed)
+            # the head file is made before the first row, so a chain with rows and no head file has lost it
+            self._open_head_file(resources, self.folder / HEAD_FILE, required=self._count > 0)
+            if head_file is not None:
+                self._open_head_file(resources, Path(head_file), required=used)
             self._resources = resources.pop_all()
 
     def load(self) -> StoredRun:
@@ -126,8 +126,8 @@ class RunLedger:
             execute("COMMIT")
             self._count, self.head, self._state_digest = self._count + 1, row[-1], row[4]
             self._saved.heads.update(entry.heads)
-            for anchor in self._anchors:
-                _mark_anchor(anchor, self._count, self.head)
+            for descriptor in self._head_files:
+                _write_head(descriptor, self._count, self.head)
             if self._count % _CHECKPOINT == 0:
                 self.tidy()
         self._failed = False
@@ -139,8 +139,8 @@ class RunLedger:
     def row_hash(self, count: int) -> bytes:
         """Return the hash of the last of the first ``count`` rows."""
         if count == self._count or self._closed:
-            return self.head if count == self._count else _genesis(self.run, self.node)
-        return _row_hash(self._connection, count, _genesis(self.run, self.node))
+            return self.head if count == self._count else _genesis(self.session, self.node)
+        return _row_hash(self._connection, count, _genesis(self.session, self.node))
 
     def tidy(self) -> None:
         """Empty the log of what was overwritten: keys of past steps are then nowhere in the folder."""
@@ -149,37 +149,39 @@ class RunLedger:
     def close(self) -> None:
         """Close the files; the ledger stays."""
         self._failed = self._closed = True
-        self._anchors.clear()
+        self._head_files.clear()
         self._resources.close()
 
     # ---- opening ---------------------------------------------------------------------------------
 
     def _connect(self, about: Mapping[str, object]) -> sqlite3.Connection:
-        path, mark, continued = self.folder / LEDGER, self.folder / MARK, self.folder / CONTINUED
+        path, run_file, continued = self.folder / LEDGER, self.folder / RUN_FILE, self.folder / CONTINUED
         if continued.exists():
             successor = continued.read_text(errors="replace")[:16]
             raise LedgerError(
                 f"The run in {self.folder} continues as {successor}, which counts what it released; run that "
                 "agreement, this one sends nothing more."
             )
-        if mark.exists():
-            self._check_run(path, mark)
+        if run_file.exists():
+            self._check_run(path, run_file)
         elif not path.exists():
             self._create(path, about)
         with ExitStack() as stack:
             connection = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
             connection.executescript(_PRAGMAS)
-            if not mark.exists():
+            if not run_file.exists():
                 if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
-                    raise LedgerError(f"The mark {mark} of the run is missing; restore the state folder.")
-                atomic_write(mark, self.run.hex() + "\n", mode=0o600)
+                    raise LedgerError(
+                        f"The file {run_file}, which names the run, is missing; restore the state folder."
+                    )
+                atomic_write(run_file, self.session.hex() + "\n", mode=0o600)
             stack.pop_all()
         return connection
 
-    def _check_run(self, path: Path, mark: Path) -> None:
+    def _check_run(self, path: Path, run_file: Path) -> None:
         """Check that a used folder belongs to this run."""
-        named = mark.read_text(errors="replace").strip()
-        if named != self.run.hex():
+        named = run_file.read_text(errors="replace").strip()
+        if named != self.session.hex():
             raise LedgerError(
                 f"The state folder {self.folder} belongs to another run ({named[:16]}); choose another "
                 "folder with --state, or the agreement of that run."
@@ -193,7 +195,7 @@ class RunLedger:
         for leftover in self.folder.glob(fresh.name + "*"):
             leftover.unlink()
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        meta = {"format": str(_FORMAT), "run": self.run.hex(), "node": str(self.node)}
+        meta = {"format": str(_FORMAT), "run": self.session.hex(), "node": str(self.node)}
         meta["about"] = json.dumps(about, sort_keys=True)
         with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
             connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}")
@@ -202,42 +204,42 @@ class RunLedger:
         os.rename(fresh, path)
         sync_folder(self.folder)
 
-    def _open_anchor(self, resources: ExitStack, path: Path, *, required: bool) -> None:
+    def _open_head_file(self, resources: ExitStack, path: Path, *, required: bool) -> None:
         """Open a file that holds the newest head, and check the chain against it."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        anchor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        resources.callback(os.close, anchor)
-        self._anchors.append(anchor)
-        known = os.pread(anchor, _ANCHOR.size, 0)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        resources.callback(os.close, descriptor)
+        self._head_files.append(descriptor)
+        known = os.pread(descriptor, _HEAD.size, 0)
         if not known and required:
             raise LedgerError(
                 f"The head of the ledger in {path} is missing although the ledger was used, so nothing shows "
                 "that the ledger is the newest; restore that file."
             )
-        if known and not _contains(self._connection, known, _genesis(self.run, self.node)):
+        if known and not _contains(self._connection, known, _genesis(self.session, self.node)):
             raise LedgerError(
-                f"The ledger in {self.folder} is older than its anchor {path}: rows are missing; "
+                f"The ledger in {self.folder} is older than its head in {path}: rows are missing; "
                 "use the newest folder, or close the run."
             )
         try:
-            _mark_anchor(anchor, self._count, self.head)  # a crash may have left it one row behind
+            _write_head(descriptor, self._count, self.head)  # a crash may have left it one row behind
             if not known:  # synced once; later writes stay within these bytes, so none can tear it
-                os.fsync(anchor)
+                os.fsync(descriptor)
                 sync_folder(path.parent)
         except OSError:
             if not known:
-                os.ftruncate(anchor, 0)
+                os.ftruncate(descriptor, 0)
             raise
 
 
 # ---- reading -------------------------------------------------------------------------------------------
 
 
-def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dict[str, Any]:
+def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> dict[str, Any]:
     """Return the content of a state folder without disturbing a running peer.
 
-    The keys: ``run``, ``node``, ``about``, ``saved`` (a `StoredRun`), ``rows``, ``head`` (hex). With a
-    ``witness`` file, a ledger older than the head in it is refused.
+    The keys: ``run``, ``node``, ``about``, ``saved`` (a `StoredRun`), ``rows``, ``head`` (hex). A
+    ledger older than the head in ``head_file`` is refused.
     """
     path = Path(folder) / LEDGER
     if not path.exists():
@@ -250,16 +252,16 @@ def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dic
         run, node = bytes.fromhex(meta["run"]), int(meta["node"])
         connection.execute("BEGIN")
         saved, count, head, _ = _read_all(connection, run, node, path)
-        if witness is not None:
-            known = Path(witness).read_bytes()
+        if head_file is not None:
+            known = Path(head_file).read_bytes()
             if not _contains(connection, known, _genesis(run, node)):
-                raise LedgerError(f"The ledger {path} is older than its head in {witness}.")
+                raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
         about = json.loads(meta["about"])
     facts = {"run": run.hex(), "node": node, "about": about}
     return {**facts, "saved": saved, "rows": count, "head": head.hex()}
 
 
-def read_charge(folder: str | Path) -> RunCharge | None:
+def read_charge(folder: str | Path) -> Charge | None:
     """Return the charge of the run in a state folder, or None if it ran without a member directory."""
     row = read_ledger(folder)["about"].get("charge")
     return None if row is None else charge_from_row(row)
@@ -318,10 +320,10 @@ def _row_hash(connection: sqlite3.Connection, count: int, genesis: bytes) -> byt
 
 
 def _contains(connection: sqlite3.Connection, known: bytes, genesis: bytes) -> bool:
-    """Return whether the chain contains the row that an anchor names."""
-    if len(known) != _ANCHOR.size:
+    """Return whether the chain contains the row that a head file names."""
+    if len(known) != _HEAD.size:
         return False
-    count, head = _ANCHOR.unpack(known)
+    count, head = _HEAD.unpack(known)
     return bool(_row_hash(connection, count, genesis) == head)
 
 
@@ -415,6 +417,6 @@ def _heads_digest(heads: Mapping[int, bytes]) -> bytes:
     return hashlib.sha256(b"".join(struct.pack("<I", v) + heads[v] for v in sorted(heads))).digest()
 
 
-def _mark_anchor(anchor: int, count: int, head: bytes) -> None:
-    if os.pwrite(anchor, _ANCHOR.pack(count, head), 0) != _ANCHOR.size:
+def _write_head(descriptor: int, count: int, head: bytes) -> None:
+    if os.pwrite(descriptor, _HEAD.pack(count, head), 0) != _HEAD.size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
+from sottovoce.accounting.observation.coalitions import noise_amplification
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.data.base import Shards
-from sottovoce.errors import BudgetExceeded, DataError
+from sottovoce.errors import BudgetExceeded, ConfigError, DataError
 from sottovoce.ledger.lifetime import view_name
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
@@ -46,6 +48,7 @@ class AgreedRun:
     Parameters
     ----------
     agreement : what all have signed, or will.
+    module, weights : this member's copies of the agreed module file and start weights, if members wrote it.
     exact : whether the exact cost against single members is computed however long it takes, as it may where
         every step draws a tree of its own; else the local cost stands for it beyond a few thousand steps.
     progress : called with the number of pairs of members accounted so far.
@@ -67,9 +70,19 @@ class AgreedRun:
     """
 
     def __init__(
-        self, agreement: Agreement, *, exact: bool = False, progress: Callable[[int], None] | None = None
+        self,
+        agreement: Agreement,
+        *,
+        module: str | Path | None = None,
+        weights: str | Path | None = None,
+        exact: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         self.agreement, self.plan = agreement, agreement.plan
+        if module is not None or weights is not None:
+            if agreement.model.kind != "net":
+                raise ConfigError("The agreement has no network; leave --module and --weights out.")
+            self.plan = replace(self.plan, objective=self.plan.objective.with_files(module, weights))
         self._always_exact, self._progress, self._pairs_done = exact, progress, 0
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
@@ -143,7 +156,7 @@ class AgreedRun:
             return X.mean(axis=0, dtype=X.dtype)[None]
         data: object = Shards(X, y, np.array([0, len(X)]))
         if self.agreement.model.kind == "net":
-            _ = self.plan.objective.objective  # without torch, one sentence
+            self.plan.objective.require_torch()
             from sottovoce.data.agent_tensors import AgentData
 
             data = AgentData(X, y, [np.arange(len(X))])
@@ -179,8 +192,8 @@ class AgreedRun:
         """The largest number in a row that clip and noise allow, but for a chance below 2^-40 in the run.
 
         For releases of whole members over gossip, trees and exchanges. At record level nothing public bounds
-        a sum of clipped records, models and trackers wander with what was received, and a masked row looks
-        like any other: there it is None, and only the sum can be judged, without saying whose fault it is.
+        a sum of clipped records; a model or tracker depends on all rows that were received; and a masked row
+        looks like any other. There it is None, and only the sum can be judged, not who spoiled it.
         """
         plan, protocol = self.plan, self._protocol
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
@@ -213,7 +226,7 @@ class AgreedRun:
         """Return what is charged: against everybody, or with masks against any members it tolerates."""
         return account(self.plan, user=node, **self.charged_view)
 
-    def network(self, node: int, observer: int | None = None) -> Guarantee:
+    def guarantee_against_members(self, node: int, observer: int | None = None) -> Guarantee:
         """Return what ``node`` reveals to one other member: the most curious, or ``observer``."""
         label: Any = None if self._exact else "ldp"
         view: Any = "network" if observer is None else "pairwise"
@@ -246,7 +259,7 @@ class AgreedRun:
         actual = tuple(releases)
         if not actual:
             nothing = self.spent_locally(node, ())
-            planned = (self.network(node), self.charged_guarantee(node))
+            planned = (self.guarantee_against_members(node), self.charged_guarantee(node))
             return {view_name(each): nothing for each in planned if each.label == "exact"}
         views = [self.charged_view] if self.tolerate else []
         if self.plan.observation.common_model and self._exact:
@@ -278,14 +291,8 @@ class AgreedRun:
         """Return the noise that hides a member's row from those it is charged against, over its own noise."""
         if not self.tolerate:
             return 1.0
-        protocol: Any = self._protocol
         stds = [self.plan.releases(v)[0].noise_std for v in range(self.n)]
-        others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
-        if protocol.tolerate:  # any such set of members: without the largest noise the rest hides least
-            worst = protocol.hiding_std(others[: self.tolerate], stds)[node]
-        else:
-            worst = min(protocol.hiding_std(v, stds)[node] for v in others)
-        return float(worst) / stds[node]
+        return noise_amplification(self.plan.schedule(0), stds, node, self.tolerate)
 
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit.
@@ -337,11 +344,11 @@ class AgreedRun:
     def _against_members(self, node: int) -> tuple[float, float, str]:
         """Return the worst and the mean epsilon of ``node`` against one other member, and their label."""
         first, *others = (v for v in range(self.n) if v != node)
-        guarantees = [self.network(node, first)]
+        guarantees = [self.guarantee_against_members(node, first)]
         label = guarantees[0].label
         # a local cost is the same against everybody; an exact one is computed member by member, and the worst
         # of them is the cost in the network
-        guarantees += [self.network(node, v) for v in others if label == "exact"]
+        guarantees += [self.guarantee_against_members(node, v) for v in others if label == "exact"]
         self._pairs_done += self.n - 1
         if self._progress is not None:
             self._progress(self._pairs_done)

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -232,9 +232,9 @@ class BudgetPart(_Part):
 
 
 class TimingPart(_Part):
-    """Seconds: before a row is asked for again, before its exchange is left out, before the run is given up.
+    """Seconds: before a row is asked for again, before its exchange is dropped, before the run is given up.
 
-    ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbor is later
+    ``late = "drop"`` drops an exchange, at both ends and only if both agree, when a neighbor is later
     than ``deadline``; each then keeps its own row for it. ``"wait"`` waits. After every ``witness`` rows all
     members must hold the signed head of a member's ledger before it goes much further; with 1 before it draws
     anything more.
@@ -249,6 +249,14 @@ class TimingPart(_Part):
     give_up: Positive = 600.0
     pace: Annotated[float, Field(ge=0.01, le=3600.0)] | None = None
     witness: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
+class SignatureCheck(NamedTuple):
+    """The names of members by their signature, in alphabetical order."""
+
+    valid: list[str]
+    invalid: list[str]
+    missing: list[str]
 
 
 class Agreement(_Part):
@@ -373,7 +381,8 @@ class Agreement(_Part):
     @cached_property
     def plan(self) -> Any:
         """The plan: what runs, what it costs; the same at every member."""
-        return agreed_plan(self.network, self.algorithm.stated, self.model.model_dump(), self.seed)
+        model = {**self.model.model_dump(), "number": self.model.number}
+        return agreed_plan(self.network, self.algorithm.stated, model, self.seed)
 
     @property
     def seed(self) -> int:
@@ -436,23 +445,35 @@ class Agreement(_Part):
             )
         return names.index(name)
 
+    def check_signatures(self) -> SignatureCheck:
+        """Return the members whose signature is valid, invalid or missing."""
+        checked = SignatureCheck([], [], [])
+        for member in sorted(self.members, key=lambda each: each.name):
+            name, state = member.name, checked.missing
+            if name in self.signatures:
+                try:
+                    signature = bytes.fromhex(self.signatures[name])
+                except ValueError:
+                    signature = b""
+                valid = verify(member.certificate.encode(), signature, self.signed_content(name))
+                state = checked.valid if valid else checked.invalid
+            state.append(name)
+        return checked
+
     def require_signatures(self, *, where: str = "the agreement") -> None:
         """Raise unless every member has signed exactly this agreement, with a certificate valid today."""
+        checked = self.check_signatures()
         for member in self.members:
-            name, certificate = member.name, member.certificate.encode()
-            if name not in self.signatures:
+            name = member.name
+            if name in checked.missing:
                 raise ConfigError(f"{where} is not signed by {name}; every member signs with `peer agree`.")
             if self.masked and name not in self.mask_keys:
                 raise ConfigError(
                     f"{where} has no mask key of {name}; its sums are masked, so {name} signs again with "
                     "`peer agree`."
                 )
-            check_certificate(certificate, f"of {name} in {where}")
-            try:
-                signature = bytes.fromhex(self.signatures[name])
-            except ValueError:
-                signature = b""
-            if not verify(certificate, signature, self.signed_content(name)):
+            check_certificate(member.certificate.encode(), f"of {name} in {where}")
+            if name in checked.invalid:
                 raise IdentityError(
                     f"The signature of {name} is not for this text: {where} was changed after signing; sign "
                     "it again."
@@ -543,6 +564,11 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
 def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
     """Take over the signatures in another member's copy of the same agreement."""
     agreement, theirs = read_agreement(path), read_agreement(other)
+    if invalid := theirs.check_signatures().invalid:  # it would replace a valid one
+        raise IdentityError(
+            f"The signature of {invalid[0]} in {other} is not for this agreement, so nothing was merged; ask "
+            f"{invalid[0]} for a copy."
+        )
     if theirs.run != agreement.run:
         raise ConfigError(f"{other} is another agreement than {path}; compare the two files.")
     return _with_signatures(Path(path), agreement, theirs.signatures, theirs.mask_keys)

@@ -7,7 +7,7 @@ adjacencies it has, and what does not fit is refused by the class itself, in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class AgreedNet:
     """A network by name: accounted and signed without torch, built where it trains.
 
-    A network of the package's zoo, or the members' own, whose file and start weights each member supplies
-    (`supply`) and whose digests the agreement holds.
+    A network of the package's zoo, or the members' own, whose file and start weights each member names
+    (`with_files`) and whose digests the agreement holds.
 
     Guarantees
     ----------
@@ -52,21 +52,36 @@ class AgreedNet:
     module_sha256: str = ""
     weights_sha256: str = ""
     loss: str = ""
-    _files: dict[str, str | Path | None] = field(default_factory=dict, repr=False, compare=False)
+    number: str = "float32"  # the type of a number on the wire
+    module_file: str | Path | None = field(default=None, repr=False, compare=False)
+    weights_file: str | Path | None = field(default=None, repr=False, compare=False)
 
-    bytes_per_number: ClassVar[int] = 8
     regularizer: ClassVar[Regularizer] = Regularizer()
 
-    def supply(self, module: str | Path | None, weights: str | Path | None) -> None:
-        """Say where this member's copies of the agreed module file and start weights are."""
-        if not self.module and (module is not None or weights is not None):
+    @property
+    def bytes_per_number(self) -> int:
+        """Bytes of a number on the wire."""
+        return np.dtype(self.number).itemsize
+
+    def with_files(self, module: str | Path | None, weights: str | Path | None) -> AgreedNet:
+        """Return the network with this member's copies of the agreed module file and start weights."""
+        if not self.module:
             raise ConfigError(f"The agreement's network {self.net!r} is the package's own; supply no files.")
-        self._files.update(module=module, weights=weights)
+        return replace(self, module_file=module, weights_file=weights)
+
+    def require_torch(self) -> None:
+        """Raise unless torch is installed: an agreement is read and signed without it, a run needs it."""
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise MissingDependency(
+                "A model of kind 'net' needs torch; pip install 'sottovoce[deep]'."
+            ) from None
 
     def _own_module(self) -> nn.Module:
         from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
 
-        file, weights = self._files.get("module"), self._files.get("weights")
+        file, weights = self.module_file, self.weights_file
         if file is None or weights is None:
             raise ConfigError(
                 f"The agreement's network {self.module!r} is the members' own: name its file and its start "
@@ -79,13 +94,10 @@ class AgreedNet:
     @cached_property
     def objective(self) -> NetObjective:
         """The objective itself; needs torch."""
-        try:
-            from sottovoce.objectives.nets.objective import NetObjective
-            from sottovoce.objectives.nets.zoo import build
-        except ImportError:
-            raise MissingDependency(
-                "A model of kind 'net' needs torch; pip install 'sottovoce[deep]'."
-            ) from None
+        self.require_torch()
+        from sottovoce.objectives.nets.objective import NetObjective
+        from sottovoce.objectives.nets.zoo import build
+
         name, loss = self.net or self.module, self.loss or "cross_entropy"
         try:
             if self.module:
@@ -188,7 +200,11 @@ def agreed_plan(
 
 def _objective(model: Mapping[str, Any]) -> GLM | Softmax | AgreedNet:
     if model["kind"] == "net":
-        own = {key: model.get(key, "") for key in ("module", "module_sha256", "weights_sha256", "loss")}
+        own = {
+            key: model[key]
+            for key in ("module", "module_sha256", "weights_sha256", "loss", "number")
+            if key in model
+        }
         return AgreedNet(model.get("net", ""), model.get("options", {}), model["parameters"], **own)
     classes = model.get("classes")
     if not classes:

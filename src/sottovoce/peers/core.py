@@ -13,8 +13,7 @@ to the store, which returns only when they are durable; only then are the bytes 
   noticed;
 - an accusation counts only with the signature of the accused.
 
-Clock, network, disk and randomness belong to the caller: `sottovoce.peers.runtime` uses sockets and SQLite,
-the simulator in `verification` seeded faults.
+Clock, network, disk and randomness belong to the caller, `sottovoce.peers.runtime`.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ class Store(Protocol):
 
 
 class Timing(NamedTuple):
-    """Seconds: how soon to ask again (at the start; for a missing row), at most how late, when to give up.
+    """Seconds. A question without an answer is asked again, each time after twice the interval before.
 
     A row that is asked for is sent again, so asking for rows too early costs traffic, never correctness.
     """
 
-    ask: float = 0.1
-    ask_row: float = 1.0
-    ask_most: float = 4.0
+    retry_start: float = 0.1  # the first interval of questions after a start
+    retry_row: float = 1.0  # the first interval for a missing row
+    retry_longest: float = 4.0
     give_up: float = 600.0
     linger: float = 60.0  # a finished peer stays so long for neighbors that still need its last rows
     drop_after: float = math.inf  # only for gossip, where an exchange can be dropped at both ends
@@ -133,7 +132,7 @@ class Core:
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
         self._ask_at = self._since = 0.0
-        self._ask_gap = timing.ask
+        self._ask_gap = timing.retry_start
         self.start_witnessing(saved, fresh())
 
     def start_witnessing(self, saved: StoredRun, nonce: bytes) -> None:
@@ -178,7 +177,7 @@ class Core:
         """Ask again for what is missing, and give up on a neighbor that stays away."""
         self._alive()
         out = self.witnesses.receipts_due(now >= self.witnesses.receipts_by)
-        if self.released or now < self._ask_at:
+        if self.all_done or now < self._ask_at:
             return out
         waiting, waited = self.waiting_for, now - self._since
         if waiting and not self.finished and waited > self.timing.give_up:
@@ -188,7 +187,7 @@ class Core:
                 "is recorded."
             )
             self.fail(LostPeer(problem))
-        self._ask_gap = min(2 * self._ask_gap, self.timing.ask_most)
+        self._ask_gap = min(2 * self._ask_gap, self.timing.retry_longest)
         self._ask_at = now + self._ask_gap
         out += self._positions([s for s in waiting if s in self.passed], answer=True)
         out += self.witnesses.ask_again()
@@ -199,7 +198,7 @@ class Core:
     # ---- what the driver may look at -------------------------------------------------------------
 
     @property
-    def released(self) -> bool:
+    def all_done(self) -> bool:
         """Whether nobody needs this peer any more: it and all its contacts have finished."""
         contacts_done = all(at >= self.codec.rounds for at in self.passed.values())
         return self.finished and contacts_done and not (self.timing.witness and self.unfinished)
@@ -310,7 +309,7 @@ class Core:
 
     def _due(self, now: float, r: int, to: int) -> bool:
         """Whether a row may be sent once more: not while the last sending is probably still on its way."""
-        due = now - self._last_sent.get((r, to), -math.inf) >= self.timing.ask_row
+        due = now - self._last_sent.get((r, to), -math.inf) >= self.timing.retry_row
         if due:
             self._last_sent[r, to] = now
         return due
@@ -335,20 +334,20 @@ class Core:
         r, sender = frame.round, frame.sender
         key = (r, sender)
         if sender not in self.program.expects(r) or self.timing.drop_after == math.inf:
-            raise FrameError(f"The exchange of round {r} cannot be left out in this run.")
+            raise FrameError(f"The exchange of round {r} cannot be dropped in this run.")
         if not self.program.begun:
             return []  # it will be asked again
         if not message.answer:
             if key not in self.proposed:
-                return []  # an answer to a question that is settled
-            self._settle(key, message.digest != NOTHING)
+                return []  # this question has its answer
+            self._record_answer(key, message.digest != NOTHING)
             return self._advance(now)
         agreed = (
             key in self.dropped or r >= self.program.at
         )  # else the other's row was used: it must use ours
         if agreed and key not in self.dropped:
             self._require_near(r)
-            self._settle(key, True)
+            self._record_answer(key, True)
         answer = (sender, self.codec.drop(r, sender=self.program.node, ask=False, agreed=agreed))
         again = [(sender, self.outbox[r])] if not agreed and r in self.outbox else []
         return [answer, *again, *self._advance(now)]
@@ -363,7 +362,7 @@ class Core:
             self.commit_notes()
         return [(s, self.codec.drop(r, sender=self.program.node, ask=True, agreed=False)) for s in late]
 
-    def _settle(self, key: tuple[int, int], dropped: bool) -> None:
+    def _record_answer(self, key: tuple[int, int], dropped: bool) -> None:
         """Make the answer to a question durable before it decides anything."""
         self.proposed.discard(key)
         if dropped:
@@ -435,7 +434,7 @@ class Core:
             return out
         if answers and not self._not_answered:
             self._schedule_question(now)
-        return out + self.witnesses.released() + self._advance(now)
+        return out + self.witnesses.take_sendable() + self._advance(now)
 
     # ---- progress --------------------------------------------------------------------------------
 
@@ -527,7 +526,7 @@ class Core:
 
     def _schedule_question(self, now: float) -> None:
         """Ask for what is missing after the first interval."""
-        self._ask_gap = self.timing.ask if self.unanswered else self.timing.ask_row
+        self._ask_gap = self.timing.retry_start if self.unanswered else self.timing.retry_row
         self._ask_at = now + self._ask_gap
 
     # ---- ends ------------------------------------------------------------------------------------

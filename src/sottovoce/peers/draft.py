@@ -1,11 +1,16 @@
-"""A plan file as the draft of an agreement; `sottovoce peer agree` adds the members."""
+"""From a plan file to the draft of an agreement, and from the draft and its members to the agreement."""
 
 from __future__ import annotations
 
 import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import ConfigError
+from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
+from sottovoce.peers.identity import read_certificate
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.planfile.schema import DataSection
 from sottovoce.planfile.write import agreement_text
@@ -112,3 +117,21 @@ def _columns(loaded: LoadedPlan, data: DataSection, where: str) -> dict[str, Any
         "intercept": data.intercept,
     }
     return {key: value for key, value in table.items() if value}
+
+
+def add_members(draft: Path, members: Sequence[str], out: Path) -> Agreement:
+    """Write the agreement of a draft and its members, each given as CERTIFICATE@HOST:PORT."""
+    entries = []
+    for text in members:
+        certificate, at, address = text.rpartition("@")
+        if not at or not certificate:
+            raise ConfigError(f"A member is CERTIFICATE@HOST:PORT, got {text!r}.")
+        entries.append(member_entry(read_certificate(certificate), address))
+    try:
+        content = tomllib.loads(draft.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The draft {draft} cannot be read: {error}.") from None
+    for table in ("members", "signatures"):
+        if table in content:
+            raise ConfigError(f"The draft {draft} must not hold [{table}]; members are given with --member.")
+    return write_agreement(out, content, entries)

@@ -31,9 +31,9 @@ from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, IdentityError, LedgerError
 from sottovoce.ledger.lifetime import (
     MEMBER_FILE,
+    Charge,
     LifetimeBudget,
     MemberFile,
-    RunCharge,
     RunClosure,
     charge_to_row,
     usual_member_folder,
@@ -137,7 +137,7 @@ class MemberDirectory:
         """The organization's key and certificate."""
         return read_identity(self.identity_folder)
 
-    def witness(self, run: bytes) -> Path:
+    def head_file(self, run: bytes) -> Path:
         """Return the file, outside the member directory, that holds the newest head of a run's ledger."""
         return self.copy / "heads" / run.hex()
 
@@ -163,13 +163,13 @@ class MemberDirectory:
         *,
         population: str | None = None,
         continues: Iterable[str] = (),
-    ) -> RunCharge:
+    ) -> Charge:
         """Return what an agreed run would cost; after a membership change it ``continues`` earlier runs."""
         # what is promised of a masked plan is against as many members as it tolerates
-        guarantees = [agreed_run.network(node), agreed_run.charged_guarantee(node)]
+        guarantees = [agreed_run.guarantee_against_members(node), agreed_run.charged_guarantee(node)]
         agreement = agreed_run.agreement
         earlier = [run for run in (agreement.continues, *continues) if run]
-        return RunCharge(
+        return Charge(
             population or "",
             agreement.title,
             tuple(agreed_run.plan.releases(node)),
@@ -180,7 +180,7 @@ class MemberDirectory:
 
     def open_run(
         self,
-        new: RunCharge,
+        new: Charge,
         records: Records,
         *,
         node: int,
@@ -225,11 +225,11 @@ class MemberDirectory:
             )
         ledger = RunLedger(
             place,
-            run=session or run,
+            session=session or run,
             node=node,
             about={**(about or {}), "charge": charge_to_row(known, "start")},
-            witness=self.witness(run),
-            witnessed=known.status != "started",
+            head_file=self.head_file(run),
+            used=known.status != "started",
         )
         try:
             self.lifetime_ledger.begun(known.run)
@@ -238,7 +238,7 @@ class MemberDirectory:
             raise
         return ledger
 
-    def close(self, run: str, why: str) -> RunCharge:
+    def close(self, run: str, why: str) -> Charge:
         """Give a run up for good; it costs what its ledger lists, or everything planned if that is lost."""
         known = self.lifetime_ledger.run(run)
         place = self.folder / known.state
@@ -248,7 +248,7 @@ class MemberDirectory:
                 left = []  # nothing may be sent before the lifetime ledger says that the ledger exists
             else:
                 with suppress(LedgerError):
-                    left = read_ledger(place, witness=self.witness(bytes.fromhex(run)))["saved"].releases
+                    left = read_ledger(place, head_file=self.head_file(bytes.fromhex(run)))["saved"].releases
             self.lifetime_ledger.close(run, left, why)
         return self.lifetime_ledger.run(run)
 

@@ -27,7 +27,7 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
-from sottovoce.ledger.lifetime import RunCharge, RunClosure, composed, view_name
+from sottovoce.ledger.lifetime import Charge, RunClosure, curve_of_charges, view_name
 from sottovoce.ledger.run_ledger import at_rest, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
@@ -77,26 +77,26 @@ def model_digest(model: np.ndarray) -> str:
 
 
 @dataclass(frozen=True)
-class SettledSpending:
+class EarlierVersions:
     """What earlier membership versions cost one member, counted by their ledgers; nothing is written yet.
 
     Parameters
     ----------
-    before : what was spent, one part per earlier version.
+    spending : what was spent, one part per earlier version.
     runs : the runs that this version goes on from, newest first.
     closings : how the lifetime ledger closes those that are still open there.
-    place : the state folder of the run that is continued, where there is one.
+    state_folder : of the run that is continued, where there is one.
     remarks : what whoever signs should know, one sentence each.
     """
 
-    before: EarlierSpending = field(default_factory=EarlierSpending)
+    spending: EarlierSpending = field(default_factory=EarlierSpending)
     runs: tuple[str, ...] = ()
     closings: tuple[RunClosure, ...] = ()
-    place: Path | None = None
+    state_folder: Path | None = None
     remarks: tuple[str, ...] = ()
 
 
-def settle(
+def earlier_versions(
     previous: Agreement | Iterable[Agreement] | None,
     agreement: Agreement,
     name: str,
@@ -104,7 +104,7 @@ def settle(
     member_directory: MemberDirectory | None,
     state: str | Path | None = None,
     hold: ExitStack | None = None,
-) -> SettledSpending:
+) -> EarlierVersions:
     """Return what a member spent in the run that ``agreement`` continues; changes nothing.
 
     Parameters
@@ -128,19 +128,20 @@ def settle(
     A run that continues nothing has nothing behind it.
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> settle(None, read_agreement(example_agreement()[0]), "ada", member_directory=None).before.parts
+    >>> agreement = read_agreement(example_agreement()[0])
+    >>> earlier_versions(None, agreement, "ada", member_directory=None).spending.parts
     []
     """
     if not agreement.continues:
-        return SettledSpending()
+        return EarlierVersions()
     agreements = [previous] if isinstance(previous, Agreement) else list(previous or ())
     by_run = {each.run.hex(): each for each in agreements}
     folder = None if state is None else Path(state)
-    return _Chain(by_run, agreement, name, member_directory, folder, hold).settled()
+    return _VersionChain(by_run, agreement, name, member_directory, folder, hold).count()
 
 
 @dataclass
-class _Chain:
+class _VersionChain:
     """The membership versions behind an agreement, as one member knows them."""
 
     agreements: Mapping[str, Agreement]
@@ -153,14 +154,14 @@ class _Chain:
     runs: list[str] = field(default_factory=list)
     closings: list[RunClosure] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    place: Path | None = None
+    state_folder: Path | None = None
 
     @cached_property
-    def known(self) -> dict[str, RunCharge]:
+    def known(self) -> dict[str, Charge]:
         """The runs in the lifetime ledger."""
         return {} if self.member_directory is None else self.member_directory.lifetime_ledger.runs
 
-    def settled(self) -> SettledSpending:
+    def count(self) -> EarlierVersions:
         newest = run = self.agreement.continues
         if run not in self.agreements:
             raise self._missing(run)
@@ -172,9 +173,9 @@ class _Chain:
             self.runs.append(run)
             run = self._step(run, newest=run == newest)
         self._siblings()
-        before = EarlierSpending(reversed(self.parts))
+        spending = EarlierSpending(reversed(self.parts))
         runs, closings = tuple(self.runs), tuple(self.closings)
-        return SettledSpending(before, runs, closings, self.place, tuple(self.remarks))
+        return EarlierVersions(spending, runs, closings, self.state_folder, tuple(self.remarks))
 
     def _missing(self, run: str) -> ConfigError:
         return ConfigError(
@@ -208,27 +209,25 @@ class _Chain:
         self.runs += charge.continues
         return ""
 
-    def _counted(
-        self, old: Agreement, charge: RunCharge | None, *, newest: bool
-    ) -> list[dict[str, Any]] | None:
+    def _counted(self, old: Agreement, charge: Charge | None, *, newest: bool) -> list[dict[str, Any]] | None:
         """Add one version by its ledger, or all it planned; return the parts that its ledger holds."""
         agreed_run, node, run = AgreedRun(old), old.index(self.name), old.run.hex()
-        place, witness = (self.state if newest else None), None
+        folder, head_file = (self.state if newest else None), None
         if charge is not None and self.member_directory is not None:
-            place = self.member_directory.folder / charge.state
-            witness = self.member_directory.witness(old.run)
+            folder = self.member_directory.folder / charge.state
+            head_file = self.member_directory.head_file(old.run)
         earlier: list[dict[str, Any]] | None = None
         left: tuple[Release, ...] | None = None
         source = "lost: everything planned is counted"
         if charge is not None and charge.status == "started":
             # nothing may be sent before the lifetime ledger says that the ledger exists
             left, source = (), "never begun"
-        elif place is not None:
+        elif folder is not None:
             try:
-                stored = self._read(place, witness)
+                stored = self._read(folder, head_file)
                 if stored["run"] not in (run, old.session.hex()) or stored["node"] != node:
                     raise ConfigError(
-                        f"The state folder {place} belongs to another run than the one continued."
+                        f"The state folder {folder} belongs to another run than the one continued."
                     )
                 left, source = tuple(stored["saved"].releases), "whole"
                 # where the ledger says nothing of versions before it, their agreements are needed
@@ -238,31 +237,31 @@ class _Chain:
         releases = tuple(agreed_run.plan.releases(node)) if left is None else left
         self._add(run, old.membership_version, releases, agreed_run.spent(node, releases), source)
         if newest:
-            self.place = place
+            self.state_folder = folder
         if charge is not None and charge.status != "closed":
             why = f"continued by membership version {self.agreement.membership_version}"
             views = {} if left is None else agreed_run.cost_of_interrupted(node, left)
             self.closings.append(RunClosure(run, left, why, views))
         return earlier
 
-    def _read(self, place: Path, witness: Path | None) -> dict[str, Any]:
+    def _read(self, folder: Path, head_file: Path | None) -> dict[str, Any]:
         """Return a ledger that no peer is writing."""
         with ExitStack() as here:
             try:
-                (self.hold or here).enter_context(at_rest(place))
+                (self.hold or here).enter_context(at_rest(folder))
             except LedgerError as error:
                 if self.hold is None:
                     raise
                 raise ConfigError(f"The run before this membership version is not at rest: {error}") from None
-            return read_ledger(place, witness=witness)
+            return read_ledger(folder, head_file=head_file)
 
-    def _add_charge(self, charge: RunCharge, source: str) -> None:
+    def _add_charge(self, charge: Charge, source: str) -> None:
         """Add a run of which only the lifetime ledger tells: its cost against the view that is charged."""
         agreed_run = AgreedRun(self.agreement)
         view = view_name(agreed_run.charged_guarantee(self.agreement.index(self.name)))
         adjacency: Any = agreed_run.plan.adjacency
         known = charge.against(view) if view != "local" else None
-        curve = composed([charge], adjacency, view)
+        curve = curve_of_charges([charge], adjacency, view)
         if known is None:
             guarantee = Guarantee(Adversary("local"), adjacency, "ldp", curve)
         else:

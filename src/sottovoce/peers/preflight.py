@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sottovoce import __version__
 from sottovoce.errors import SottovoceError, TryLater
+from sottovoce.ledger.lifetime import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, read_agreement
 from sottovoce.peers.connection import Proxy, client_context, read_message, server_context, write_message
@@ -149,12 +150,7 @@ def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, popul
     node = agreed.index(member_directory.name)
     charge = member_directory.charge_of(AgreedRun(agreed), node, population=population)
     rows = member_directory.lifetime_ledger.forecast(charge)
-    for row in rows:
-        if not row["total"] <= row["epsilon"]:
-            raise SottovoceError(
-                f"spent {row['spent']:.4g}, this adds {row['adds']:.4g}: {row['total']:.4g} of a lifetime "
-                f"budget of {row['epsilon']:g}; `peer budget --raise` is the officer's act"
-            )
+    require_lifetime_budget(rows, "the run will not start")
     shown = "; ".join(f"{row['total']:.4g} of {row['epsilon']:g} after it ({row['view']})" for row in rows)
     return f"all certificates are pinned; {shown}"
 

@@ -51,6 +51,7 @@ class RunKeys:
     @property
     def batches(self) -> bytes:
         """The key of this turn's batches and hidden choices."""
+        # the labels of derived keys are part of the keys: renaming one would change batches and noise
         return self._derive(self._key, b"lots")
 
     def received(self, row: bytes) -> None:

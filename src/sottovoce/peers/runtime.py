@@ -41,10 +41,10 @@ from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import (
     EarlierSpending,
-    SettledSpending,
+    EarlierVersions,
+    earlier_versions,
     read_start,
     save_model,
-    settle,
 )
 from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
@@ -53,9 +53,9 @@ from sottovoce.peers.status import LIVE, Health
 from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
-_SILENT = 10.0  # seconds without a round before the members that are waited for are logged
-_LIVELY = 2.0  # seconds between two reports for `peer status`
-_PER_SPAN = 64  # frames of one neighbor that a span takes
+_LOG_WAITING_AFTER = 10.0  # seconds without a round before the members that are waited for are logged
+_REPORT_EVERY = 2.0  # seconds between two reports for `peer status`
+_FRAMES_PER_TURN = 64  # frames of one neighbor that are taken in one turn
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -97,6 +97,7 @@ class PeerConfig:
         earlier ones if its ledger is lost) and, without a member directory, its folder; needed at the first
         start only.
     start : after a membership change, the file of the model it continues from.
+    module, weights : this member's copies of the agreed module file and start weights, if members wrote it.
     """
 
     agreement: Agreement
@@ -119,6 +120,8 @@ class PeerConfig:
     previous: Agreement | Iterable[Agreement] | None = None
     previous_state: str | Path | None = None
     start: str | Path | None = None
+    module: str | Path | None = None
+    weights: str | Path | None = None
 
     def check(self) -> None:
         """Raise unless the agreement is signed by all and this identity is a member with a place to write."""
@@ -153,8 +156,8 @@ class PeerConfig:
         """The timing of the state machine: given, or as agreed."""
         agreed = self.agreement.timing
         return self.timing or Timing(
-            ask_row=agreed.ask_again,
-            ask_most=max(4.0, agreed.ask_again),
+            retry_row=agreed.ask_again,
+            retry_longest=max(4.0, agreed.ask_again),
             give_up=agreed.give_up,
             drop_after=agreed.deadline if agreed.late == "drop" else math.inf,
             witness=self.agreement.witness,
@@ -191,24 +194,24 @@ class Peer:
         self.config, self.agreement, self.identity = config, config.agreement, config.identity
         self.node, self.timing, self.log = config.node, config.core_timing, config.log
         self.names = [member.name for member in self.agreement.members]
-        self.agreed_run = AgreedRun(self.agreement)
+        self.agreed_run = AgreedRun(self.agreement, module=config.module, weights=config.weights)
         self._secrets = config.secrets_folder
         key = read_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
         with contextlib.ExitStack() as hold:  # the previous run may send nothing while it is counted
-            start, settled = self._continue_from(hold)
-            self.before = settled.before
+            start, earlier = self._continue_from(hold)
+            self.before = earlier.spending
             program = self.agreed_run.program(self.node, config.records, config.noise, key, start)
             spending = self.agreed_run.spending(self.node)
             self._check_contacts(program.contacts)
             self.before.require(self.agreed_run, self.node)
-            self.ledger = self._open_ledger(settled, program.contacts, key is not None)
+            self.ledger = self._open_ledger(earlier, program.contacts, key is not None)
         self.state = self.ledger.folder
         self.refused: Counter[str] = Counter()  # frames the core did not take, by member
         self.pace_missed = 0
         self._wake = asyncio.Event()
         self._logged_at, self._stopping = -1, False
         self._arrived: list[tuple[int, bytes]] = []
-        self._progress_at = self._logged_waiting = self._lively_at = time.monotonic()
+        self._progress_at = self._logged_waiting = self._reported_at = time.monotonic()
         try:
             if start is not None and not self.ledger.newest()[0]:
                 save_model(self.state / START, start)  # a restart needs it before the first row
@@ -241,30 +244,29 @@ class Peer:
                 "neighbors in the agreed graph; agree on a graph that has this edge."
             )
 
-    def _open_ledger(self, settled: SettledSpending, contacts: tuple[int, ...], keyed: bool) -> RunLedger:
+    def _open_ledger(self, earlier: EarlierVersions, contacts: tuple[int, ...], keyed: bool) -> RunLedger:
         """Charge the run, then find or create its ledger."""
         agreement, config, directory = self.agreement, self.config, self.config.member_directory
         about = self._about(contacts)
         if directory is None:
             assert config.state is not None
-            if (
-                settled.place is not None
-            ):  # without a lifetime ledger the folder itself records that it is over
-                give_up(settled.place, agreement.run.hex())
-            return RunLedger(config.state, run=agreement.session, node=self.node, about=about)
+            # without a lifetime ledger the folder itself records that it is over
+            if earlier.state_folder is not None:
+                give_up(earlier.state_folder, agreement.run.hex())
+            return RunLedger(config.state, session=agreement.session, node=self.node, about=about)
         directory.pinned_certificates.require(agreement, directory.identity.fingerprint)
         if agreement.masked and not keyed and agreement.run.hex() not in directory.lifetime_ledger.runs:
             raise self._no_key()  # before it is charged: it could not begin
         run, population = self.agreed_run, config.population
         ledger = directory.open_run(
-            directory.charge_of(run, self.node, population=population, continues=settled.runs),
+            directory.charge_of(run, self.node, population=population, continues=earlier.runs),
             config.records,
             node=self.node,
             session=agreement.session,
             about=about,
             state=config.state,
             new_records=config.new_records,
-            closing=settled.closings,
+            closing=earlier.closings,
         )
         folder = config.state
         if folder is not None and Path(folder).expanduser().absolute() != ledger.folder.absolute():
@@ -288,11 +290,11 @@ class Peer:
         }
         return {**about, "before": self.before.parts} if self.before.parts else about
 
-    def _continue_from(self, hold: contextlib.ExitStack) -> tuple[np.ndarray | None, SettledSpending]:
+    def _continue_from(self, hold: contextlib.ExitStack) -> tuple[np.ndarray | None, EarlierVersions]:
         """Return the model that a membership change continues from, and what was spent before it."""
         agreement, config, directory = self.agreement, self.config, self.config.member_directory
         if not agreement.continues:
-            return None, SettledSpending()
+            return None, EarlierVersions()
         place = None if config.state is None else Path(config.state)
         previous = None if config.previous_state is None else Path(config.previous_state)
         if directory is not None:
@@ -305,8 +307,8 @@ class Peer:
             parts = read_ledger(place)["about"].get("before", ())
             runs_before = tuple(part["run"] for part in reversed(parts))
             model = read_start(agreement, place / START, config.start)
-            return model, SettledSpending(EarlierSpending(parts), runs_before)
-        settled = settle(
+            return model, EarlierVersions(EarlierSpending(parts), runs_before)
+        earlier = earlier_versions(
             config.previous,
             agreement,
             self.identity.name,
@@ -314,7 +316,7 @@ class Peer:
             state=config.previous_state,
             hold=hold,
         )
-        return read_start(agreement, config.start, None if previous is None else previous / MODEL), settled
+        return read_start(agreement, config.start, None if previous is None else previous / MODEL), earlier
 
     def _no_key(self) -> ConfigError:
         return ConfigError(
@@ -377,7 +379,7 @@ class Peer:
 
     async def _loop(self) -> None:
         finished_at: float | None = None
-        while not self.core.released and self.core.failed is None and not self._stopping:
+        while not self.core.all_done and self.core.failed is None and not self._stopping:
             now = time.monotonic()
             expired = self.transport.expired()
             if expired and not self.core.finished:
@@ -389,7 +391,7 @@ class Peer:
                     return
             self._log_waiting(now)
             if self.agreement.timing.pace is not None:
-                await self._span(self.agreement.timing.pace)
+                await self._paced_turn(self.agreement.timing.pace)
                 continue
             try:
                 self._send(self.core.tick(now))
@@ -408,7 +410,7 @@ class Peer:
             "and continue with `peer membership --certificate`, or correct this machine's clock."
         )
 
-    async def _span(self, pace: float) -> None:
+    async def _paced_turn(self, pace: float) -> None:
         """Wait for the next span; take what has come by its beginning; answer in its middle or a later one's.
 
         Between taking and answering this process does nothing else, it does not even accept a connection: how
@@ -439,7 +441,7 @@ class Peer:
 
     def _deliver(self, sender: int, raw: bytes) -> None:
         if self.agreement.timing.pace is not None:
-            if sum(1 for who, _ in self._arrived if who == sender) >= _PER_SPAN:
+            if sum(1 for who, _ in self._arrived if who == sender) >= _FRAMES_PER_TURN:
                 raise FrameError("More frames came in one span than a neighbor has to send.")
             self._arrived.append((sender, raw))
             return
@@ -486,20 +488,20 @@ class Peer:
 
     def _log_transport(self, event: dict[str, Any]) -> None:
         self.log(event)
-        self._lively_at = -math.inf  # `peer status` shows it at once
+        self._reported_at = -math.inf  # `peer status` shows it at once
 
     def _log_waiting(self, now: float) -> None:
         """Log now and then who is waited for, and write what `peer status` shows of a running peer."""
         silent = now - self._progress_at
-        due = silent > _SILENT and now - self._logged_waiting > max(_SILENT, silent / 2)
+        due = silent > _LOG_WAITING_AFTER and now - self._logged_waiting > max(_LOG_WAITING_AFTER, silent / 2)
         if due and not self.core.finished:
             self._logged_waiting = now
-            whys = self._whys()
-            people = [{"member": name, "why": whys.get(name, "")} for name in self._waiting]
+            reasons = self._reasons_away()
+            people = [{"member": name, "why": reasons.get(name, "")} for name in self._waiting]
             event = {"event": "waiting", "for": people, "seconds": round(silent), "at": self.core.durable_at}
             self.log(event)
-        if now - self._lively_at > _LIVELY:
-            self._lively_at = now
+        if now - self._reported_at > _REPORT_EVERY:
+            self._reported_at = now
             self._write_live()
 
     @property
@@ -512,7 +514,7 @@ class Peer:
         """Releases so far."""
         return int(sum(self.core.spending.counts.values()))
 
-    def _whys(self) -> dict[str, str]:
+    def _reasons_away(self) -> dict[str, str]:
         neighbors = self.transport.report().get("neighbors", {})
         return {name: each["why"] for name, each in neighbors.items() if not each["connected"]}
 
@@ -520,11 +522,11 @@ class Peer:
         """Return the error with members by name, and with the last reason why each was away."""
         if not isinstance(error, LostPeer):
             return error
-        whys, missing = self._whys(), self._waiting
-        reasons = "; ".join(f"{name} {whys[name]}" for name in missing if whys.get(name))
+        reasons, missing = self._reasons_away(), self._waiting
+        known = "; ".join(f"{name} {reasons[name]}" for name in missing if reasons.get(name))
         return LostPeer(
             f"{', '.join(missing) or 'A neighbor'} did not come back within {self.timing.give_up:g} seconds"
-            f"{f' ({reasons})' if reasons else ''}; the run rests at round {self.core.durable_at} of "
+            f"{f' ({known})' if known else ''}; the run stopped at round {self.core.durable_at} of "
             f"{self.agreed_run.rounds}, everything spent is recorded; start the same command again to go on."
         )
 
@@ -578,7 +580,7 @@ class Peer:
             "protocol": run.plan.schedule(0).name,
             "guarantee": {**self._stated(spent), "releases": draws},
             "ldp": self._stated(run.spent_locally(self.node, core.releases)),
-            "network": self._stated(run.network(self.node)) if as_agreed else None,
+            "network": self._stated(run.guarantee_against_members(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * agreement.model.parameters),

@@ -12,7 +12,8 @@ from sottovoce.peers.identity import proquint
 
 VERSION = 1
 UNPACED = (
-    "neighbors may learn how many records a member has, by the time of its answers: [timing] pace hides it"
+    "neighbors may learn how many records a member has, by the time of its answers; set pace in"
+    " [timing] to hide it"
 )
 
 

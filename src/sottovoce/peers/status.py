@@ -34,7 +34,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     >>> from sottovoce.ledger.run_ledger import RunLedger
     >>> about = {"members": ["alice", "bob"], "rounds": 3, "epsilon": 1.0, "delta": 1e-5, "adjacency": "user"}
     >>> folder = tempfile.mkdtemp()
-    >>> RunLedger(folder, run=bytes(32), node=1, about=about).close()
+    >>> RunLedger(folder, session=bytes(32), node=1, about=about).close()
     >>> status = read_status(folder)
     >>> status["member"], status["round"], status["epsilon_spent"], status["running"]
     ('bob', 0, 0.0, False)

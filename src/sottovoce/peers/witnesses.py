@@ -112,7 +112,7 @@ class Witnesses:
             self.withheld, rows = rows, []  # it leaves when all members hold its head
         return rows + head + self.receipts_due(False)
 
-    def released(self) -> Outgoing:
+    def take_sendable(self) -> Outgoing:
         """Return withheld rows once all members hold their head."""
         if not self.withheld or self.blocked:
             return []
@@ -153,7 +153,7 @@ class Witnesses:
             if receipt.held:
                 self._hold(receipt.about, self._head(receipt.held), receipt.held)
             self._same_rows(frame.sender, receipt)
-        if now - self._forwarded.get(frame.digest, -math.inf) >= self.core.timing.ask_row:
+        if now - self._forwarded.get(frame.digest, -math.inf) >= self.core.timing.retry_row:
             if len(self._forwarded) > _REMEMBERED:
                 self._forwarded.clear()
             self._forwarded[frame.digest] = now

@@ -199,7 +199,7 @@ def statement_result(
 
 def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
-    from sottovoce.ledger.lifetime import composed
+    from sottovoce.ledger.lifetime import curve_of_charges
 
     ledger = member_directory.lifetime_ledger
     charge = ledger.runs.get(run)
@@ -213,7 +213,7 @@ def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str
     rows = []
     for limit in ledger.populations[charge.population]:
         spent, adds, total = (
-            composed(each, *limit.kind).epsilon(limit.delta) for each in (before, [charge], charges)
+            curve_of_charges(each, *limit.kind).epsilon(limit.delta) for each in (before, [charge], charges)
         )
         about = {"adjacency": limit.adjacency, "view": limit.view, "delta": limit.delta}
         sums = {"epsilon": limit.epsilon, "spent": spent, "adds": adds, "total": total}

@@ -181,8 +181,6 @@ def of_agreement(
     agreed_run: AgreedRun, *, lifetime: Lifetime = (), local: Guarantee | None = None
 ) -> dict[str, Any]:
     """Return the summary page of an agreement: members, plan, privacy cost and signatures."""
-    from sottovoce.peers.signing import signed_by
-
     agreement = agreed_run.agreement
     page = of_plan(
         agreement.plan,
@@ -194,7 +192,7 @@ def of_agreement(
         lifetime=lifetime,
         local=local,
     )
-    signed = signed_by(agreement)
+    signed = agreement.check_signatures().valid
     members = [
         {"name": m.name, "address": m.address, "fingerprint": m.fingerprint, "signed": m.name in signed}
         for m in agreement.members

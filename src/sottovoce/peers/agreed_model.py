@@ -1,0 +1,74 @@
+"""The model of a peers' run as a fitted model, which can be saved and used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.algorithms.plan import Plan
+from sottovoce.data.ingest import Target
+from sottovoce.data.tables import Classes, Scale
+from sottovoce.errors import InvalidInput
+from sottovoce.models.adapters import LinearAdapter, ModelAdapter, NetworkAdapter
+from sottovoce.models.saved import Fitted
+from sottovoce.objectives import GLM, Softmax
+from sottovoce.peers.agreement import Agreement
+from sottovoce.peers.agreement_plan import AgreedNet
+from sottovoce.runners import Result
+
+
+def agreed_model(
+    agreement: Agreement, plan: Plan, row: np.ndarray, privacy: Guarantee, **about: object
+) -> Fitted:
+    """Return what a member has learned in a peers' run, as a fitted model that can be saved and used.
+
+    Parameters
+    ----------
+    plan : the plan that ran, `AgreedRun.plan`.
+    row : the parameters this member ended with.
+    privacy : what this member has revealed.
+    about : provenance of the result.
+    """
+    model, data, delta = agreement.model, agreement.data, agreement.budget.delta
+    if model.kind == "mean":
+        raise InvalidInput("the agreement is about a mean, which predicts nothing; model.npz holds it.")
+    columns, target, builder = data.columns, _agreed_target(agreement), None
+    adapter: ModelAdapter
+    if model.kind == "net":
+        agreed_net: AgreedNet = vars(plan)["objective"]
+        adapter = NetworkAdapter(agreed_net.objective, None, target)
+        named = (
+            {"module": model.module, "sha256": model.module_sha256} if model.module else {"zoo": model.net}
+        )
+        builder = {**named, "options": dict(model.options)}
+        if columns is not None and data.intercept:
+            columns = replace(columns, ones=True)
+    else:
+        objective = Softmax(model.classes) if model.classes else GLM(model.kind)
+        names = () if columns is None else columns.names
+        adapter = LinearAdapter(objective, None, target, names=names, intercept=data.intercept)
+    config = agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"})
+    members = [member.name for member in agreement.members]
+    result = Result(
+        name=agreement.algorithm.name,
+        config={**config, "members": members, "run": agreement.run.hex()},
+        outputs={"rows": row[None]},
+        guarantees=[privacy.to_dict(delta)],
+        provenance=about,
+    )
+    label = data.target or None
+    return adapter.fitted(plan, result, privacy, delta, columns=columns, label=label, builder=builder)
+
+
+def _agreed_target(agreement: Agreement) -> Target:
+    model, data = agreement.model, agreement.data
+    classes = Classes(data.classes) if data.classes else None
+    if model.kind == "squared" or model.loss in ("squared_error", "absolute_error"):
+        bounds = data.bounds.get(data.target)
+        scale = None if bounds is None else Scale.from_bounds(bounds[0], bounds[1], data.target)
+        return Target("regression", None, scale)
+    if model.kind == "logistic" and model.classes is None:
+        return Target("labels", classes or Classes((0, 1)))
+    return Target("labels" if model.loss == "binary_cross_entropy" else "classification", classes)
