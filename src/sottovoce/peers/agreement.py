@@ -564,13 +564,13 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
 def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
     """Take over the signatures in another member's copy of the same agreement."""
     agreement, theirs = read_agreement(path), read_agreement(other)
+    if theirs.run != agreement.run:
+        raise ConfigError(f"{other} is another agreement than {path}; compare the two files.")
     if invalid := theirs.check_signatures().invalid:  # it would replace a valid one
         raise IdentityError(
             f"The signature of {invalid[0]} in {other} is not for this agreement, so nothing was merged; ask "
             f"{invalid[0]} for a copy."
         )
-    if theirs.run != agreement.run:
-        raise ConfigError(f"{other} is another agreement than {path}; compare the two files.")
     return _with_signatures(Path(path), agreement, theirs.signatures, theirs.mask_keys)
 
 
