@@ -23,11 +23,11 @@ DELTA = 1e-5
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     limit = LifetimeBudget(9.0, DELTA, "user", "local")
-    made = MemberDirectory.create(
+    directory = MemberDirectory.create(
         tmp_path / "directory", "north", population="p", budgets=[limit], copy=tmp_path / "copy"
     )
-    monkeypatch.setenv(VARIABLE, str(made.folder))
-    return made
+    monkeypatch.setenv(VARIABLE, str(directory.folder))
+    return directory
 
 
 def records(n=40, dim=2):
@@ -171,7 +171,7 @@ def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
     rng = np.random.default_rng(seed)
     alike = seed % 2 == 0
 
-    def listed(agent):
+    def releases_of(agent):
         return [
             Release(
                 agent, 10 * k, sensitivity=float(rng.uniform(0.1, 1)), noise_std=float(rng.uniform(2, 6)),
@@ -181,7 +181,7 @@ def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
             for k in range(2 if alike else int(rng.integers(1, 4)))
         ]  # fmt: skip
 
-    lists = [listed(agent) for agent in range(3)]
+    lists = [releases_of(agent) for agent in range(3)]
     whole = compose(dominating(lists))
     for one in lists:
         assert whole.epsilon(DELTA) >= compose(one).epsilon(DELTA) * (1 - 1e-9)

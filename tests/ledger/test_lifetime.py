@@ -105,8 +105,8 @@ def test_every_adjacency_counts_every_release(rate):
     whole = replace(added, adjacency="user", sensitivity=2.0, sample_rate=1.0)
     charges = [Charge("p", "a", (added,)), Charge("p", "b", (replaced,)), Charge("p", "c", (whole,))]
 
-    def epsilon(listed, adjacency):
-        return curve_of_charges(listed, adjacency).epsilon(DELTA)
+    def epsilon(charges, adjacency):
+        return curve_of_charges(charges, adjacency).epsilon(DELTA)
 
     assert epsilon(charges[:1], "replace-one") == epsilon(charges[1:2], "replace-one")
     assert epsilon(charges[1:2], "add-remove") >= epsilon(charges[:1], "add-remove") * (1 - 1e-12)
@@ -217,11 +217,11 @@ def test_a_changed_bit_or_a_cut_is_refused(tmp_path, which):
 def test_a_missing_or_forked_ledger_is_refused(tmp_path):
     lifetime = filled(tmp_path)
     for file in (lifetime.path, lifetime.copy):
-        kept = file.read_bytes()
+        content = file.read_bytes()
         file.unlink()
         with pytest.raises(LedgerError, match="missing"):
             lifetime.rows()
-        file.write_bytes(kept)
+        file.write_bytes(content)
     before = lifetime.copy.read_bytes()
     lifetime.charge(None, [replace(HUNDRED, steps=1)], "one way")
     one_way = lifetime.path.read_bytes()

@@ -345,7 +345,7 @@ def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):
 
 def test_runs_of_releases_keep_every_field(tmp_path):
     """The stored form is the release itself: runs, rates, mechanism and all."""
-    listed = (
+    releases = (
         Release(
             0, 3, sensitivity=0.1, noise_std=0.7, adjacency="add-remove", sample_rate=0.25, steps=4, count=2
         ),
@@ -354,6 +354,6 @@ def test_runs_of_releases_keep_every_field(tmp_path):
         Release(0, 0, sensitivity=2.0, noise_std=2.0, joint=True, user_rate=0.5),
     )
     ledger = RunLedger(tmp_path / "s", session=RUN, node=0)
-    ledger.commit(entry(0)._replace(releases=listed))
+    ledger.commit(entry(0)._replace(releases=releases))
     ledger.close()
-    assert tuple(contents(tmp_path / "s").releases) == listed
+    assert tuple(contents(tmp_path / "s").releases) == releases

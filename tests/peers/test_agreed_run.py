@@ -71,27 +71,27 @@ def test_no_bound_where_nothing_public_bounds_a_row(consortium):
 def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, around, consortium):
     """Five members: any one sees four noises around a row, any two see three."""
     z, clip_norm = 8.0, 0.5
-    made = agreed_run(
+    masked_run = agreed_run(
         consortium,
         {**SGD, "protocol": f"masked{tolerate}", "noise_multiplier": z},
         n=5,
         graph="complete:5",
         epsilon=900.0,
     )
-    assert made.tolerate == {4: 1, 3: 2}[around]
+    assert masked_run.tolerate == {4: 1, 3: 2}[around]
 
     def cost(steps, noises):  # a member replaced moves its row by twice the clip
         return gaussian_epsilon(2 * clip_norm * math.sqrt(steps) / (z * clip_norm * math.sqrt(noises)), DELTA)
 
-    (release,) = made.plan.releases(2)
+    (release,) = masked_run.plan.releases(2)
     for steps in (1, 2, 3):
         some = [release.at(k) for k in range(steps)]
-        assert made.spent(2, some).epsilon(DELTA) == pytest.approx(cost(steps, around), rel=1e-6)
-        assert made.spent_locally(2, some).epsilon(DELTA) == pytest.approx(cost(steps, 1), rel=1e-6)
-    assert made.charged_guarantee(2).epsilon(DELTA) == pytest.approx(cost(3, around), rel=1e-6)
-    assert made.noise_amplification(2) == pytest.approx(math.sqrt(around), rel=1e-6)
-    assert made.spent(2, []).epsilon(DELTA) == 0.0
-    assert made.spent(2, []).adversary.kind == "local"
+        assert masked_run.spent(2, some).epsilon(DELTA) == pytest.approx(cost(steps, around), rel=1e-6)
+        assert masked_run.spent_locally(2, some).epsilon(DELTA) == pytest.approx(cost(steps, 1), rel=1e-6)
+    assert masked_run.charged_guarantee(2).epsilon(DELTA) == pytest.approx(cost(3, around), rel=1e-6)
+    assert masked_run.noise_amplification(2) == pytest.approx(math.sqrt(around), rel=1e-6)
+    assert masked_run.spent(2, []).epsilon(DELTA) == 0.0
+    assert masked_run.spent(2, []).adversary.kind == "local"
 
 
 def test_the_table_says_what_each_number_is(consortium):
@@ -162,15 +162,15 @@ def test_trees_drawn_anew_are_accounted_exactly_up_to_a_limit(late):
 
 
 def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
-    made = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
-    agreed_run, third = AgreedRun(made.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
-    program = agreed_run.program(1, made.records[1], SimulatedNoise(0), start=third)
+    group = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
+    agreed_run, third = AgreedRun(group.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
+    program = agreed_run.program(1, group.records[1], SimulatedNoise(0), start=third)
     program.begin()
-    assert program.result().dtype == made.agreement.model.number == "float64"
+    assert program.result().dtype == group.agreement.model.number == "float64"
     np.testing.assert_array_equal(program.result(), third.astype(float))
     for wrong in (third[:2], third[None], np.zeros(())):
         with pytest.raises(DataError, match="model to go on from"):
-            agreed_run.program(1, made.records[1], SimulatedNoise(0), start=wrong)
+            agreed_run.program(1, group.records[1], SimulatedNoise(0), start=wrong)
 
 
 def test_the_loudest_member_says_how_large_a_row_may_be():

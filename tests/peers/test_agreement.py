@@ -132,12 +132,12 @@ def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):
         part = {"name": name, "protocol": "tree" if "tree" in kind.protocols else kind.protocols[0]}
         for adjacency in ("user", "replace-one", "add-remove"):
             more = {} if adjacency == "user" else {"batch_size": 12.0, "sample_rate": 1.0}
-            given = {"algorithm": {**part, **more, "adjacency": adjacency}, "epsilon": 500.0}
+            options = {"algorithm": {**part, **more, "adjacency": adjacency}, "epsilon": 500.0}
             if adjacency in kind.adjacencies:
-                assert consortium(**given).agreement.plan.adjacency == adjacency
+                assert consortium(**options).agreement.plan.adjacency == adjacency
             else:
                 with pytest.raises(ConfigError, match="adjacency" if not more else "option|adjacency"):
-                    consortium(**given)
+                    consortium(**options)
 
 
 TOGETHER = (
@@ -304,9 +304,9 @@ def cli(capsys):
 
 def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
     for name in ("north", "south"):
-        code, made = cli("keygen", tmp_path / name, "--name", name)
+        code, identity = cli("keygen", tmp_path / name, "--name", name)
         assert code == 0
-        assert len(made["fingerprint"]) == 64
+        assert len(identity["fingerprint"]) == 64
     draft = tmp_path / "draft.toml"
     draft.write_text(
         'version = 1\ntitle = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\n'

@@ -299,18 +299,18 @@ class TestDrop:
 def test_questions_slow_down_and_end():
     scene = Scene()
     scene.core.start(0.0)
-    asked, now = [], 0.0
+    questions, now = [], 0.0
 
     def wait_for_ever():
         nonlocal now
         for _ in range(2000):
             now = max(now + 0.001, scene.core.next_tick)
-            asked.extend(scene.core.tick(now))
+            questions.extend(scene.core.tick(now))
 
     with pytest.raises(LostPeer, match="did not come back"):
         wait_for_ever()
     assert now > 50
-    assert len(asked) < 120
+    assert len(questions) < 120
 
 
 def test_an_exception_in_the_program_stops_the_peer():
@@ -354,10 +354,10 @@ def test_a_row_leaves_when_all_members_hold_its_head():
 
     for s in (1, 2):
         assert answer(s) == []
-    told = kinds(answer(3))  # all three have answered the start: the row is drawn, and its head is told
+    sent = kinds(answer(3))  # all three have answered the start: the row is drawn, and its head is sent
     assert core.program.begun
-    assert HEAD in told
-    assert ROW not in told
+    assert HEAD in sent
+    assert ROW not in sent
     assert ROW not in kinds(core.receive(5.0, 1, scene.position(1, answer=True)))
     for s in (1, 2):
         assert answer(s, NOTHING) == []
@@ -372,7 +372,7 @@ def test_a_newer_own_head_stops_a_restart():
     scene.hello()
     rows = core.store.newest()[0] + 1
     newer = scene.codec.head(LedgerHead(rows, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
-    said = scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
+    receipt = scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
     with pytest.raises(LedgerError, match="signed by this peer"):
-        core.receive(0.0, 1, said)
+        core.receive(0.0, 1, receipt)
     assert not core.program.begun

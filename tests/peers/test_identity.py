@@ -12,14 +12,14 @@ from sottovoce.peers.identity import check_certificate, make_identity, read_cert
 
 
 def test_keys_are_for_their_owner(tmp_path):
-    made = make_identity(tmp_path / "id", "alice")
+    identity = make_identity(tmp_path / "id", "alice")
     assert stat.S_IMODE((tmp_path / "id" / "key.pem").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "id").stat().st_mode) == 0o700
-    assert read_identity(tmp_path / "id") == made
-    assert "PRIVATE" not in repr(made)
-    assert verify(made.certificate, made.sign(b"x"), b"x")
-    assert not verify(made.certificate, made.sign(b"x"), b"y")
-    assert not verify(made.certificate, b"junk", b"x")
+    assert read_identity(tmp_path / "id") == identity
+    assert "PRIVATE" not in repr(identity)
+    assert verify(identity.certificate, identity.sign(b"x"), b"x")
+    assert not verify(identity.certificate, identity.sign(b"x"), b"y")
+    assert not verify(identity.certificate, b"junk", b"x")
     with pytest.raises(IdentityError, match="exists"):
         make_identity(tmp_path / "id", "alice")
     os.chmod(tmp_path / "id" / "key.pem", 0o644)
@@ -65,12 +65,12 @@ def test_keys_that_tls_does_not_take_are_refused_when_read(kind, tmp_path):
 
 
 def test_a_clock_before_the_certificate_is_told_as_such(tmp_path):
-    made = make_identity(tmp_path / "a", "a")
+    identity = make_identity(tmp_path / "a", "a")
     now = dt.datetime.now(dt.UTC)
     with pytest.raises(IdentityError, match="check this machine's clock"):
-        check_certificate(made.certificate, "a.pem", now - dt.timedelta(days=400))
+        check_certificate(identity.certificate, "a.pem", now - dt.timedelta(days=400))
     with pytest.raises(IdentityError, match="make a new identity"):
-        check_certificate(made.certificate, "a.pem", now + dt.timedelta(days=4000))
+        check_certificate(identity.certificate, "a.pem", now + dt.timedelta(days=4000))
     start = dt.datetime(2026, 5, 3, 10, 0, tzinfo=dt.UTC)
     later = make_identity(tmp_path / "b", "b", start=start, days=2)
     with pytest.raises(

@@ -128,7 +128,7 @@ def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_
     assert members.total() == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA), rel=1e-9)
     third = members.agree("third")
     before = len(members.connections.carried)
-    with pytest.raises(BudgetExceeded, match=r"together 8\.385 of epsilon 7"):
+    with pytest.raises(BudgetExceeded, match=r"together 8\.385 of a lifetime budget of epsilon 7"):
         members.peer(0, third)
     assert len(members.connections.carried) == before
     assert [each.status for each in directory.lifetime_ledger.charges] == ["ended", "ended"]
@@ -160,12 +160,12 @@ def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links
     (key,) = set(directory.identity_folder.iterdir()) - {
         directory.identity_folder / n for n in ("key.pem", CERTIFICATE)
     }
-    kept = key.read_bytes()
+    content = key.read_bytes()
     key.unlink()
     with pytest.raises(ConfigError, match="mask key"):
         members.peer(0, agreement)
     assert directory.lifetime_ledger.charges == []  # it could not begin, so it costs nothing
-    key.write_bytes(kept)
+    key.write_bytes(content)
     key.chmod(0o600)
     members.run(agreement)
     totals = {row["view"]: row["total"] for row in directory.lifetime_ledger.summary()[0]["budgets"]}
@@ -221,8 +221,8 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
     members.peer(0, agreement).ledger.close()
     shutil.copytree(folder, tmp_path / "backup")  # anchor included
     members.run(agreement)
-    kept = tmp_path / "newest"
-    shutil.move(folder, kept)
+    newest = tmp_path / "newest"
+    shutil.move(folder, newest)
     shutil.copytree(tmp_path / "backup", folder)
     with pytest.raises(LedgerError, match="older than its head"):
         members.peer(0, agreement)

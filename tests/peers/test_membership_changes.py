@@ -386,20 +386,22 @@ def test_what_is_forecast_before_signing_is_what_the_ledger_then_says(protocol, 
     first = group.file
     group.next(without=["m3"])
     result = group.forecast("m0", first)
-    made = read_ledger(group.directories["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
-    assert 0 < len(made) < STEPS
+    releases = read_ledger(group.directories["m0"].folder / "runs" / group.previous.run.hex())[
+        "saved"
+    ].releases
+    assert 0 < len(releases) < STEPS
     planned = list(group.agreement.plan.releases(0))
     done = sum(release.draws for release in planned)
-    assert len(made) + done > STEPS  # the broken step is in both
+    assert len(releases) + done > STEPS  # the broken step is in both
     by_view = {row["view"]: row for row in result["lifetime"]}
-    assert by_view["local"]["spent"] == pytest.approx(gaussian_epsilon(mu(made), DELTA), rel=1e-9)
+    assert by_view["local"]["spent"] == pytest.approx(gaussian_epsilon(mu(releases), DELTA), rel=1e-9)
     assert by_view["local"]["total"] == pytest.approx(
-        gaussian_epsilon(mu([*made, *planned]), DELTA), rel=1e-9
+        gaussian_epsilon(mu([*releases, *planned]), DELTA), rel=1e-9
     )
-    # against one member: each step made, whole, at the share a whole step shows
+    # against one member: each step that was made, whole, at the share a whole step shows
     share = (gaussian_mu(whole["network"], DELTA) / (2 / Z)) ** 2 / STEPS
     assert by_view["network"]["spent"] == pytest.approx(
-        gaussian_epsilon(2 / Z * math.sqrt(share * len(made)), DELTA), rel=1e-6
+        gaussian_epsilon(2 / Z * math.sqrt(share * len(releases)), DELTA), rel=1e-6
     )
     careless = {row["view"]: row["total"] for row in group.forecast("m0")["lifetime"]}
     assert any("counted in full" in remark for remark in group.forecast("m0")["remarks"])
@@ -450,8 +452,8 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(members):
     second = group.agreement
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
-    made = mu(read_ledger(group.directories["m2"].folder / "runs" / first.run.hex())["saved"].releases)
-    total = math.hypot(made, mu(second.plan.releases(2)))
+    spent_mu = mu(read_ledger(group.directories["m2"].folder / "runs" / first.run.hex())["saved"].releases)
+    total = math.hypot(spent_mu, mu(second.plan.releases(2)))
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
@@ -474,14 +476,14 @@ def test_a_version_that_was_signed_but_never_begun_hides_nothing(members):
     group.next_from(
         first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run.hex()
     )
-    made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    spent_mu = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
     with pytest.raises(ConfigError, match=first.run.hex()[:16]):
         earlier_versions(middle, group.agreement, "m0", member_directory=None)
-    settled = earlier_versions(
+    earlier = earlier_versions(
         [middle, first], group.agreement, "m0", member_directory=group.directories["m0"]
     )
-    assert settled.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(made, DELTA), rel=1e-6)
-    assert [closing.run for closing in settled.closings] == [first.run.hex()]
+    assert earlier.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(spent_mu, DELTA), rel=1e-6)
+    assert [closing.run for closing in earlier.closings] == [first.run.hex()]
     assert file.exists()
 
 
@@ -497,10 +499,10 @@ def test_two_versions_of_one_run_are_both_counted(members):
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
     assert group.agreement.continues == first.run.hex() != given_up.run.hex()
-    settled = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
-    made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
-    total = math.hypot(made, mu(given_up.plan.releases(0)))
-    assert settled.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    earlier = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
+    spent_mu = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    total = math.hypot(spent_mu, mu(given_up.plan.releases(0)))
+    assert earlier.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
 
 
@@ -515,13 +517,13 @@ def test_a_version_stays_with_its_people_and_its_records(members):
     with pytest.raises(ConfigError, match="stays with the population"):
         group.peer("m0", population="p")
     others = group.records["m0"]._replace(X=group.records["m0"].X + 1)
-    kept, group.records["m0"] = group.records["m0"], others
+    records, group.records["m0"] = group.records["m0"], others
     with pytest.raises(DataError, match="--new-data"):
         group.peer("m0")
     assert (
         directory.lifetime_ledger.runs[group.agreement.continues].status == "begun"
     )  # refused: nothing was closed
-    group.records["m0"] = kept
+    group.records["m0"] = records
     group.peer("m0").ledger.close()  # no population named: not the first one, but the run's
     assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
 

@@ -38,9 +38,9 @@ def test_one_step_of_exact_sums_is_compared_too(consortium):
         )  # fmt: skip
         assert {p.progress() for p in some} == {(0, bytes(32))}
         together(some)
-        told = {p.progress() for p in some}
-        assert len(told) == 1
-        ((done, chain),) = told
+        progress = {p.progress() for p in some}
+        assert len(progress) == 1
+        ((done, chain),) = progress
         assert done == steps
         assert chain != bytes(32)
 
@@ -58,15 +58,15 @@ def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
 
 def test_batches_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
     """Keys go forward with what was received, and a batch of an earlier step cannot be drawn again."""
-    made = consortium(
+    group = consortium(
         algorithm={
             **SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "protocol": "exchange",
             "noise_multiplier": 8.0,
         },
         n=4, graph="hypercube:2", epsilon=900.0,
     )  # fmt: skip
-    ready = AgreedRun(made.agreement)
-    some = [ready.program(v, made.records[v]) for v in range(4)]
+    ready = AgreedRun(group.agreement)
+    some = [ready.program(v, group.records[v]) for v in range(4)]
     seen = {v: [] for v in range(4)}
     for program in some:
         program.begin()

@@ -17,25 +17,25 @@ from sottovoce.peers.preflight import check_files, check_neighbors
 
 @pytest.fixture
 def group(consortium):
-    made = consortium(n=3, graph="path:3")
-    for i, own in enumerate(made.identities):
-        folder = made.folder / f"m{i}"
+    group = consortium(n=3, graph="path:3")
+    for i, own in enumerate(group.identities):
+        folder = group.folder / f"m{i}"
         folder.mkdir(mode=0o700)
         for name, content in (("key.pem", own.key), ("certificate.pem", own.certificate)):
             (folder / name).touch(mode=0o600)
             (folder / name).write_bytes(content)
-        np.savez(made.folder / f"data{i}.npz", X=made.records[i].X)
-    return made
+        np.savez(group.folder / f"data{i}.npz", X=group.records[i].X)
+    return group
 
 
 def files(group, i=0, **changes):
-    given = {
+    options = {
         "identity": group.folder / f"m{i}",
         "data": group.folder / f"data{i}.npz",
         "state": group.state(i),
     }
     file = changes.pop("agreement", group.file)
-    findings = check_files(file, **{**given, **changes})
+    findings = check_files(file, **{**options, **changes})
     return findings, {each.what: each for each in findings.findings}
 
 
@@ -176,9 +176,9 @@ def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, co
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     ends = asyncio.run(scene())
-    told = [e for e in events if e["event"] == "trouble" and e["member"] == "m1"]
-    assert "answers, but with another agreement: b7e8b7e8b7e8b7e8" in told[0]["why"]
-    assert group.agreement.run.hex()[:16] in told[0]["why"]
+    troubles = [e for e in events if e["event"] == "trouble" and e["member"] == "m1"]
+    assert "answers, but with another agreement: b7e8b7e8b7e8b7e8" in troubles[0]["why"]
+    assert group.agreement.run.hex()[:16] in troubles[0]["why"]
     assert isinstance(ends[0], LostPeer)
     assert "m1 did not come back" in str(ends[0])
     assert "with another agreement: b7e8" in str(ends[0])

@@ -225,8 +225,8 @@ def pads(group, privates, u, w, version, chains, count, bits):
     publics = [key.public_key().public_bytes_raw() for key in keys]
     names = [f"m{i}" for i in range(group.n)]
     sized = [len(name).to_bytes(4, "little") + name.encode() for name in names]
-    listed = b"".join(a + b for a, b in zip(sized, publics, strict=True))
-    session = hashlib.sha256(b"session" + run + version.to_bytes(8, "little") + listed).digest()
+    all_keys = b"".join(a + b for a, b in zip(sized, publics, strict=True))
+    session = hashlib.sha256(b"session" + run + version.to_bytes(8, "little") + all_keys).digest()
     low, high = min(u, w), max(u, w)
     shared = keys[u].exchange(X25519PublicKey.from_public_bytes(publics[w]))
     key = hkdf(shared, session, b"mask" + sized[low] + sized[high] + publics[low] + publics[high])

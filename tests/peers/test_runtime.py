@@ -66,8 +66,8 @@ def test_lost_frames_are_requested_again(consortium, memory_links):
     connections, lost = memory_links(), set()
 
     class Lossy:
-        def __init__(self, *given, **options):
-            self.connection = connections(*given, **options)
+        def __init__(self, *arguments, **options):
+            self.connection = connections(*arguments, **options)
 
         def __getattr__(self, name):
             return getattr(self.connection, name)
@@ -174,7 +174,7 @@ def test_a_paced_answer_leaves_in_the_middle_of_a_span(seconds, came, paced):
     peer._deliver(1, b"one")
     assert sent == []
     assert peer.core.took == []  # not looked at before the span begins
-    asyncio.run(peer._span(0.5))
+    asyncio.run(peer._paced_turn(0.5))
     assert peer.core.took == [1000.5]
     assert [when for when, _ in sent] == [pytest.approx(1000.75)]
     assert peer.pace_missed == 0
@@ -185,7 +185,7 @@ def test_a_paced_answer_leaves_in_the_middle_of_a_span(seconds, came, paced):
 def test_a_slow_answer_leaves_in_the_middle_of_a_later_span(seconds, leaves, paced):
     peer, _, sent = paced(seconds)
     peer._deliver(1, b"one")
-    asyncio.run(peer._span(0.5))
+    asyncio.run(peer._paced_turn(0.5))
     assert [when for when, _ in sent] == [pytest.approx(leaves)]
     assert peer.pace_missed == 1
     peer.ledger.close()
@@ -195,10 +195,10 @@ def test_a_span_takes_a_bounded_number_of_frames(paced):
     peer, _, sent = paced(0.0)
     peer._deliver(1, b"bad")
     peer._deliver(1, b"good")
-    asyncio.run(peer._span(0.5))
+    asyncio.run(peer._paced_turn(0.5))
     assert [raw for _, raw in sent] == [b"answer to good"]
     assert peer.refused["m1"] == 1
-    for _ in range(runtime._PER_SPAN):
+    for _ in range(runtime._FRAMES_PER_TURN):
         peer._deliver(1, b"more")
     with pytest.raises(FrameError, match="one span"):
         peer._deliver(1, b"more")
@@ -428,7 +428,7 @@ def test_events_and_files_do_not_depend_on_data(tmp_path_factory):
         group = helper.Consortium(tmp_path_factory.mktemp("run"), n=3, graph="path:3", seed=seed)
         group.records = [r._replace(X=r.X + shift) for r in group.records]
         ends = finish([group.start(i) for i in range(3)])
-        events = [[told for line in out.splitlines() if (told := masked(line))] for _, out, _ in ends]
+        events = [[event for line in out.splitlines() if (event := masked(line))] for _, out, _ in ends]
         statement = [json.loads((group.state(i) / "statement.json").read_text()) for i in range(3)]
         for each in statement:
             each.pop("run")
@@ -493,8 +493,8 @@ def test_a_backup_restored_with_its_neighbor_is_noticed(consortium):
         for i in (0, 1):
             shutil.copytree(group.state(i), group.folder / f"backup{i}")
         running |= {i: group.start(i, out=subprocess.DEVNULL) for i in (0, 1)}
-        kept = len(read_ledger(group.folder / "backup0")["saved"].sent)
-        reach(kept + 3)
+        rows_sent = len(read_ledger(group.folder / "backup0")["saved"].sent)
+        reach(rows_sent + 3)
         stop()
         for i in (0, 1):
             shutil.rmtree(group.state(i))
@@ -508,7 +508,7 @@ def test_a_backup_restored_with_its_neighbor_is_noticed(consortium):
         assert ends, "nobody noticed"
         assert all("copied or is an older one" in "".join(running[i].communicate()) for i in ends)
         time.sleep(1.0)
-        assert len(read_ledger(group.state(0))["saved"].sent) == kept
+        assert len(read_ledger(group.state(0))["saved"].sent) == rows_sent
     finally:
         for process in running.values():
             process.kill()

@@ -22,12 +22,12 @@ NAMES = ("server", "friend", "distant", "stranger", "expired", "future", "revoke
 PAST = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
 
 
-def made(name):
+def new_identity(name):
     options = {"expired": {"start": PAST, "days": 3}, "future": {"start": PAST + dt.timedelta(days=60)}}
     return make_identity(FOLDER / name, name, **options.get(name, {}))
 
 
-IDENTITIES = {name: made(name) for name in NAMES}
+IDENTITIES = {name: new_identity(name) for name in NAMES}
 IMPOSTOR = make_identity(FOLDER / "impostor", "friend")  # the right name on another key
 LISTED = ("server", "friend", "distant", "expired", "future", "revoked")
 MEMBERS = [

@@ -67,9 +67,9 @@ def test_heads_and_witnesses_read_back():
     raw = WIRE.head(head, sender=1)
     assert WIRE.read_head(WIRE.decode(raw)) == head
     for held in (raw, b""):
-        said = HeadReceipt(1, 3, 3, b"l" * 32, b"n" * 32, held)
-        frame = WIRE.decode(WIRE.witnessed(said, sender=2))
-        assert (frame.sender, WIRE.read_witnessed(frame)) == (2, said)
+        receipt = HeadReceipt(1, 3, 3, b"l" * 32, b"n" * 32, held)
+        frame = WIRE.decode(WIRE.witnessed(receipt, sender=2))
+        assert (frame.sender, WIRE.read_witnessed(frame)) == (2, receipt)
 
 
 HEAD_FRAME = WIRE.head(LedgerHead(5, 3, 1, b"h" * 32, NOTHING, NOTHING), sender=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,12 +72,8 @@ class AgreedNet:
 
     def require_torch(self) -> None:
         """Raise unless torch is installed: an agreement is read and signed without it, a run needs it."""
-        try:
-            import torch  # noqa: F401
-        except ImportError:
-            raise MissingDependency(
-                "A model of kind 'net' needs torch; pip install 'sottovoce[deep]'."
-            ) from None
+        if find_spec("torch") is None:
+            raise MissingDependency("A model of kind 'net' needs torch; pip install 'sottovoce[deep]'.")
 
     def _own_module(self) -> nn.Module:
         from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
