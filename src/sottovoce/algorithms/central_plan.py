@@ -54,9 +54,8 @@ class CentralPlan(Plan):
         if shards.n != 1:
             raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
         if self.adjacency == "replace-one" and len(shards.y) != self.records:
-            raise InvalidInput(
-                f"The plan is for {self.records} records (a public number), got {len(shards.y)}."
-            )
+            got = len(shards.y)
+            raise InvalidInput(f"The plan is for {self.records} records (a public number), got {got}.")
         return shards
 
     def starting(self, data: Shards, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
@@ -76,9 +75,9 @@ def as_one_part(data: object, name: str) -> AgentRecords:
         pair: Any = (data.X, data.y) if isinstance(data, Dataset) else data
         X, y = (values if is_sparse(values) else np.asarray(values) for values in pair)
     except (TypeError, ValueError):
-        raise DataError(
-            f"{name} takes a Dataset, a pair (X, y) or the shards of one user, got {type(data).__name__}."
-        ) from None
+        got = type(data).__name__
+        message = f"{name} takes a Dataset, a pair (X, y) or the shards of one user, got {got}."
+        raise DataError(message) from None
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != len(y) or len(y) == 0:
         raise DataError(f"Expected features (n, p) and n >= 1 labels, got shapes {X.shape} and {y.shape}.")
     return Shards(X, y, np.array([0, len(y)]))

@@ -18,6 +18,7 @@ from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
+from sottovoce.graphs.coerce import network_if_named
 from sottovoce.protocols import NamedProtocol, Protocol
 
 NoiseAllocation = Literal["equal", "optimal"]
@@ -59,9 +60,8 @@ def _learning_rate(value: float | tuple[float, float] | Rate, name: str) -> Rate
     try:
         return Rate.from_value(value)
     except TypeError:
-        raise InvalidInput(
-            f"{name} must be a number, a pair (first, last) or a Rate, got {_validate.shown(value)}."
-        ) from None
+        got = _validate.shown(value)
+        raise InvalidInput(f"{name} must be a number, a pair (first, last) or a Rate, got {got}.") from None
 
 
 def _optimizer(value: str | Mapping[str, Any] | Optimizer, name: str) -> Optimizer:
@@ -132,9 +132,8 @@ def allowed_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu of Gaussian privacy within a budget; a budget that allows none is refused."""
     mu = gaussian_mu(epsilon, delta)
     if mu <= 0:
-        raise BudgetInfeasible(
-            f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
-        )
+        budget = f"epsilon {epsilon:g} at delta {delta:g}"
+        raise BudgetInfeasible(f"No noise meets {budget}; allow a larger epsilon or delta.")
     return mu
 
 
@@ -184,5 +183,4 @@ def as_network_argument(protocol: object) -> object:
             with contextlib.suppress(SottovoceError):  # a misspelt protocol is refused as one later
                 return as_network(protocol)
         return protocol
-    # networkx graphs are recognized without importing networkx
-    return as_network(protocol) if isinstance(protocol, Network) or hasattr(protocol, "nodes") else protocol
+    return network_if_named(protocol)

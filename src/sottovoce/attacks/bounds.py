@@ -160,9 +160,8 @@ def lower_bound(
         raise InvalidInput(f"by must be 'epsilon' or 'mu', got {by!r}.")
     cut_in, cut_out = (max(1, int(share * len(s))) for s in (inside, outside))
     if len(inside) - cut_in < 1 or len(outside) - cut_out < 1:
-        raise InvalidInput(
-            f"an audit needs at least two scores on each side, got {len(inside)} and {len(outside)}."
-        )
+        got = f"{len(inside)} and {len(outside)}"
+        raise InvalidInput(f"an audit needs at least two scores on each side, got {got}.")
     threshold, above = _best_threshold(inside[:cut_in], outside[:cut_out], delta, by)
     inside, outside = inside[cut_in:], outside[cut_out:]
     tp, fp = (int(((s > threshold) if above else (s <= threshold)).sum()) for s in (inside, outside))

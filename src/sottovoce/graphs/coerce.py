@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 def as_network(value: NetworkLike) -> Network:
     """Return a network from a network, a name such as ``"ring:8"`` or a networkx graph."""
-    network = _network(value)
+    network = network_if_named(value)
     if isinstance(network, Network):
         return network
     raise InvalidInput(f"network must be a Network, a name or a networkx graph, got {type(value).__name__}.")
@@ -42,15 +42,16 @@ def takes_network(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **named: P.kwargs) -> R:
         values = list(args)
         if name in named:
-            named[name] = _network(named[name])
+            named[name] = network_if_named(named[name])
         elif len(values) > place:
-            values[place] = _network(values[place])
+            values[place] = network_if_named(values[place])
         return function(*values, **named)  # type: ignore[arg-type]
 
     return called
 
 
-def _network(value: object) -> object:
+def network_if_named(value: object) -> object:
+    """Return the network of a name or of a networkx graph; other values as they are."""
     if isinstance(value, str):
         return parse(value)
     if "networkx" not in sys.modules:  # then nobody can hold one of its graphs

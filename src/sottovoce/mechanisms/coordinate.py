@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray as Array
 
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.data.base import Shards
@@ -76,9 +77,8 @@ class CoordinateMechanism(Mechanism):
         # two neighboring sums are both rounded: 2 slack beside the one or two clips that a record moves
         slack = 2 * noise.slack(1, z) / self.moves if self.noisy else 0.0
         if slack >= 1:
-            raise InvalidInput(
-                f"the rounding slack is {slack:.3g} of the clip of a coordinate; less noise is needed."
-            )
+            share = f"{slack:.3g} of the clip of a coordinate"
+            raise InvalidInput(f"the rounding slack is {share}; less noise is needed.")
         self._inner, self._grid = 1 - slack, grid_of(noise, z)
         self._choices, self._simulated = _Ahead(self._drawn_choices), _Ahead(self._drawn_noise)
 
@@ -144,15 +144,8 @@ class CoordinateMechanism(Mechanism):
         return float(on_grid(value / unit, noise, self._grid) * unit)
 
     def descend(
-        self,
-        M: np.ndarray,
-        theta: np.ndarray,
-        total: np.ndarray,
-        margins: np.ndarray,
-        step: int,
-        count: int,
-        gamma: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self, M: Array, theta: Array, total: Array, margins: Array, step: int, count: int, gamma: Array
+    ) -> tuple[Array, Array, Array]:
         """Return theta, the sum of iterates and margins after ``count`` proximal steps, compiled.
 
         Each step releases one coordinate as `coordinate` does and moves it by ``gamma``.

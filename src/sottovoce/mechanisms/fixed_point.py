@@ -40,9 +40,8 @@ class FixedPointMechanism(Mechanism):
             target = target + self.error(u, self.data, step, draws)
         rows = np.arange(len(u)) if self.active is None else np.asarray(self.active(step, draws))
         if len(rows) > self.active_blocks:
-            raise InvalidInput(
-                f"Step {step} moves {len(rows)} blocks, but {self.active_blocks} are accounted per step."
-            )
+            most = self.active_blocks
+            raise InvalidInput(f"Step {step} moves {len(rows)} blocks, but {most} are accounted per step.")
         if len(rows) == 0:
             return rows, target[rows]
         self.announce(Release(0, step, self.sensitivity, self.noise_std, self.adjacency, count=len(rows)))

@@ -42,10 +42,8 @@ class ValueMechanism(Mechanism):
         for std, ball in sorted(set(zip(self.stds.tolist(), radii.tolist(), strict=True))):
             inner = ball - (self.random.noise.slack(self.rows.shape[1], std) if std else 0.0)
             if inner <= 0:
-                raise InvalidInput(
-                    f"The rounding slack exceeds the radius {ball:g}; a larger radius or less noise is "
-                    "needed."
-                )
+                need = "a larger radius or less noise is needed"
+                raise InvalidInput(f"The rounding slack exceeds the radius {ball:g}; {need}.")
             alike = (self.stds == std) & (radii == ball)
             clipped[alike] = clip_around(self.rows[alike], self.center, inner)
         self.rows = clipped

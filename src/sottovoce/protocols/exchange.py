@@ -41,9 +41,8 @@ class HypercubeExchange(ExactConsensus):
 
     def _pairing(self, nodes: np.ndarray, partner: np.ndarray) -> sparse.csr_array:
         columns = np.sort(np.stack([nodes, partner], axis=1), axis=1).ravel()
-        return sparse.csr_array(
-            (np.full(2 * self.n, 0.5), columns, np.arange(0, 2 * self.n + 1, 2)), shape=(self.n, self.n)
-        )
+        halves, starts = np.full(2 * self.n, 0.5), np.arange(0, 2 * self.n + 1, 2)
+        return sparse.csr_array((halves, columns, starts), shape=(self.n, self.n))
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:
         """Return, per round, the block of 2^round nodes whose mean the partner of node ``v`` sends."""

@@ -89,9 +89,8 @@ class Randomized(LinearProtocol):
         identity = sparse.eye_array(self.n, format="csr")
         if u < 0:
             return sparse.csr_array(identity)
-        pair = sparse.csr_array(
-            ([-0.5, 0.5, 0.5, -0.5], ([u, u, v, v], [u, v, u, v])), shape=(self.n, self.n)
-        )
+        places = ([u, u, v, v], [u, v, u, v])
+        pair = sparse.csr_array(([-0.5, 0.5, 0.5, -0.5], places), shape=(self.n, self.n))
         return sorted_csr(identity + pair)
 
     @property
@@ -240,10 +239,8 @@ def edge_intensities(network: Network, intensities: str | ArrayLike = "weights")
         )
     rates = np.array(intensities, dtype=np.float64)
     if rates.shape != (count,):
-        raise InvalidInput(
-            f"intensities must hold one number per edge ({count}, in the order of network.edges), "
-            f"got shape {rates.shape}."
-        )
+        wanted = f"one number per edge ({count}, in the order of network.edges)"
+        raise InvalidInput(f"intensities must hold {wanted}, got shape {rates.shape}.")
     if not (np.isfinite(rates).all() and (rates > 0).all() and rates.sum() <= 1 + 1e-9):
         raise InvalidInput(
             f"intensities must be positive and at most 1 in all, got {rates.min():g} as the least "

@@ -138,9 +138,8 @@ def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, 
         low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
         lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])
     active = off & ~lost
-    matrix = sparse.csr_array(
-        (entries.data[active], (entries.row[active], entries.col[active])), shape=network.W.shape
-    )
+    places = (entries.row[active], entries.col[active])
+    matrix = sparse.csr_array((entries.data[active], places), shape=network.W.shape)
     diagonal = 1.0 - np.asarray(matrix.sum(axis=1)).ravel()
     return sorted_csr(matrix + sparse.diags_array(diagonal))
 

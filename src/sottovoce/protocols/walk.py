@@ -103,22 +103,18 @@ class Walk(Protocol):
         return out
 
     def _sums(self, values: np.ndarray, noise: Noise, step: int) -> np.ndarray:
-        contributions = values[self.path]
-        if self.std:
-            contributions = np.concatenate(
-                [self.contribution(t, values[[v]], noise, step) for t, v in enumerate(self.path)]
-            )
-        return np.cumsum(contributions, axis=0)
+        if not self.std:
+            return np.cumsum(values[self.path], axis=0)
+        rows = [self.contribution(t, values[[v]], noise, step) for t, v in enumerate(self.path)]
+        return np.cumsum(np.concatenate(rows), axis=0)
 
     def contribution(self, t: int, row: np.ndarray, noise: Noise, step: int) -> np.ndarray:
         """Return what the holder of step ``t`` adds to the token: its row (1, dim), with fresh noise."""
         if not self.std:
             return row
         if noise is None:
-            raise InvalidInput(
-                f"Contributions to this walk carry fresh noise of {self.std:g}; pass noise=..., for example "
-                "as_noise(rng)."
-            )
+            carried = f"Contributions to this walk carry fresh noise of {self.std:g}"
+            raise InvalidInput(f"{carried}; pass noise=..., for example as_noise(rng).")
         holder = int(self.path[t])
         return np.asarray(noise.perturb(row, agents=[holder], step=step, std=self.std, stream=1 + t))
 
