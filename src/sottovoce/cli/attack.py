@@ -82,20 +82,16 @@ def gossip(
         "combinations": combinations,
         "exact_arithmetic": outcome.exact,
     }
-
-    def text(screen: Console) -> None:
-        who = safe(", ".join(str(network.label(v)) for v in outcome.attackers))
-        known = f"{len(names)} of {network.n - len(outcome.attackers)} nodes"
-        screen.print(f"After {averaging.rounds} rounds {who} knows the value of {known}:")
-        screen.print(safe("  " + (", ".join(names) or "none")))
-        if combinations:
-            screen.print(f"and {len(combinations)} combinations of the others:")
-        for combination in combinations[:10]:
-            screen.print(f"  {safe(combination)}")
-        if len(combinations) > 10:
-            screen.print(f"  ... and {len(combinations) - 10} more (--json lists them)")
-
-    emit(as_result("attack", config, metrics), json, text, out)
+    who = ", ".join(str(network.label(v)) for v in outcome.attackers)
+    known = f"{len(names)} of {network.n - len(outcome.attackers)} nodes"
+    lines = [f"After {averaging.rounds} rounds {who} knows the value of {known}:"]
+    lines.append("  " + (", ".join(names) or "none"))
+    if combinations:
+        lines.append(f"and {len(combinations)} combinations of the others:")
+        lines += [f"  {combination}" for combination in combinations[:10]]
+    if len(combinations) > 10:
+        lines.append(f"  ... and {len(combinations) - 10} more (--json lists them)")
+    emit(as_result("attack", config, metrics), json, lines, out)
 
 
 @attack.command()

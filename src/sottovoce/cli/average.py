@@ -25,7 +25,7 @@ from sottovoce.cli.options import (
     TreeOption,
     Weights,
 )
-from sottovoce.cli.output import console, emit, safe, table
+from sottovoce.cli.output import emit, safe, table
 from sottovoce.cli.plan import show_assessment
 from sottovoce.errors import ConfigError, InvalidInput
 
@@ -121,10 +121,10 @@ def average(
         show_assessment(screen, assessment)
         _show_average(screen, network, averages)
         screen.print(f"Noise: {payload['provenance']['noise']}")
+        if out is not None:
+            screen.print(f"Written to {out}.", markup=False)
 
     emit(payload, json, text)
-    if out is not None and not json:
-        console().print(f"Written to {out}.")
 
 
 def _site_weights(text: str) -> tuple[float, ...]:

@@ -53,7 +53,7 @@ def explore(
             page = offline_page(model, tick)
         written = atomic_write(out, page)
         result = {"page": str(written), "bytes": len(page.encode()), "nodes": model.network.n}
-        emit(result, json, lambda screen: screen.print(f"Written to {out}: open it in any browser."))
+        emit(result, json, [f"Written to {out}: open it in any browser."])
         return
     import webbrowser
 

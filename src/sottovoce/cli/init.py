@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
 from sottovoce._io import atomic_write
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import emit, safe
+from sottovoce.cli.output import emit
 from sottovoce.errors import ConfigError, InvalidInput
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # template: what it is about, and the command to type in its folder
 TEMPLATES = {
@@ -48,11 +45,11 @@ def init(
     about, command = TEMPLATES[template]
     result = {"template": template, "folder": str(target), "written": written, "run": command}
 
-    def text(screen: Console) -> None:
-        screen.print(safe(f"{about} Written to {target}: {', '.join(written)}."))
-        screen.print(safe(f"Try it: cd {target}, then {command}; python -m pytest checks the answer."))
-
-    emit(result, json, text)
+    lines = [
+        f"{about} Written to {target}: {', '.join(written)}.",
+        f"Try it: cd {target}, then {command}; python -m pytest checks the answer.",
+    ]
+    emit(result, json, lines)
 
 
 def write_template(template: str, folder: Path) -> list[str]:

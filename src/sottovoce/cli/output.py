@@ -35,9 +35,12 @@ def console(*, error: bool = False) -> Console:
 
 
 def emit(
-    payload: Mapping[str, object], json: bool, text: Callable[[Console], None], out: Path | None = None
+    payload: Mapping[str, object],
+    json: bool,
+    text: Callable[[Console], None] | Sequence[str],
+    out: Path | None = None,
 ) -> None:
-    """Print ``payload`` as JSON, or call ``text`` with a console; write it to ``out`` as a result."""
+    """Print ``payload`` as JSON, or lines of text (or call ``text`` with a console); write it to ``out``."""
     if out is not None:
         from sottovoce.report.result_files import write_result
 
@@ -45,9 +48,14 @@ def emit(
     if json:
         print(_json.dumps(plain(payload), indent=1))
         return
-    text(console())
+    screen = console()
+    if callable(text):
+        text(screen)
+    else:
+        for line in text:
+            screen.print(line, markup=False)
     if out is not None:
-        console().print(f"Written to {safe(out)}.")
+        screen.print(f"Written to {out}.", markup=False)
 
 
 def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any]) -> dict[str, Any]:

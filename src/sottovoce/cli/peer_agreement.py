@@ -42,8 +42,8 @@ def draft(
     if out.exists():
         raise ConfigError(f"{out} exists already; name another file with --out.")
     atomic_write(out, draft_agreement(load_file(plan), plan.name))
-    next_step = f"Written to {safe(out)}. Next: sottovoce peer agree {safe(out)} -m CERTIFICATE@HOST:PORT ..."
-    emit({"draft": str(out)}, json, lambda screen: screen.print(next_step))
+    next_step = f"Written to {out}. Next: sottovoce peer agree {out} -m CERTIFICATE@HOST:PORT ..."
+    emit({"draft": str(out)}, json, [next_step])
 
 
 def agree(
@@ -136,15 +136,12 @@ def agree(
         "signed": signed,
         "missing": missing,
     }
-
-    def text(screen: Console) -> None:
-        screen.print(f"Signed by {', '.join(signed) or 'nobody yet'}")
-        if signatures.invalid:
-            screen.print(f"Invalid signature: {', '.join(signatures.invalid)}")
-        if missing:
-            screen.print(f"Still to sign: {', '.join(missing)}")
-
-    emit(result, json, text)
+    lines = [f"Signed by {', '.join(signed) or 'nobody yet'}"]
+    if signatures.invalid:
+        lines.append(f"Invalid signature: {', '.join(signatures.invalid)}")
+    if missing:
+        lines.append(f"Still to sign: {', '.join(missing)}")
+    emit(result, json, lines)
 
 
 def _show_summary(screen: Console, summary: Mapping[str, Any]) -> None:
@@ -249,21 +246,16 @@ def membership(
         "noise_multiplier": noise,
         **cost_of_change(old, new, state),
     }
-
-    def text(screen: Console) -> None:
-        screen.print(
-            f"Membership version {version} of {old.run.hex()[:16]}: {len(new.members)} members, "
-            f"{new.plan.steps:,} steps, noise multiplier {noise:.4g}."
-        )
-        spent = (
-            "{spent_by} has spent epsilon {spent:.4g} at delta {delta:g} so far, with the interrupted step."
-        )
-        screen.print(spent.format_map(result))
-        for row in result["members"]:
-            screen.print(f"  {row['member']}: this adds {row['adds']:.4g}, together {row['total']:.4g}")
-        screen.print(f"Written: {out} and {result['model']}; send both to every member who remains.")
-
-    emit(result, json, text)
+    spent = "{spent_by} has spent epsilon {spent:.4g} at delta {delta:g} so far, with the interrupted step."
+    costs = "  {member}: this adds {adds:.4g}, together {total:.4g}"
+    lines = [
+        f"Membership version {version} of {old.run.hex()[:16]}: {len(new.members)} members, "
+        f"{new.plan.steps:,} steps, noise multiplier {noise:.4g}.",
+        spent.format_map(result),
+        *(costs.format_map(row) for row in result["members"]),
+        f"Written: {out} and {result['model']}; send both to every member who remains.",
+    ]
+    emit(result, json, lines)
 
 
 def _moved(text: str) -> tuple[str, str]:

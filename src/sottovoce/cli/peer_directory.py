@@ -76,16 +76,13 @@ def init(
         "populations": list(own.lifetime_ledger.populations),
         "assumptions": list(ASSUMPTIONS),
     }
-
-    def text(screen: Console) -> None:
-        screen.print(f"{own.name}: {safe(own.folder)}; copy of the lifetime ledger: {safe(own.copy)}")
-        screen.print(f"Give {safe(result['certificate'])} to the others and read them: {result['words']}")
-        for who, words in trusted.items():
-            screen.print(f"Trusted: {who}  {words}")
-        for sentence in ASSUMPTIONS:
-            screen.print(f"Assumed: {sentence}")
-
-    emit(result, json, text)
+    lines = [
+        f"{own.name}: {own.folder}; copy of the lifetime ledger: {own.copy}",
+        f"Give {result['certificate']} to the others and read them: {result['words']}",
+        *(f"Trusted: {who}  {words}" for who, words in trusted.items()),
+        *(f"Assumed: {sentence}" for sentence in ASSUMPTIONS),
+    ]
+    emit(result, json, lines)
 
 
 def trust(
@@ -107,7 +104,7 @@ def trust(
     name = pinned_certificates.trust(certificate, why, instead=replace)
     fingerprint = pinned_certificates.pinned()[name]
     result = {"name": name, "fingerprint": fingerprint, "words": proquint(fingerprint)}
-    emit(result, json, lambda screen: screen.print(f"{name} is pinned: {result['words']}"))
+    emit(result, json, [f"{name} is pinned: {result['words']}"])
 
 
 def budget(
@@ -195,13 +192,8 @@ def keygen(
     identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
     certificate = folder / CERTIFICATE
     result = {"name": identity.name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
-
-    def text(screen: Console) -> None:
-        screen.print(f"{identity.name}: {identity.fingerprint}")
-        reading = "to the other members; read the fingerprint to them by telephone."
-        screen.print(f"Give {safe(certificate)} {reading}")
-
-    emit(result, json, text)
+    reading = f"Give {certificate} to the other members; read the fingerprint to them by telephone."
+    emit(result, json, [f"{identity.name}: {identity.fingerprint}", reading])
 
 
 def _show_population(screen: Console, entry: Mapping[str, Any]) -> None:

@@ -273,4 +273,4 @@ def compare(
             "was changed; compare the ledgers themselves."
         )
     result = {"ledgers": len(proofs), "contradictions": contradictions}
-    emit(result, json, lambda screen: screen.print("The ledgers agree."))
+    emit(result, json, ["The ledgers agree."])

@@ -59,4 +59,4 @@ def report(
     written = {name: str(atomic_write(path, text)) for name, (path, text) in files.items()}
     sentence = f"{len(results)} input{'s' * (len(results) != 1)}, written to {out}"
     payload = {"inputs": len(results), "bytes": len(page.encode()), **written}
-    emit(payload, json, lambda screen: screen.print(sentence, markup=False))
+    emit(payload, json, [sentence])
