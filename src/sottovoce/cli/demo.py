@@ -37,15 +37,14 @@ def demo(
     Example:
       sottovoce demo --out tour
     """
-    from sottovoce.demo import tour
-    from sottovoce.demo.clinics import consortium
+    from sottovoce.demo import clinics as tour
 
     started = time.perf_counter()
     screen = console()
     if not json:
         _show_opening(screen)
     with progress("reading the clinics' data", None, quiet=json):
-        clinics = consortium()
+        clinics = tour.consortium()
     results: dict[str, dict[str, Any]] = {}
     for part in tour.parts(quick):
         with progress(part.title, part.ticks, quiet=json) as tick:

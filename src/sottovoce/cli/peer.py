@@ -5,9 +5,8 @@ from __future__ import annotations
 import typer
 
 from sottovoce.cli.peer_agreement import agree, draft, membership
-from sottovoce.cli.peer_check import check, service
 from sottovoce.cli.peer_directory import budget, init, keygen, trust
-from sottovoce.cli.peer_run import compare, ledger, run, status
+from sottovoce.cli.peer_run import check, compare, ledger, run, service, status
 
 ABOUT = """One organization's side of a run: member directory, key, agreement, run, ledger, lifetime budget.
 

@@ -5,22 +5,23 @@ Nothing here knows an algorithm or a kind of model: a file becomes a plan (`sott
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from sottovoce._format import number
 from sottovoce._io import plain
-from sottovoce.cli.distributed import Split, inside, start
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, safe
 from sottovoce.cli.plan import show_assessment
-from sottovoce.errors import ConfigError, DataError, InvalidInput
+from sottovoce.errors import ConfigError, DataError, InvalidInput, SottovoceError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
+_STARTED = "SOTTOVOCE_RANKS"  # set for the ranks that this command starts
 SHOWN = 100_000  # coefficients that a result may hold; larger models are saved as a folder
 
 
@@ -85,12 +87,12 @@ def train(
         from sottovoce.report.tensorboard import require_tensorboard
 
         require_tensorboard()  # before anything is charged
-    if ranks is not None and not inside():
-        start(ranks)
+    if ranks is not None and not _is_rank():
+        _start_ranks(ranks)
         return
     if checkpoint is not None and checkpoint.is_file():
         raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder; name another place.")
-    with Split(ranks) if inside() else nullcontext() as cluster:
+    with _Rank(ranks) if _is_rank() else nullcontext() as cluster:
         train_on(cluster, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
 
 
@@ -374,3 +376,60 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
             f"Lifetime budget: {lifetime['population']} has spent {row['total']:.4g} of epsilon "
             f"{row['epsilon']:g} at delta {row['delta']:g} ({row['adjacency']}, {row['view']})."
         )
+
+
+# ---- ranks: the same command once per rank on this machine; torchrun starts it on several ----------------
+
+
+def _is_rank() -> bool:
+    """Whether this process is a rank, started by `_start_ranks` or by torchrun."""
+    return "RANK" in os.environ and (_STARTED in os.environ or "TORCHELASTIC_RUN_ID" in os.environ)
+
+
+def _start_ranks(ranks: int) -> None:
+    """Run this very command on ``ranks`` ranks and exit as they do."""
+    from sottovoce.runners.launch import Ended, launch
+
+    command = [sys.executable, "-m", "sottovoce.cli.main", *sys.argv[1:]]
+    try:
+        launch(command, ranks, environment={_STARTED: str(ranks)})
+    except Ended as ended:
+        if ended.explained:  # a rank has printed why
+            sys.exit(1)
+        raise
+
+
+class _Rank:
+    """One rank's part of a command: joins the others, and only one rank prints an error."""
+
+    def __init__(self, ranks: int | None) -> None:
+        self.ranks = ranks
+        self.cluster: Cluster | None = None
+
+    def __enter__(self) -> Cluster:
+        from sottovoce.runners import Cluster
+
+        try:
+            self.cluster = Cluster.join(timeout=float(os.environ.get("SOTTOVOCE_TIMEOUT", "300")))
+        except SottovoceError:
+            if os.environ["RANK"] != "0":
+                sys.exit(1)
+            raise
+        if self.ranks is not None and self.ranks != self.cluster.size:
+            wrong = ConfigError(f"--ranks is {self.ranks}, but {self.cluster.size} ranks were started.")
+            self.__exit__(ConfigError, wrong, None)
+            raise wrong
+        return self.cluster
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self.cluster is not None
+        try:
+            self.cluster.__exit__(kind, error, trace)
+        except SottovoceError as failure:
+            error = failure
+        if isinstance(error, Exception) and not self.cluster.speaks:
+            sys.exit(1)
+        if isinstance(error, SottovoceError):
+            raise error

@@ -10,9 +10,11 @@ records.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -393,3 +395,79 @@ def audit(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 40
         metrics={"audits": audits, "runs": runs, "confidence": 0.999},
         provenance=provenance_now(started, noise=SIMULATED),
     )
+
+
+# ---- the tour ------------------------------------------------------------------------------------------
+
+LEAD = (
+    "Sixteen clinics want a common answer and a common model, and no clinic may learn another's patients. "
+    "There is no server. The clinics are invented; the patients are those of a public data set."
+)
+
+# a plan of one's own to begin with: the clinics' first question, with nobody to trust
+PLAN = """version = 1
+title = "Sixteen clinics: share of malignant tumours"
+
+[network]
+graph = "hypercube:4"         # every clinic talks to four others
+
+[protocol]
+name = "masked"               # clinics learn the sum, and no single row
+
+[average]
+radius = 0.5                  # shares lie in [0, 1]: half a unit around
+center = 0.5                  # one half
+adjacency = "user"            # hide everything a clinic holds
+values = {values}
+
+[budget]
+epsilon = 2.0
+delta = 1e-5
+"""
+
+
+class TourPart(NamedTuple):
+    """One part of the tour: its name, a title and a number of ticks for the progress bar, and what runs."""
+
+    name: str
+    title: str
+    ticks: int | None
+    run: Callable[[Consortium, Tick], Result]
+
+
+def parts(quick: bool = False) -> tuple[TourPart, ...]:
+    """Return the parts of the tour."""
+    runs, repeats, attacks = (200, 3, 8_000) if quick else (2000, 20, 60_000)
+    return (
+        TourPart("reconstruction", "reconstruction", None, lambda c, _: reconstruction(c)),
+        TourPart("account", "account", None, lambda c, _: account(c)),
+        TourPart("averages", "private averages", 4, partial(averages, runs=runs)),
+        TourPart("training", "private training", 5, partial(training, repeats=repeats)),
+        TourPart("audit", "attacking the claims", 7, partial(audit, runs=attacks)),
+    )
+
+
+def account(clinics: Consortium) -> Result:
+    """Return what the first clinic learns from gossip with noise."""
+    from sottovoce.accounting.published.assessment import compare_with_published
+    from sottovoce.report.inputs import account_result
+
+    network = clinics.network
+    protocol = Gossip(network, rounds_for(network))
+    assessment = compare_with_published(network, protocol, observer=0)
+    assessment |= {"guarantees": promises(protocol, 0)}
+    return Result(**account_result(network, protocol, assessment))
+
+
+def write(out: Path, clinics: Consortium, results: Mapping[str, dict[str, Any]]) -> tuple[Path, Path]:
+    """Write the results, the report and a plan file; return the paths of the last two."""
+    from sottovoce._io import atomic_write
+    from sottovoce.report.page import build
+    from sottovoce.report.result_files import write_result
+
+    page = build(results.values(), "Sixteen clinics, no server", LEAD)
+    for name, result in results.items():
+        write_result(out / "results" / f"{name}.json", result)
+    report = atomic_write(out / "report.html", page)
+    shares = [round(share, 4) for share in clinics.shares().tolist()]
+    return report, atomic_write(out / "plan.toml", PLAN.format(values=shares))
