@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,6 +17,9 @@ from numpy.typing import ArrayLike
 
 from sottovoce._validate import probability
 from sottovoce.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Features: TypeAlias = "np.ndarray | sp.csr_array"  # (records, features)
 
@@ -42,7 +45,7 @@ def is_sparse(X: object) -> TypeGuard[sp.csr_array]:
     return bool(sp.issparse(X))
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> TypeGuard[Tensor]:
     """Return whether ``value`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -57,8 +57,8 @@ class ArrayLike(Protocol):
 
 
 @dataclass(frozen=True)
-class UserData:
-    """Records of a user: inputs, raw targets, sites, and how columns became features.
+class IngestedRecords:
+    """Records as `ingest` read them from a `TableData`: inputs, raw targets, sites, features from columns.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class UserData:
         return len(first)
 
 
-def ingest(data: object, *, columns: Columns | None = None, accept: Collection[str] = ()) -> UserData:
+def ingest(data: object, *, columns: Columns | None = None, accept: Collection[str] = ()) -> IngestedRecords:
     """Return the records of a `TableData`, or of other data with its default options.
 
     Parameters
@@ -132,7 +132,7 @@ def ingest(data: object, *, columns: Columns | None = None, accept: Collection[s
         return _from_arrays(source[0], source[1], table, columns, accept)
     if isinstance(source, IndexedDataset) and not isinstance(source, ArrayLike):
         _refuse_column_options(table, accept)
-        return UserData(None, None, _groups(table.group, len(source)), dataset=source)
+        return IngestedRecords(None, None, _groups(table.group, len(source)), dataset=source)
     raise DataError(
         "data must be a table (CSV path, frame, columns by name), a pair (inputs, targets), a mapping of "
         f"inputs with a label, or a torch Dataset with a length, got {type(source).__name__}."
@@ -262,7 +262,7 @@ def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
 
 def _from_table(
     values: dict[str, np.ndarray], table: TableData, columns: Columns | None, accept: Collection[str]
-) -> UserData:
+) -> IngestedRecords:
     if not table.labels:
         raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
     for name in table.excluded:
@@ -276,12 +276,12 @@ def _from_table(
         raise DataError("the table has a header and no records.")
     sites = values[table.group] if isinstance(table.group, str) else table.group
     stacked = targets[0] if isinstance(table.label, str) else np.column_stack(targets)
-    return UserData(features, stacked, _groups(sites, len(features)), columns)
+    return IngestedRecords(features, stacked, _groups(sites, len(features)), columns)
 
 
 def _from_arrays(
     inputs: Any, targets: Any, table: TableData, columns: Columns | None, accept: Collection[str]
-) -> UserData:
+) -> IngestedRecords:
     if isinstance(table.group, str):
         raise DataError(
             f"group={table.group!r} names a column, but the data are no table; give one site per record."
@@ -297,7 +297,7 @@ def _from_arrays(
         inputs, columns = _scaled(inputs, table, columns, accept)
     else:
         _refuse_column_options(table, accept)
-    records = UserData(inputs, targets if is_tensor(targets) else np.asarray(targets), None, columns)
+    records = IngestedRecords(inputs, targets if is_tensor(targets) else np.asarray(targets), None, columns)
     if records.n == 0 or records.n != len(records.targets):
         raise DataError(
             f"expected one target per record, got {records.n} records and {len(records.targets)} targets."

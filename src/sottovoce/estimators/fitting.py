@@ -17,7 +17,7 @@ from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options, suggestion
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.data.ingest import UserData, check_accepted, ingest
+from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
 from sottovoce.data.partition import by_column
 from sottovoce.data.tables import TableData
 from sottovoce.errors import DataError, GraphError, InvalidInput
@@ -210,7 +210,7 @@ def _table(data: object, label: str | Sequence[str] | None, group: str | Sites |
 
 
 def _network(
-    network: str | Network | networkx.Graph | None, private: UserData, algorithm: str
+    network: str | Network | networkx.Graph | None, private: IngestedRecords, algorithm: str
 ) -> Network | None:
     if registry.algorithm(algorithm).central:
         if network is not None:
@@ -226,7 +226,7 @@ def _network(
     return as_network(network)
 
 
-def _parts(private: UserData, n: int, network: Network | None) -> list[np.ndarray]:
+def _parts(private: IngestedRecords, n: int, network: Network | None) -> list[np.ndarray]:
     """Return the records of each node."""
     if private.groups is None or n == 1:
         if private.n < n:
@@ -275,7 +275,7 @@ def _with_notes(guarantee: Guarantee, notes: Sequence[str]) -> Guarantee:
 
 
 def _uncharged(
-    accept: Sequence[str], private: UserData, classes: Sequence[object] | None, scored: bool
+    accept: Sequence[str], private: IngestedRecords, classes: Sequence[object] | None, scored: bool
 ) -> tuple[str, ...]:
     """Return what is read from private records and not charged, by name; the caller must accept it."""
     columns = private.columns.uncharged if private.columns is not None else ()

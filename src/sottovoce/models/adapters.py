@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.data.base import AgentRecords, Shards, is_tensor, signed_labels
+from sottovoce.data.base import Shards, is_tensor, signed_labels
 from sottovoce.data.images import ImageReading
-from sottovoce.data.ingest import IndexedDataset, Target, UserData
+from sottovoce.data.ingest import IndexedDataset, IngestedRecords, Target
 from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.models.saved import Fitted, LinearModel, split_item, stack_items
@@ -29,6 +29,7 @@ from sottovoce.runners import Result
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from sottovoce.data.agent_tensors import AgentData, LazyData
     from sottovoce.objectives.nets.inputs import Layout
     from sottovoce.objectives.nets.objective import NetObjective
 
@@ -117,8 +118,8 @@ class ModelAdapter:
 
 def adapt_model(
     module: object,
-    private: UserData,
-    public: UserData | None,
+    private: IngestedRecords,
+    public: IngestedRecords | None,
     parts: list[np.ndarray],
     options: ModelOptions,
 ) -> ModelAdapter:
@@ -162,8 +163,8 @@ class NetworkAdapter(ModelAdapter):
 
 def _adapt_network(
     module: object,
-    private: UserData,
-    public: UserData | None,
+    private: IngestedRecords,
+    public: IngestedRecords | None,
     parts: list[np.ndarray],
     options: ModelOptions,
 ) -> ModelAdapter:
@@ -191,7 +192,7 @@ def _adapt_network(
     layout = Layout.of(first) if isinstance(first, (Mapping, tuple)) else None
     net = module if layout is None else Unpacking(module, layout)
 
-    def pack(inputs: Any) -> Tensor:
+    def pack(inputs: Mapping[str, Any] | Sequence[Any]) -> Tensor:
         return as_tensor(inputs, "data") if layout is None else layout.pack(inputs)
 
     example = pack(first)
@@ -227,7 +228,7 @@ def _adapt_network(
             inputs = stack_items([x for x, _ in items])
             labels = np.array([np.asarray(y) for _, y in items])
         test = (pack(inputs), encoded(labels))
-    data: AgentRecords
+    data: AgentData | LazyData
     if private.dataset is None:
         data = AgentData(example, encoded(private.targets), parts, test=test, classes=classes)
     else:
@@ -236,7 +237,7 @@ def _adapt_network(
     return NetworkAdapter(objective, data, target, layout=layout)
 
 
-def _check_one_record(objective: NetObjective, data: Any) -> None:
+def _check_one_record(objective: NetObjective, data: AgentData | LazyData) -> None:
     """Raise before anything is accounted or spent, if no record of this shape goes through."""
     x, y, _ = data.gather([np.arange(1)], [0])
     objective.paths.check_records(*objective.paths.typed(x[:, :1], y[:, :1]))
@@ -256,11 +257,11 @@ def _first_item(dataset: IndexedDataset, label: Label) -> tuple[Any, Any]:
     return stack_items([inputs]), np.asarray([target]) if isinstance(target, str) else stack_items([target])
 
 
-def _plain_labels(raw: Any) -> np.ndarray:
+def _plain_labels(raw: object) -> np.ndarray:
     return raw.detach().cpu().numpy() if is_tensor(raw) else np.asarray(raw)
 
 
-def _target(raw: Any, options: ModelOptions, width: tuple[int, ...] | None) -> tuple[Target, Any]:
+def _target(raw: object, options: ModelOptions, width: tuple[int, ...] | None) -> tuple[Target, Any]:
     """Return what is learned, and the loss of one record, from types, shapes and options."""
     from sottovoce.objectives.nets.losses import LOSSES, TASKS, custom_loss
 
@@ -352,8 +353,8 @@ def _glm(module: Any, records: int) -> tuple[GLM | Softmax, bool]:
 
 def _adapt_linear(
     module: object,
-    private: UserData,
-    public: UserData | None,
+    private: IngestedRecords,
+    public: IngestedRecords | None,
     parts: list[np.ndarray],
     options: ModelOptions,
 ) -> ModelAdapter:
@@ -380,7 +381,7 @@ def _adapt_linear(
     return adapter
 
 
-def _features(inputs: Any, intercept: bool) -> np.ndarray:
+def _features(inputs: object, intercept: bool) -> np.ndarray:
     array = np.asarray(inputs.detach() if is_tensor(inputs) else inputs, dtype=np.float64)
     if array.ndim != 2:
         raise DataError(f"a linear model takes features (records, features), got shape {array.shape}.")
@@ -398,7 +399,7 @@ def several_classes(model: GLM | Softmax, target: Target) -> GLM | Softmax:
     return Softmax(len(target.classes.values), l2=model.l2)
 
 
-def linear_target(model: GLM | Softmax, raw: Any, options: ModelOptions) -> Target:
+def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -> Target:
     """Return what a linear model learns: numbers, one of two classes, or one of several."""
     if model.loss not in ("logistic", "softmax"):
         return Target("regression", None, options.label_scale)
@@ -417,7 +418,7 @@ def linear_target(model: GLM | Softmax, raw: Any, options: ModelOptions) -> Targ
     return Target("labels" if len(classes.values) == 2 else "classification", classes)
 
 
-def linear_labels(target: Target, raw: Any) -> np.ndarray:
+def linear_labels(target: Target, raw: object) -> np.ndarray:
     """Return labels as a linear model takes them: -1 and 1, class numbers, or numbers."""
     encoded = target.encode(_plain_labels(raw))
     if encoded.ndim != 1:

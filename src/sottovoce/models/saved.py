@@ -129,7 +129,7 @@ class Fitted:
     def scores(self, data: object) -> np.ndarray:
         """Return what the model gives for new records, before it becomes a class or a unit."""
         if isinstance(self.columns, ImageReading):
-            inputs = seen_images(self.columns, read_images(data))
+            inputs: Any = seen_images(self.columns, read_images(data))
         else:
             inputs = read_inputs(data, self.columns, self.label)
         if isinstance(self.model, LinearModel):
@@ -149,7 +149,7 @@ class Fitted:
 
         return NetObjective(self.model if self.layout is None else Unpacking(self.model, self.layout))
 
-    def _network_scores(self, inputs: Any) -> np.ndarray:
+    def _network_scores(self, inputs: Mapping[str, Any] | Sequence[Any]) -> np.ndarray:
         from sottovoce.objectives.nets import checks
         from sottovoce.objectives.nets.inputs import as_tensor
         from sottovoce.objectives.nets.losses import logits
@@ -388,7 +388,7 @@ def _batches(dataset: IndexedDataset, label: str | None, size: int = 256) -> Ite
         yield stack_items([split_item(dataset[i], label)[0] for i in numbers])
 
 
-def split_item(item: Any, label: str | Sequence[str] | None) -> tuple[Any, Any]:
+def split_item(item: object, label: str | Sequence[str] | None) -> tuple[Any, Any]:
     """Return inputs and target of one item of a Dataset: a pair, or a mapping with a label."""
     if isinstance(item, Mapping):
         named = {name: value for name, value in item.items() if name != label}
@@ -403,7 +403,7 @@ def stack_items(items: Sequence[Any]) -> Any:
     """Return the inputs of several records as one batch; a record may be a mapping or a tuple of tensors."""
     import torch
 
-    def stacked(values: Sequence[Any]) -> torch.Tensor:
+    def stacked(values: Sequence[object]) -> torch.Tensor:
         return torch.stack([torch.as_tensor(value) for value in values])
 
     if isinstance(items[0], Mapping):

@@ -19,7 +19,7 @@ from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load,
 from sottovoce.data.base import Features, Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
-from sottovoce.data.ingest import UserData, ingest
+from sottovoce.data.ingest import IngestedRecords, ingest
 from sottovoce.data.tables import Bounds, Columns, Scale, TableData
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
@@ -133,7 +133,7 @@ def network_records(
     initial = model.initial or ("keep" if model.weights is not None or model.module is not None else "reset")
     options = replace(options, physical_batch=model.physical_batch, device=model.device)
     options = replace(options, clip_norm=clip_norm, loss=model.loss, initial=initial)
-    public = None if private.test is None else UserData(*private.test)
+    public = None if private.test is None else IngestedRecords(*private.test)
     adapter = adapt_model(module, private, public, parts, options)
     sizes = tuple(adapter.data.sizes.tolist())
     records = PlanRecords(adapter.data, sizes, uncharged, adapter, columns, section.label, builder)
@@ -184,7 +184,7 @@ def _zoo_options(name: str, shape: tuple[int, ...], classes: Sequence[object] | 
     return {key: value for key, value in options.items() if key in parameters}
 
 
-def _images(section: DataSection, folder: Path) -> tuple[UserData, ImageReading, tuple[int, ...]]:
+def _images(section: DataSection, folder: Path) -> tuple[IngestedRecords, ImageReading, tuple[int, ...]]:
     """Return official images as the network sees them, how they are read, and their classes."""
     _refuse(section, TABLE_KEYS, "is for tables, not for sets of images; leave it out.")
     if isinstance(section.features, tuple):
@@ -192,7 +192,7 @@ def _images(section: DataSection, folder: Path) -> tuple[UserData, ImageReading,
     images = load_images(section.name or "digits", section.folder and folder / section.folder)
     reading = ImageReading(section.side, section.mean or 0.0, section.std or 1.0, section.features)
     test = (seen_images(reading, images.x_test), images.y_test)
-    private = UserData(seen_images(reading, images.x), images.y, test=test)
+    private = IngestedRecords(seen_images(reading, images.x), images.y, test=test)
     return private, reading, tuple(range(images.classes))
 
 
@@ -206,7 +206,7 @@ def _refuse(section: DataSection, keys: Sequence[str], sentence: str) -> None:
             raise ConfigError(f"[data] {key} {sentence}")
 
 
-def _model_options(section: DataSection, private: UserData) -> tuple[ModelOptions, tuple[str, ...]]:
+def _model_options(section: DataSection, private: IngestedRecords) -> tuple[ModelOptions, tuple[str, ...]]:
     """Return what the file says about labels, and what is read of private records without being charged."""
     bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
     options = ModelOptions(classes=section.classes, label=section.label, label_bounds=bounds)
@@ -268,7 +268,7 @@ def _stand_ins(section: DataSection, agents: int | None, names: Names) -> Table:
 
 def _table(
     section: DataSection, folder: Path, agents: int | None, names: Names
-) -> tuple[UserData, tuple[str, ...]]:
+) -> tuple[IngestedRecords, tuple[str, ...]]:
     """Return the prepared records, and the names of their features."""
     if (section.name is None) == (section.file is None):
         raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
@@ -287,7 +287,7 @@ def _table(
     return private, private.columns.names
 
 
-def _from_columns(section: DataSection, folder: Path, table: Table) -> UserData:
+def _from_columns(section: DataSection, folder: Path, table: Table) -> IngestedRecords:
     """Return the records of a table; how its columns are read is saved with the model."""
     label, features = section.label, section.features
     if label is None:
@@ -334,7 +334,7 @@ def _rows(table: Table, rows: np.ndarray) -> Table:
     return {name: values[rows] for name, values in table.items()}
 
 
-def _from_arrays(section: DataSection, folder: Path) -> tuple[UserData, tuple[str, ...]]:
+def _from_arrays(section: DataSection, folder: Path) -> tuple[IngestedRecords, tuple[str, ...]]:
     """Return a data set by name, or a file of arrays, and the names of features that have some."""
     instead = "a file of one's own" if section.file is None else "a csv, tsv, arff or parquet file"
     _refuse(section, COLUMN_KEYS, f"is for {instead}; leave it out.")
@@ -375,7 +375,7 @@ def _from_arrays(section: DataSection, folder: Path) -> tuple[UserData, tuple[st
         columns = Columns(names, scales, uncharged=data.uncharged, unit_rows=section.unit_rows)
         columns = replace(columns, ones=section.intercept)
     test = None if data.X_test is None else (data.X_test, data.y_test)
-    private = UserData(data.X, data.y, data.groups, columns, test=test, uncharged=data.uncharged)
+    private = IngestedRecords(data.X, data.y, data.groups, columns, test=test, uncharged=data.uncharged)
     return private, feature_names
 
 
