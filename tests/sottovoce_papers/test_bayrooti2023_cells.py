@@ -1,4 +1,4 @@
-"""The tables of Bayrooti et al. 2023: the quick forms run, cells are kept, printed values are found."""
+"""The tables of Bayrooti et al. 2023: the quick forms run, cells are stored, printed values are reached."""
 
 import json
 import os
@@ -47,9 +47,9 @@ def test_one_cell_by_name():
 def test_a_finished_cell_is_not_run_again(tmp_path):
     cell = Cell("dsgd", 10.0, 0.39, 1.0, **SMALL)
     first = run_cell(cell, 0, results=tmp_path)
-    kept = next(tmp_path.iterdir())
-    changed = {**json.loads(kept.read_text()), "accuracy": -1.0}
-    kept.write_text(json.dumps(changed))
+    path = next(tmp_path.iterdir())
+    changed = {**json.loads(path.read_text()), "accuracy": -1.0}
+    path.write_text(json.dumps(changed))
     assert run_cell(cell, 0, results=tmp_path)["accuracy"] == -1.0
     assert run_cell(cell, 0)["accuracy"] == first["accuracy"]  # same seed, same answer
 
@@ -82,7 +82,7 @@ def test_table_4_in_its_quick_form_is_resnet_9_with_two_primal_steps(monkeypatch
 
     plans = []
     monkeypatch.setattr(
-        cells, "_plan", lambda *given, make=cells._plan: plans.append(make(*given)) or plans[-1]
+        cells, "_plan", lambda *options, make=cells._plan: plans.append(make(*options)) or plans[-1]
     )
     (row,) = find("table4").run(quick=True, device="cpu").history
     assert (row["method"], row["epsilon"], row["trials"]) == ("dinno", 10.0, 1)
@@ -154,5 +154,5 @@ def test_the_published_records_are_those_of_the_settings_in_the_code(tmp_path):
         assert max(means) >= mean - std, cell.key
         assert most >= 3, cell.key
     for epsilon, least in ((0.5, 93.0), (1.0, 94.5), (10.0, 96.5)):
-        found = [run_trial(epsilon, trial, results=folder)["accuracy"] for trial in range(5)]
-        assert np.mean(found) >= least
+        accuracies = [run_trial(epsilon, trial, results=folder)["accuracy"] for trial in range(5)]
+        assert np.mean(accuracies) >= least

@@ -58,10 +58,10 @@ def test_with_noise_one_grid_serves_all_methods_in_lengths_of_their_own_steps():
             seen.setdefault(setting.optimizer, set()).add(
                 (setting.steps, setting.clip_norm, round(length, 3))
             )
-        wanted = {(500, clip_norm, length) for clip_norm in (1.0, 3.0) for length in (2.0, 5.0)}
-        wanted |= {(2000, 1.0, 2.5)} if cell.epsilon == 10 else set()
+        expected = {(500, clip_norm, length) for clip_norm in (1.0, 3.0) for length in (2.0, 5.0)}
+        expected |= {(2000, 1.0, 2.5)} if cell.epsilon == 10 else set()
         assert set(seen) == ({None, "sgd"} if cell.method == "dinno" else {None})
-        assert all(found == wanted for found in seen.values())
+        assert all(settings == expected for settings in seen.values())
 
 
 def test_the_quick_form_shows_draws_and_cannot_say():
@@ -104,8 +104,8 @@ def test_what_overflows_counts_as_nothing_and_other_refusals_stay():
 def test_a_finished_setting_is_read_and_another_is_refused(tmp_path):
     options = {"cell": asdict(SMALL), "place": 3, "held_out": 200, "results": str(tmp_path)}
     tuning_trial(**options, settings=asdict(Settings(1.0, 0.5, 0.5)))
-    kept = tmp_path / f"{SMALL.key}_setting3.json"
-    kept.write_text(json.dumps({**json.loads(kept.read_text()), "accuracy": -1.0}))
+    path = tmp_path / f"{SMALL.key}_setting3.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "accuracy": -1.0}))
     assert tuning_trial(**options, settings=asdict(Settings(1.0, 0.5, 0.5)))["accuracy"] == -1.0
     with pytest.raises(ValueError, match="a different value of settings"):
         tuning_trial(**options, settings=asdict(Settings(2.0, 0.5, 0.5)))

@@ -1,4 +1,4 @@
-"""Every table and figure of the sources is named, drawn and kept; printed tables are those of the records."""
+"""Every table and figure of the sources is named, drawn and stored; printed tables are those stored."""
 
 import json
 import math
@@ -54,11 +54,11 @@ def test_every_state_has_its_reason():
 
 @pytest.mark.parametrize("name", registry())
 def test_no_experiment_is_without_table_figure_and_claim(name):
-    found = find(name)
-    assert found.table
-    assert found.plot
-    assert found.claim.endswith(".")
-    assert options_of(found)
+    experiment = find(name)
+    assert experiment.table
+    assert experiment.plot
+    assert experiment.claim.endswith(".")
+    assert options_of(experiment)
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -85,12 +85,12 @@ def legends(figure):
 @pytest.mark.parametrize("name", STORED)
 def test_no_legend_of_a_stored_record_covers_what_is_drawn(name):
     figure = find(name).plot(record_of(name))
-    told = set()
+    names = set()
     for legend, panel in legends(figure):
-        told |= {text.get_text() for text in legend.get_texts()}
+        names |= {text.get_text() for text in legend.get_texts()}
         assert panel is None or not drawing._covers(legend, panel)
     drawn = {label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]}
-    assert drawn <= told  # whatever has a color has a name
+    assert drawn <= names  # whatever has a color has a name
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -175,8 +175,8 @@ def test_numbers_out_of_range_are_refused_where_they_are_read():
 def test_every_option_says_what_it_means_and_its_default_is_taken(name):
     for option in options_of(find(name)).values():
         assert meaning(name, option.name)
-        given = option.default if isinstance(option.default, tuple) else (option.default,)
-        assert all(value is None or option.fits(value) for value in given)
+        defaults = option.default if isinstance(option.default, tuple) else (option.default,)
+        assert all(value is None or option.fits(value) for value in defaults)
 
 
 # ---- Bayrooti et al. 2023 ------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_both_settings_stand_side_by_side():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "sentence"),
     [
         ({"method": "foo"}, "it has central, dsgd, dsgt, dinno"),
         ({"epsilon": (3.0,), "fiedler": (0.39,)}, "it has inf, 100, 10, 1, 0.5"),
@@ -233,8 +233,8 @@ def test_both_settings_stand_side_by_side():
         ({"settings": "best"}, "printed, tuned or both"),
     ],
 )
-def test_what_a_table_has_not_is_refused_with_what_it_has(wrong, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_unknown_rows_of_a_table_are_refused(wrong, sentence):
+    with pytest.raises(InvalidInput, match=sentence):
         find("table1").run(quick=True, **wrong)
 
 
@@ -287,13 +287,13 @@ def test_an_exact_sum_stands_beside_every_graph_and_is_no_cell_of_the_paper(tmp_
             "epsilon_spent": 1.0, "provenance": {"seconds": 1.0},
         }  # fmt: skip
         (tmp_path / f"{name}_trial0.json").write_text(json.dumps(record))
-    made = from_trials("table1", tmp_path).to_dict()
-    assert made["metrics"]["cells"] == 1
-    rows = [row for row in made["history"] if row["method"] == "masked"]
+    result = from_trials("table1", tmp_path).to_dict()
+    assert result["metrics"]["cells"] == 1
+    rows = [row for row in result["history"] if row["method"] == "masked"]
     assert [row["fiedler"] for row in rows] == [1.0, 0.7, 0.39, 0.06]
     assert {row["accuracy"] for row in rows} == {91.0}
     assert ["trials_of" in row for row in rows] == [True, True, False, True]
-    assert "trials on one stand for all" in find("table1").table(made).note
+    assert "trials on one stand for all" in find("table1").table(result).note
 
 
 def test_a_claim_is_not_said_to_hold_before_its_cells_are_run():
@@ -385,8 +385,8 @@ def test_figure_3_has_its_half_without_privacy():
     pytest.importorskip("torch")
     record = find("loss-histograms").run(quick=True).to_dict()
     assert list(record["metrics"]["histograms"]) == ["no privacy", "epsilon = 1"]
-    told = {row["budget"]: row["guessed"] for row in record["history"]}
-    assert told["no privacy"] > told["epsilon = 1"]
+    guessed = {row["budget"]: row["guessed"] for row in record["history"]}
+    assert guessed["no privacy"] > guessed["epsilon = 1"]
 
 
 def test_theorems_2_and_3_bound_the_measured_error():
@@ -443,29 +443,31 @@ def test_the_fixed_point_bound_is_the_printed_one():
 
 def test_a_walk_of_equal_noise_is_compared_in_gossips_unit():
     """On the complete graph one round of gossip shows everything; a long public walk shows a sum."""
-    found = quick("walk-vs-gossip-averaging")["metrics"]["complete"]
-    assert found["gossip"]["loss"][0] == pytest.approx(1.0)
-    assert 0 < found["walk"]["mean"]
+    metrics = quick("walk-vs-gossip-averaging")["metrics"]["complete"]
+    assert metrics["gossip"]["loss"][0] == pytest.approx(1.0)
+    assert 0 < metrics["walk"]["mean"]
 
 
 def test_erdos_renyi_is_taken_over_draws():
     record = find("topologies").run(quick=True, draws=3).to_dict()
     assert record["metrics"]["erdos-renyi"]["graphs"] == 3
-    kept = record_of("topologies")
-    assert kept["metrics"]["erdos-renyi"]["graphs"] == kept["config"]["draws"] == 5
-    for found in kept["metrics"].values():
-        assert len(found["best"]) == len(found["worst"]) == len(found["distances"])
-        assert all(b <= m <= w for b, m, w in zip(found["best"], found["exact"], found["worst"], strict=True))
+    result = record_of("topologies")
+    assert result["metrics"]["erdos-renyi"]["graphs"] == result["config"]["draws"] == 5
+    for losses in result["metrics"].values():
+        assert len(losses["best"]) == len(losses["worst"]) == len(losses["distances"])
+        assert all(
+            b <= m <= w for b, m, w in zip(losses["best"], losses["exact"], losses["worst"], strict=True)
+        )
 
 
 def test_walk_and_gossip_learn_on_one_graph_at_one_mean_loss():
-    kept = record_of("walk-vs-gossip")
-    found = kept["metrics"]
-    mean = sum(found["share_of_pairs"][d] * loss for d, loss in found["walk_loss_by_distance"].items())
-    assert mean == pytest.approx(kept["config"]["mean_mu"] ** 2, rel=0.02)  # order 2
-    assert sum(found["share_of_pairs"].values()) == pytest.approx(1)
+    result = record_of("walk-vs-gossip")
+    metrics = result["metrics"]
+    mean = sum(metrics["share_of_pairs"][d] * loss for d, loss in metrics["walk_loss_by_distance"].items())
+    assert mean == pytest.approx(result["config"]["mean_mu"] ** 2, rel=0.02)  # order 2
+    assert sum(metrics["share_of_pairs"].values()) == pytest.approx(1)
     for method in ("walk", "gossip", "walk, complete graph"):
-        assert len(found[method]["curve"]["median"]) == len(found[method]["curve"]["share"])
+        assert len(metrics[method]["curve"]["median"]) == len(metrics[method]["curve"]["share"])
 
 
 def test_greedy_descent_is_a_curve_over_passes():

@@ -21,9 +21,9 @@ def test_the_list_names_sources_and_states(call):
         "Bellet 2023",
     }
     assert all(item["state"] and item["why"] for item in items)
-    said = call("reproduce", "list")
-    assert said.code == 0
-    assert "tables and figures:" in said.out
+    answer = call("reproduce", "list")
+    assert answer.code == 0
+    assert "tables and figures:" in answer.out
 
 
 def test_a_name_gives_table_record_and_figure(call, tmp_path):
@@ -53,11 +53,11 @@ def test_nothing_prints_pixels(call):
 
 
 def test_help_of_an_experiment_lists_its_options(call):
-    said = call("reproduce", "muffliato-houses", "--help").out
-    assert "--users" in said
-    assert "2000,4000" in said
-    listed = call("reproduce", "table1", "--help", "--json").json["options"]
-    assert listed["settings"]["default"] == "tuned"
+    text = call("reproduce", "muffliato-houses", "--help").out
+    assert "--users" in text
+    assert "2000,4000" in text
+    options = call("reproduce", "table1", "--help", "--json").json["options"]
+    assert options["settings"]["default"] == "tuned"
     assert "gallery" in call("reproduce", "--help").out
 
 
@@ -107,24 +107,22 @@ def test_what_cannot_be_is_refused_in_one_sentence(call, refused, tmp_path):
 
 
 def test_records_of_an_experiment_are_not_taken_for_a_folder(call):
-    words = ("reproduce", "imbalanced", "--quick", "--set", "records=100", "--json")
-    asked = ("reproduce", "imbalanced", "--quick", "--records", "100", "--json")
-    for form in (words, asked):
-        answer = call(*form)
+    for option in (("--set", "records=100"), ("--records", "100")):
+        answer = call("reproduce", "imbalanced", "--quick", *option, "--json")
         assert "quick form has its own --records" in answer.out + answer.err
 
 
 def test_tables_fit_a_hundred_columns_and_break_no_word(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     for name in ("table1", "muffliato-utility", "convex-audits"):
-        said = call(
+        answer = call(
             "reproduce", name, "--from", ROOT / "docs" / "results" / f"{name}.json", "--plot", "x.svg"
         )
-        assert max(map(len, said.out.splitlines())) <= 100
-        assert "rows more" not in said.out
-    listed = call("reproduce", "list").out
-    assert max(map(len, listed.splitlines())) <= 100
-    assert "walk-vs-gossip-averaging" in listed  # a name to type is not broken
+        assert max(map(len, answer.out.splitlines())) <= 100
+        assert "rows more" not in answer.out
+    listing = call("reproduce", "list").out
+    assert max(map(len, listing.splitlines())) <= 100
+    assert "walk-vs-gossip-averaging" in listing  # a name to type is not broken
     table1 = call(
         "reproduce", "table1", "--from", ROOT / "docs" / "results" / "table1.json", "--plot", "x.svg"
     ).out
@@ -133,18 +131,18 @@ def test_tables_fit_a_hundred_columns_and_break_no_word(call, monkeypatch):
 
 
 def test_small_numbers_keep_the_digits_that_count(call):
-    kept = ROOT / "docs" / "results" / "dpcd-curves.json"
-    medians = [m["median"] for form in json.loads(kept.read_text())["metrics"].values()
+    path = ROOT / "docs" / "results" / "dpcd-curves.json"
+    medians = [m["median"] for form in json.loads(path.read_text())["metrics"].values()
                if isinstance(form, dict) for m in form.values()]  # fmt: skip
-    said = call("reproduce", "dpcd-curves", "--from", kept, "--plot", "x.svg").out
-    assert all(f"{median:.3g}" in said for median in medians)
+    text = call("reproduce", "dpcd-curves", "--from", path, "--plot", "x.svg").out
+    assert all(f"{median:.3g}" in text for median in medians)
 
 
 def test_the_gallery_goes_source_by_source(call, tmp_path):
     for name in ("admm-lasso", "table3", "walk-amplification"):
         shutil.copy(ROOT / "docs" / "results" / f"{name}.json", tmp_path)
-    listed = call("reproduce", "gallery", "--from", tmp_path, "--json").json["records"]
-    assert listed == ["table3", "walk-amplification", "admm-lasso"]
+    names = call("reproduce", "gallery", "--from", tmp_path, "--json").json["records"]
+    assert names == ["table3", "walk-amplification", "admm-lasso"]
 
 
 def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
@@ -165,56 +163,56 @@ def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
 
     monkeypatch.setattr(reproduce, "find", find)
     monkeypatch.setattr(sweep_targets, "find", find)
-    asked = (["topologies"], ["table1"], ["table1", "--results", "here"], ["table1", "--jobs", "2"])
-    said = [call("reproduce", *words) for words in asked]
-    assert {answer.code for answer in said} == {130}
-    one, alone, kept, sweep = (answer.err for answer in said)
+    commands = (["topologies"], ["table1"], ["table1", "--results", "here"], ["table1", "--jobs", "2"])
+    answers = [call("reproduce", *words) for words in commands]
+    assert {answer.code for answer in answers} == {130}
+    one, alone, folder, sweep = (answer.err for answer in answers)
     assert "stopped; nothing was written." in one
     assert "nothing was kept; --records FOLDER" in alone
-    assert "finished trials are kept" in kept
+    assert "finished trials are kept" in folder
     assert "finished trials are kept" in sweep
     assert not list(tmp_path.glob("*.json"))
 
 
 def test_a_record_of_another_experiment_is_not_redrawn(refused):
-    kept = ROOT / "docs" / "results" / "admm-lasso.json"
-    assert "a record of admm-lasso" in refused("reproduce", "topologies", "--from", kept)
+    path = ROOT / "docs" / "results" / "admm-lasso.json"
+    assert "a record of admm-lasso" in refused("reproduce", "topologies", "--from", path)
 
 
 def test_a_table_is_read_from_its_trials(call, tmp_path):
-    kept = tmp_path / "kept"
-    unpack(ROOT / "docs" / "results", kept)
-    trials = sorted(kept.glob("dsgt_eps1_fiedler0.06_t1_trial*.json"))
+    folder = tmp_path / "kept"
+    unpack(ROOT / "docs" / "results", folder)
+    trials = sorted(folder.glob("dsgt_eps1_fiedler0.06_t1_trial*.json"))
     reached = [json.loads(path.read_text())["accuracy"] for path in trials]
     assert len(reached) >= 3
     ours = f"{statistics.mean(reached):.2f} ± {statistics.stdev(reached):.2f}"
-    said = call("reproduce", "table1", "--from", kept)
-    assert said.code == 0
-    assert "89.16 ± 0.82" in said.out  # the paper
-    assert ours in said.out  # tuned
+    answer = call("reproduce", "table1", "--from", folder)
+    assert answer.code == 0
+    assert "89.16 ± 0.82" in answer.out  # the paper
+    assert ours in answer.out  # tuned
     few = tmp_path / "few"
     few.mkdir()
     for path in trials:
         shutil.copy(path, few)
-    said = call("reproduce", "table1", "--from", few)
-    assert ours in said.out
-    assert "not run" in said.out  # every other cell
+    answer = call("reproduce", "table1", "--from", few)
+    assert ours in answer.out
+    assert "not run" in answer.out  # every other cell
 
 
 def test_a_result_of_stored_trials_names_their_folder(call, tmp_path):
-    kept = tmp_path / "trials"
-    asked = ("reproduce", "table1", "--quick", "--method", "dsgt", "--results", kept, "--json")
-    first, again = call(*asked).json["provenance"], call(*asked).json["provenance"]
+    folder = tmp_path / "trials"
+    command = ("reproduce", "table1", "--quick", "--method", "dsgt", "--results", folder, "--json")
+    first, again = call(*command).json["provenance"], call(*command).json["provenance"]
     assert "assembled_from" not in first
     assert again["assembled_from"] == "trials"
 
 
 def test_a_trial_has_a_page(call, tmp_path):
     unpack(ROOT / "docs" / "results", tmp_path)
-    kept = tmp_path / "dsgt_eps1_fiedler0.06_t1_trial0.json"
-    assert call("report", kept).code == 0
+    path = tmp_path / "dsgt_eps1_fiedler0.06_t1_trial0.json"
+    assert call("report", path).code == 0
     page = (tmp_path / "report.html").read_text()
-    assert f"{json.loads(kept.read_text())['accuracy']:.2f}" in page
+    assert f"{json.loads(path.read_text())['accuracy']:.2f}" in page
     assert "<svg" in page
 
 

@@ -116,9 +116,9 @@ def test_what_was_tried_is_kept_and_only_what_is_missing_is_run(tmp_path, monkey
     stored = str(tmp_path / "tuning.jsonl")
     for grid in ((one,), (one, two), (two, one)):
         monkeypatch.setattr(secure_sum, "GRID", {("mnist", 1.0, False): grid})
-        found = secure_sum.secure_sum_tuning(stored=stored)
+        result = secure_sum.secure_sum_tuning(stored=stored)
     assert ran == [[one], [two]]
-    assert [row["learning_rate"] for row in found.history] == [4.0, 8.0]
+    assert [row["learning_rate"] for row in result.history] == [4.0, 8.0]
 
 
 def test_held_out_records_are_not_trained_on():
@@ -170,7 +170,7 @@ def test_stored_trials_were_made_with_the_settings_that_were_chosen():
         for row in json.loads((RESULTS / f"{name}.json").read_text())["history"]:
             if row["trials"]:
                 own = row["against"] == "local"
-                kept = SETTINGS[row["data"], row["epsilon"], own]
-                assert row["setting"] == dataclasses.asdict(kept)
+                setting = SETTINGS[row["data"], row["epsilon"], own]
+                assert row["setting"] == dataclasses.asdict(setting)
                 assert row["epsilon_spent"] <= row["epsilon"]
                 assert row["accuracy"] == round(float(np.mean(row["each"])), 2)

@@ -26,8 +26,8 @@ def test_a_sweep_leaves_one_record_per_trial_and_repeats_none(tmp_path, capsys):
         str(tmp_path),
         "--json",
     ]
-    code, said = run(capsys, *words)
-    first = json.loads(said.out)
+    code, output = run(capsys, *words)
+    first = json.loads(output.out)
     assert code == 0
     assert first["trials"] == 4 == len(list(tmp_path.glob("*.json")))
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
@@ -46,16 +46,16 @@ def test_repeats_differ_by_their_seed_alone(tmp_path, capsys, name):
 
 
 def test_what_has_no_seed_is_not_repeated(tmp_path, capsys):
-    code, said = run(capsys, "attack-ego414", "--quick", "--repeats", "2", "-o", str(tmp_path))
+    code, output = run(capsys, "attack-ego414", "--quick", "--repeats", "2", "-o", str(tmp_path))
     assert code == 1
-    assert "takes no seed" in said.err
+    assert "takes no seed" in output.err
 
 
 @pytest.mark.parametrize("name", ["table1", "consensus-mnist"])
 def test_a_reproduction_in_trials_is_the_one_of_one_process(tmp_path, capsys, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    code, said = run(capsys, name, "--quick", "--json", command="reproduce")
-    alone = json.loads(said.out)
+    code, output = run(capsys, name, "--quick", "--json", command="reproduce")
+    alone = json.loads(output.out)
     words = [name, "--quick", "--json", "--records", "kept"]
     first = json.loads(run(capsys, *words, command="reproduce")[1].out)
     assert [first[key] for key in ("metrics", "history", "config")] == [
@@ -76,29 +76,29 @@ def test_a_reproduction_in_trials_is_the_one_of_one_process(tmp_path, capsys, mo
 @pytest.mark.parametrize("words", [["--jobs", "2"], ["--backend", "loky"], ["--records", "kept"]])
 def test_an_experiment_in_one_piece_says_so(tmp_path, capsys, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    code, said = run(capsys, "attack-geometric", "--quick", *words, command="reproduce")
+    code, output = run(capsys, "attack-geometric", "--quick", *words, command="reproduce")
     assert code == 1
-    assert "attack-geometric is one piece, not independent trials" in said.err
-    assert said.err.count("\n") == 1
+    assert "attack-geometric is one piece, not independent trials" in output.err
+    assert output.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_an_experiment_are_set_by_name(capsys):
     words = ["table1", "--quick", "--json", "--set", "method=dsgt", "--set", "epsilon=10"]
-    code, said = run(capsys, *words, command="reproduce")
+    code, output = run(capsys, *words, command="reproduce")
     assert code == 0
-    assert [row["method"] for row in json.loads(said.out)["history"]] == ["dsgt"]
-    code, said = run(capsys, "table1", "--quick", "--set", "color=red", command="reproduce")
+    assert [row["method"] for row in json.loads(output.out)["history"]] == ["dsgt"]
+    code, output = run(capsys, "table1", "--quick", "--set", "color=red", command="reproduce")
     assert code == 1
-    assert "table1 has no option --color; it has --method, --epsilon, --fiedler" in said.err
+    assert "table1 has no option --color; it has --method, --epsilon, --fiedler" in output.err
 
 
 def test_bad_jobs_are_refused_by_reproduce_too(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in (["--jobs", "0"], ["--backend", "slurm"]):
-        code, said = run(capsys, "convex-audits", "--quick", *words, command="reproduce")
+        code, output = run(capsys, "convex-audits", "--quick", *words, command="reproduce")
         assert code == 1
-        assert said.err.count("\n") == 1
+        assert output.err.count("\n") == 1
 
 
 def test_bad_words_are_refused_with_a_sentence(tmp_path, capsys):
@@ -108,20 +108,20 @@ def test_bad_words_are_refused_with_a_sentence(tmp_path, capsys):
         ["audit", "--backend", "slurm"],
         ["audit", "--jobs", "0"],
     ):
-        code, said = run(capsys, *words, "-o", str(tmp_path))
+        code, output = run(capsys, *words, "-o", str(tmp_path))
         assert code == 1
-        assert said.err.count("\n") == 1
+        assert output.err.count("\n") == 1
 
 
 def test_a_cell_of_a_table_is_named_by_options_and_shown_beside_the_paper(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, said = run(
+    code, output = run(
         capsys, "table1", "--quick", "--method", "dsgt", "--epsilon", "10", "--fiedler", "0.39",
         command="reproduce",
     )  # fmt: skip
     assert code == 0
-    assert "DP-DSGT" in said.out
-    assert "paper" in said.out
-    code, said = run(capsys, "admm-lasso", "--quick", "--method", "dsgt", command="reproduce")
+    assert "DP-DSGT" in output.out
+    assert "paper" in output.out
+    code, output = run(capsys, "admm-lasso", "--quick", "--method", "dsgt", command="reproduce")
     assert code == 1
-    assert "admm-lasso has no option --method" in said.err
+    assert "admm-lasso has no option --method" in output.err
