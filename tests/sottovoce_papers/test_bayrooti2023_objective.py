@@ -14,7 +14,7 @@ def both(clip_norm=0.8):
     return BayrootiObjective(clip_norm=clip_norm), NetObjective(bayrooti_mnist(), clip_norm=clip_norm)
 
 
-def batch_size(agents=3, size=7, seed=0):
+def batch(agents=3, size=7, seed=0):
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(agents, size, 1, 32, 32, generator=g)
     x[:, :, :, :12] = -0.42  # background: windows full of ties
@@ -27,7 +27,7 @@ def test_equals_the_generic_sums(clip_norm, scale):
     fast, generic = both(clip_norm)
     theta = fast.random_init(np.random.default_rng(1), agents=3)
     theta = (scale * theta + 0.03 * np.random.default_rng(2).normal(size=theta.shape)).astype(np.float32)
-    x, y = batch_size()
+    x, y = batch()
     present = torch.rand(3, 7, generator=torch.Generator().manual_seed(3)) > 0.3
     ours, theirs = (o.clipped_sums(theta, x, y, present) for o in (fast, generic))
     assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
@@ -38,7 +38,7 @@ def test_equals_the_generic_sums(clip_norm, scale):
 def test_a_bad_record_moves_nothing_else(value, place):
     fast, _ = both()
     theta = fast.random_init(np.random.default_rng(1), agents=3)
-    x, y = batch_size()
+    x, y = batch()
     without = fast.clipped_sums(theta, x[:, 1:], y[:, 1:])
     x[1, 0, 0, place[0], place[1]] = value
     with_it = fast.clipped_sums(theta, x, y)
@@ -52,17 +52,17 @@ def test_outputs_equal_the_module():
     fast, generic = both()
     theta = fast.random_init(np.random.default_rng(1), agents=2)
     theta[1] *= 2
-    x, y = batch_size(1, 9)
+    x, y = batch(1, 9)
     for ours, theirs in zip(fast.outputs(theta, x[0]), generic.outputs(theta, x[0]), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     data = AgentData(x[0], y[0], [np.arange(len(y[0]))], test=(x[0], y[0]))
     assert fast.metrics(theta, data)["accuracy"] == generic.metrics(theta, data)["accuracy"]
 
 
-def test_chunks_are_one_lot():
+def test_chunks_are_one_batch():
     fast, _ = both()
     theta = fast.random_init(np.random.default_rng(1), agents=3)
-    x, y = batch_size()
+    x, y = batch()
     whole = fast.clipped_sums(theta, x, y)
     fast.physical_batch = 6
     assert (fast.clipped_sums(theta, x, y) - whole).norm() <= 1e-6 * whole.norm()

@@ -200,12 +200,8 @@ def test_printed_settings_are_the_papers():
         ("dinno", 1.0, 0.01, 0.0005),
     ):
         chosen = settings_of(method, epsilon, which="printed")
-        assert (chosen.clip_norm, chosen.first_rate, chosen.last_rate, chosen.steps) == (
-            10.0,
-            first,
-            last,
-            None,
-        )
+        assert (chosen.clip_norm, chosen.steps) == (10.0, None)
+        assert (chosen.first_rate, chosen.last_rate) == (first, last)
     assert settings_of("central", 1.0, which="printed").clip_norm == 1.0
     assert tuned_apart(Cell("dsgd", 1.0, 0.06))
     with pytest.raises(InvalidInput, match="printed or tuned"):
@@ -455,9 +451,8 @@ def test_erdos_renyi_is_taken_over_draws():
     assert result["metrics"]["erdos-renyi"]["graphs"] == result["config"]["draws"] == 5
     for losses in result["metrics"].values():
         assert len(losses["best"]) == len(losses["worst"]) == len(losses["distances"])
-        assert all(
-            b <= m <= w for b, m, w in zip(losses["best"], losses["exact"], losses["worst"], strict=True)
-        )
+        curves = zip(losses["best"], losses["exact"], losses["worst"], strict=True)
+        assert all(best <= mean <= worst for best, mean, worst in curves)
 
 
 def test_walk_and_gossip_learn_on_one_graph_at_one_mean_loss():

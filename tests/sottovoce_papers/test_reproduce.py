@@ -8,18 +8,17 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sottovoce_papers.common import unpack
 
-ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def test_the_list_names_sources_and_states(call):
     items = call("reproduce", "list", "--json").json["items"]
-    assert {item["source"] for item in items} >= {
-        "Bayrooti et al. 2023",
-        "Cyffers et al. 2022",
-        "Bellet 2023",
-    }
+    sources = {item["source"] for item in items}
+    assert sources >= {"Bayrooti et al. 2023", "Cyffers et al. 2022", "Bellet 2023"}
     assert all(item["state"] and item["why"] for item in items)
     answer = call("reproduce", "list")
     assert answer.code == 0
@@ -62,41 +61,34 @@ def test_help_of_an_experiment_lists_its_options(call):
 
 
 def test_lists_and_infinity_are_values(call):
-    words = [
-        "attack-erdos-renyi",
-        "--sizes",
-        "12",
-        "--probabilities=0.5",
-        "--graphs",
-        "2",
-        "--rounds",
-        "2",
-        "--json",
-    ]
+    words = "attack-erdos-renyi --sizes 12 --probabilities=0.5 --graphs 2 --rounds 2 --json".split()
     rows = call("reproduce", *words).json["history"]
     assert {(row["n"], row["p"]) for row in rows} == {(12, 0.5)}
 
 
-def test_what_is_not_there_is_refused_with_what_is(refused):
-    assert "did you mean table1" in refused("reproduce", "tabel1")
-    assert "it has --rounds" in refused("reproduce", "attack-ego414", "--color", "red")
-    assert "expects whole numbers" in refused("reproduce", "topologies", "--egos", "x")
-    assert "expects a whole number" in refused("reproduce", "attack-ego414", "--rounds")
-    assert "it has central" in refused("reproduce", "table1", "--method", "foo")
-    assert ".svg, .png or .pdf" in refused("reproduce", "topologies", "--quick", "--plot", "a.bmp")
-    assert "takes no word" in refused("reproduce", "topologies", "quickly")
-    assert "no file" in refused("reproduce", "topologies", "--from", "none.json")
-    assert "leave the experiment's options out" in refused(
-        "reproduce", "table1", "--from", "x", "--trials", "3"
-    )
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("tabel1", "did you mean table1"),
+        ("attack-ego414 --color red", "it has --rounds"),
+        ("topologies --egos x", "expects whole numbers"),
+        ("attack-ego414 --rounds", "expects a whole number"),
+        ("table1 --method foo", "it has central"),
+        ("topologies --quick --plot a.bmp", ".svg, .png or .pdf"),
+        ("topologies quickly", "takes no word"),
+        ("topologies --from none.json", "no file"),
+        ("table1 --from x --trials 3", "leave the experiment's options out"),
+        ("topologies --observers 0", "at least 1, got '0'"),
+        ("geometric-distance --quick --n 9", "quick form has its own --n 60"),
+        (f"topologies --from {RESULTS / 'admm-lasso.json'}", "a record of admm-lasso"),
+    ],
+)
+def test_bad_words_are_refused_with_a_sentence(refused, words, sentence):
+    assert sentence in refused("reproduce", *words.split())
 
 
-def test_what_cannot_be_is_refused_in_one_sentence(call, refused, tmp_path):
-    assert "at least 1, got '0'" in refused("reproduce", "topologies", "--observers", "0")
-    assert "quick form has its own --n 60" in refused(
-        "reproduce", "geometric-distance", "--quick", "--n", "9"
-    )
-    record = json.loads((ROOT / "docs" / "results" / "dpgcd-dorothea.json").read_text())
+def test_incomplete_results_are_refused_in_one_sentence(call, tmp_path):
+    record = json.loads((RESULTS / "dpgcd-dorothea.json").read_text())
     del record["metrics"]["curve"]
     (tmp_path / "old.json").write_text(json.dumps(record))
     answer = call("reproduce", "dpgcd-dorothea", "--from", "old.json")
@@ -114,24 +106,21 @@ def test_records_of_an_experiment_are_not_taken_for_a_folder(call):
 
 def test_tables_fit_a_hundred_columns_and_break_no_word(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
+    shown = {}
     for name in ("table1", "muffliato-utility", "convex-audits"):
-        answer = call(
-            "reproduce", name, "--from", ROOT / "docs" / "results" / f"{name}.json", "--plot", "x.svg"
-        )
-        assert max(map(len, answer.out.splitlines())) <= 100
+        answer = call("reproduce", name, "--from", RESULTS / f"{name}.json", "--plot", "x.svg")
+        shown[name] = answer.out.splitlines()
+        assert max(map(len, shown[name])) <= 100
         assert "rows more" not in answer.out
     listing = call("reproduce", "list").out
     assert max(map(len, listing.splitlines())) <= 100
     assert "walk-vs-gossip-averaging" in listing  # a name to type is not broken
-    table1 = call(
-        "reproduce", "table1", "--from", ROOT / "docs" / "results" / "table1.json", "--plot", "x.svg"
-    ).out
-    cells = [line for line in table1.splitlines() if "89.16 ± 0.82" in line]
+    cells = [line for line in shown["table1"] if "89.16 ± 0.82" in line]
     assert re.search(r"^ ?DP-DSGT +0.06 +1 +1 .* yes", cells[0])  # one line a cell
 
 
 def test_small_numbers_keep_the_digits_that_count(call):
-    path = ROOT / "docs" / "results" / "dpcd-curves.json"
+    path = RESULTS / "dpcd-curves.json"
     medians = [m["median"] for form in json.loads(path.read_text())["metrics"].values()
                if isinstance(form, dict) for m in form.values()]  # fmt: skip
     text = call("reproduce", "dpcd-curves", "--from", path, "--plot", "x.svg").out
@@ -140,7 +129,7 @@ def test_small_numbers_keep_the_digits_that_count(call):
 
 def test_the_gallery_goes_source_by_source(call, tmp_path):
     for name in ("admm-lasso", "table3", "walk-amplification"):
-        shutil.copy(ROOT / "docs" / "results" / f"{name}.json", tmp_path)
+        shutil.copy(RESULTS / f"{name}.json", tmp_path)
     names = call("reproduce", "gallery", "--from", tmp_path, "--json").json["records"]
     assert names == ["table3", "walk-amplification", "admm-lasso"]
 
@@ -169,19 +158,13 @@ def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
     one, alone, folder, sweep = (answer.err for answer in answers)
     assert "stopped; nothing was written." in one
     assert "nothing was kept; --records FOLDER" in alone
-    assert "finished trials are kept" in folder
-    assert "finished trials are kept" in sweep
+    assert all("finished trials are kept" in text for text in (folder, sweep))
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_record_of_another_experiment_is_not_redrawn(refused):
-    path = ROOT / "docs" / "results" / "admm-lasso.json"
-    assert "a record of admm-lasso" in refused("reproduce", "topologies", "--from", path)
-
-
 def test_a_table_is_read_from_its_trials(call, tmp_path):
-    folder = tmp_path / "kept"
-    unpack(ROOT / "docs" / "results", folder)
+    folder = tmp_path / "trials"
+    unpack(RESULTS, folder)
     trials = sorted(folder.glob("dsgt_eps1_fiedler0.06_t1_trial*.json"))
     reached = [json.loads(path.read_text())["accuracy"] for path in trials]
     assert len(reached) >= 3
@@ -208,7 +191,7 @@ def test_a_result_of_stored_trials_names_their_folder(call, tmp_path):
 
 
 def test_a_trial_has_a_page(call, tmp_path):
-    unpack(ROOT / "docs" / "results", tmp_path)
+    unpack(RESULTS, tmp_path)
     path = tmp_path / "dsgt_eps1_fiedler0.06_t1_trial0.json"
     assert call("report", path).code == 0
     page = (tmp_path / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""`sottovoce sweep`: records, resumption, sentences."""
+"""`sottovoce sweep`: results, resumption, refusals."""
 
 import json
 
@@ -14,18 +14,8 @@ def run(capsys, *arguments, command="sweep"):
 
 
 def test_a_sweep_leaves_one_record_per_trial_and_repeats_none(tmp_path, capsys):
-    words = [
-        "audit",
-        "--set",
-        "graph=path:3,ring:5",
-        "--set",
-        "runs=200",
-        "--repeats",
-        "2",
-        "-o",
-        str(tmp_path),
-        "--json",
-    ]
+    words = "audit --set graph=path:3,ring:5 --set runs=200 --repeats 2 --json".split()
+    words += ["-o", str(tmp_path)]
     code, output = run(capsys, *words)
     first = json.loads(output.out)
     assert code == 0
@@ -45,7 +35,7 @@ def test_repeats_differ_by_their_seed_alone(tmp_path, capsys, name):
     assert len({json.dumps(record["value"]["metrics"]) for record in records}) == 2
 
 
-def test_what_has_no_seed_is_not_repeated(tmp_path, capsys):
+def test_experiments_without_a_seed_are_not_repeated(tmp_path, capsys):
     code, output = run(capsys, "attack-ego414", "--quick", "--repeats", "2", "-o", str(tmp_path))
     assert code == 1
     assert "takes no seed" in output.err
@@ -56,24 +46,22 @@ def test_a_reproduction_in_trials_is_the_one_of_one_process(tmp_path, capsys, mo
     monkeypatch.chdir(tmp_path)
     code, output = run(capsys, name, "--quick", "--json", command="reproduce")
     alone = json.loads(output.out)
-    words = [name, "--quick", "--json", "--records", "kept"]
+    words = [name, "--quick", "--json", "--records", "trials"]
     first = json.loads(run(capsys, *words, command="reproduce")[1].out)
-    assert [first[key] for key in ("metrics", "history", "config")] == [
-        alone[key] for key in ("metrics", "history", "config")
-    ]
-    paths = sorted(tmp_path.glob("kept/*.json"))
+    assert all(first[key] == alone[key] for key in ("metrics", "history", "config"))
+    paths = sorted(tmp_path.glob("trials/*.json"))
     assert len(paths) >= 3
     assert json.loads(paths[0].read_text())["seed"] is None  # the trials bring their own
     paths[0].unlink()  # as if the run had been interrupted before this trial ended
     before = {path: path.stat().st_mtime_ns for path in paths[1:]}
     again = json.loads(run(capsys, *words, "--jobs", "2", command="reproduce")[1].out)
-    assert [again[key] for key in ("metrics", "history")] == [alone[key] for key in ("metrics", "history")]
-    assert sorted(tmp_path.glob("kept/*.json")) == paths
+    assert all(again[key] == alone[key] for key in ("metrics", "history"))
+    assert sorted(tmp_path.glob("trials/*.json")) == paths
     assert {path: path.stat().st_mtime_ns for path in paths[1:]} == before
     assert code == 0
 
 
-@pytest.mark.parametrize("words", [["--jobs", "2"], ["--backend", "loky"], ["--records", "kept"]])
+@pytest.mark.parametrize("words", [["--jobs", "2"], ["--backend", "loky"], ["--records", "trials"]])
 def test_an_experiment_in_one_piece_says_so(tmp_path, capsys, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     code, output = run(capsys, "attack-geometric", "--quick", *words, command="reproduce")
@@ -93,32 +81,28 @@ def test_options_of_an_experiment_are_set_by_name(capsys):
     assert "table1 has no option --color; it has --method, --epsilon, --fiedler" in output.err
 
 
-def test_bad_jobs_are_refused_by_reproduce_too(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("reproduce", ["convex-audits", "--quick", "--jobs", "0"]),
+        ("reproduce", ["convex-audits", "--quick", "--backend", "slurm"]),
+        ("sweep", ["guess", "-o", "out"]),
+        ("sweep", ["audit", "--set", "graph", "-o", "out"]),
+        ("sweep", ["audit", "--backend", "slurm", "-o", "out"]),
+        ("sweep", ["audit", "--jobs", "0", "-o", "out"]),
+    ],
+)
+def test_bad_options_are_refused_in_one_sentence(tmp_path, capsys, monkeypatch, command, words):
     monkeypatch.chdir(tmp_path)
-    for words in (["--jobs", "0"], ["--backend", "slurm"]):
-        code, output = run(capsys, "convex-audits", "--quick", *words, command="reproduce")
-        assert code == 1
-        assert output.err.count("\n") == 1
-
-
-def test_bad_words_are_refused_with_a_sentence(tmp_path, capsys):
-    for words in (
-        ["guess"],
-        ["audit", "--set", "graph"],
-        ["audit", "--backend", "slurm"],
-        ["audit", "--jobs", "0"],
-    ):
-        code, output = run(capsys, *words, "-o", str(tmp_path))
-        assert code == 1
-        assert output.err.count("\n") == 1
+    code, output = run(capsys, *words, command=command)
+    assert code == 1
+    assert output.err.count("\n") == 1
 
 
 def test_a_cell_of_a_table_is_named_by_options_and_shown_beside_the_paper(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, output = run(
-        capsys, "table1", "--quick", "--method", "dsgt", "--epsilon", "10", "--fiedler", "0.39",
-        command="reproduce",
-    )  # fmt: skip
+    words = "table1 --quick --method dsgt --epsilon 10 --fiedler 0.39".split()
+    code, output = run(capsys, *words, command="reproduce")
     assert code == 0
     assert "DP-DSGT" in output.out
     assert "paper" in output.out
