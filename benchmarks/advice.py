@@ -1,6 +1,6 @@
 """Advice against pricing by hand; JSON seconds, ratios and their targets.
 
-    python -m benchmarks.advice [--out docs/results/bench-advice.json]
+    python -m benchmarks.advice [--out FILE.json]
 
 Lines: a mean of fifty members each, ``mean`` (anyone can reach anyone), ``mean_tree`` (a random tree, two
 colluders, no keys) and ``mean_graph`` (a geometric graph, two colluders), with seconds of the clock and of

@@ -220,8 +220,7 @@ def main() -> None:
     for name in SCREENS:
         print(screen(name, FOLDER / f"terminal-{name}.svg"))
     print(architecture(FOLDER / "architecture.svg"))
-    for suffix in (".svg", ".png"):
-        print(loss_by_distance(FOLDER / f"loss-by-distance{suffix}"))
+    print(loss_by_distance(FOLDER / "loss-by-distance.png"))
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def masked_network() -> str:
 
 def steps() -> str:
     """Where the time of a step goes."""
-    parts = result("bench-deep")["whole_steps"]
+    parts = result("benchmarks")["deep"]["whole_steps"]
     first, second = (parts[method]["share_of_a_step"] for method in ("dp-dsgt", "dp-dinno"))
     rows = ((name, first[name], second[name]) for name in first)
     return markdown(("part of a step", "DP-DSGT", "DP-DiNNO"), rows)
@@ -225,16 +225,16 @@ def steps() -> str:
 
 def speed() -> str:
     """Times faster than named rivals."""
-    deep, convex = result("bench-deep"), result("bench-convex")
+    deep, convex = result("benchmarks")["deep"], result("benchmarks")["convex"]
     net = deep["mnist_10x256"]
     rows = (
         ("clipped gradients, MNIST net, 10 x 256 records", "Opacus, hooks", net["fast_over_opacus_hooks"]),
         ("the same", "Opacus, ghost clipping", net["fast_over_opacus_ghost"]),
         ("ResNet-9, 50 records", "Opacus, hooks", deep["resnet9_batch50"]["over_opacus_hooks"]),
         ("equation (6), all pairs of 2,048 nodes", "scipy sparse products",
-         result("bench-foundation")["published"]["times_faster"]),
+         result("benchmarks")["foundation"]["published"]["times_faster"]),
         ("random walk, 8 features", "a loop in numpy", convex["random_walk"]["complete_against_numpy"]),
-        ("two ranks against one, ResNet-9", "one process", result("bench-scale")["resnet"]["ratio"]),
+        ("two ranks against one, ResNet-9", "one process", result("benchmarks")["scale"]["resnet"]["ratio"]),
     )  # fmt: skip
     return markdown(("what", "rival", "ours, times faster"), ((*row[:2], f"{row[2]:.4g}") for row in rows))
 
@@ -254,7 +254,7 @@ def trust() -> str:
 
 def ranks() -> str:
     """Several processes for one run, and workers for many."""
-    stored = result("bench-scale")
+    stored = result("benchmarks")["scale"]
     resnet, audits, start = stored["resnet"], stored["audits"], stored["start"]
     seconds = resnet["seconds_per_step_2_ranks"], resnet["seconds_per_step_1_rank"]
     rows = (
