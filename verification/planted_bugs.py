@@ -15,13 +15,18 @@ import argparse
 import contextlib
 import hashlib
 import importlib
+import inspect
 import json
 import os
+import re
 import shlex
+import ssl
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -43,6 +48,26 @@ class Bug(NamedTuple):
     tests: str
 
 
+def bugs(module: str, file: str, *rows: tuple[str, str, Callable[[Any], Any], str]) -> list[Bug]:
+    """Return the bugs of one module that one test file must notice.
+
+    A row is the name, the attribute, the replacement, and the words (``pytest -k``) that select tests.
+    """
+    target = "sottovoce." + module
+    return [
+        Bug(name, f"{target}:{attribute}", faulty, f"tests/{file} -k '{words}'" if words else f"tests/{file}")
+        for name, attribute, faulty, words in rows
+    ]
+
+
+# ---- faulty objects, built from the right ones -----------------------------------------------------------
+
+
+def instead(value: Any) -> Callable[[Any], Any]:
+    """Replace an object by another."""
+    return lambda right: value
+
+
 def returns(value: Any) -> Callable[[Any], Any]:
     """Replace a function by one that ignores its arguments."""
     return lambda right: lambda *args, **options: value
@@ -52,13 +77,35 @@ def does_nothing(right: Any) -> Any:
     return lambda *args, **options: None
 
 
-def with_arguments(change: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> Callable[[Any], Any]:
-    """Call the right function with other arguments."""
+def always(value: Any) -> Callable[[Any], Any]:
+    """Replace a property by one that has always the same value."""
+    return lambda right: property(lambda self: value)
+
+
+def with_arguments(change: Callable[..., tuple[Any, ...]]) -> Callable[[Any], Any]:
+    """Call the right function with other arguments; ``change`` returns the positional ones."""
+    return lambda right: lambda *args, **options: right(*change(*args), **options)
+
+
+def with_options(**changed: Any) -> Callable[[Any], Any]:
+    """Call the right function with other keyword arguments."""
+    return lambda right: lambda *args, **options: right(*args, **{**options, **changed})
+
+
+def with_result(change: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Change what the right function returns; ``change`` gets the result and the arguments."""
+    return lambda right: lambda *args, **options: change(right(*args, **options), *args, **options)
+
+
+def then_sets(**attributes: Any) -> Callable[[Any], Any]:
+    """Call the right method, whatever it raises, then set attributes of its object."""
 
     def faulty(right: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            changed, more = change(*args, **options)
-            return right(*changed, **more)
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return right(self, *args, **options)
+            finally:
+                vars(self).update(attributes)
 
         return call
 
@@ -70,16 +117,38 @@ def module_with(**names: Any) -> Callable[[Any], Any]:
     return lambda right: SimpleNamespace(**{**vars(right), **names})
 
 
-def option_changed(key: str, factor: float) -> Callable[[Any], Any]:
-    """Change an agreed number on its way into the plan."""
+def edited(old: str, new: str) -> Callable[[Any], Any]:
+    """Replace one expression inside a function, where nothing smaller can be replaced."""
 
     def faulty(right: Any) -> Any:
-        def call(network: Any, algorithm: Any, *args: Any, **options: Any) -> Any:
-            return right(network, {**algorithm, key: algorithm[key] * factor}, *args, **options)
-
-        return call
+        function: Any = right.fget if isinstance(right, property) else getattr(right, "__func__", right)
+        source = textwrap.dedent(inspect.getsource(function))
+        source = source.replace("super()", f"super({function.__qualname__.split('.')[0]}, self)")
+        if source.count(old) != 1:
+            raise LookupError(f"{function.__qualname__} does not contain {old!r} once; adapt the bug.")
+        names: dict[str, Any] = {}
+        header = "from __future__ import annotations\n"
+        exec(header + source.replace(old, new), function.__globals__, names)
+        changed = names[function.__name__]
+        return property(changed) if isinstance(right, property) else changed
 
     return faulty
+
+
+def ignored(condition: str) -> Callable[[Any], Any]:
+    """Make a condition inside a function always false."""
+    return edited(f"if {condition}:", "if False:")
+
+
+def option_changed(key: str, factor: float | None) -> Callable[[Any], Any]:
+    """Change an agreed number on its way into the plan; None drops it."""
+
+    def change(network: Any, algorithm: Any, *rest: Any) -> tuple[Any, ...]:
+        changed = {} if factor is None else {key: algorithm[key] * factor}
+        others = {name: value for name, value in algorithm.items() if name != key}
+        return network, {**others, **changed}, *rest
+
+    return with_arguments(change)
 
 
 def uncommitted(right: Any) -> Any:
@@ -93,145 +162,456 @@ def uncommitted(right: Any) -> Any:
 
 def unlocked(right: Any) -> Any:
     """Open a state folder without taking the lock."""
-    return lambda path, patience: contextlib.nullcontext()
+    return lambda *args: contextlib.nullcontext()
 
 
-SIMULATOR = (
-    "tests/verification/test_simulator.py -k 'copied or budget or missing or (worlds and fault_free and 0)'"
-)
-FRAMES = "tests/peers/test_wire_format.py -k 'not million and not fuzzed'"
-LEDGER = "tests/ledger/test_run_ledger.py"
-TRANSPORT = "tests/peers/test_transport.py"
-AGREEMENT = "tests/peers/test_agreement.py"
-CORE = "tests/peers/test_core.py"
-KEYS = "tests/peers/test_run_keys.py -k 'set_back or inputs or labels or ratcheted'"
-LIARS = "tests/verification/test_simulator.py -k 'remembers or rarer or middle'"
-MEMBERSHIP = "tests/peers/test_membership_changes.py"
-LIFETIME = "tests/ledger/test_lifetime.py"
-DIRECTORY = "tests/peers/test_member_directory.py -k 'not killed'"
-NOISE = "tests/noise/test_samplers.py tests/noise/test_discrete.py"
-SAME = "tests/peers/test_equivalence.py -k 'equal_the_library'"
-COST = "tests/peers/test_equivalence.py -k 'formula or one_thing or path'"
-SAMPLING = "tests/peers/test_equivalence.py -k batches_are_drawn"
-P, L, N = "sottovoce.peers.", "sottovoce.ledger.", "sottovoce.privacy."
+def encoded_again(out: Any, self: Any, *args: Any) -> Any:
+    """Return what a peer sends with rows that were computed once more."""
+    old = {frame: r for r, frame in self.outbox.items()}
 
+    def again(frame: bytes) -> bytes:
+        values = self.codec.values(self.codec.decode(frame)) + 1e-9
+        return bytes(self.codec.row(values, sender=self.program.node, round=old[frame]))
+
+    return [(to, again(frame) if frame in old else frame) for to, frame in out]
+
+
+def without_second_rows(right: Any) -> Any:
+    """Take no notice of a second row for the same round."""
+
+    def row(self: Any, now: float, frame: Any) -> Any:
+        key = (frame.round, frame.sender)
+        return [] if key in self.heard or key in self.inbox else right(self, now, frame)
+
+    return row
+
+
+def sent_at_once(right: Any) -> Any:
+    """Send a row before anybody holds its head."""
+
+    def row_sent(self: Any, rows: Any) -> Any:
+        out = right(self, rows)
+        withheld, self.withheld = self.withheld, []
+        return withheld + out
+
+    return row_sent
+
+
+class Ascending:
+    """A mechanism whose gradients have the opposite sign."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return -self._source(*args)
+
+    def gradient_with_l2(self, *args: Any) -> Any:
+        return -self._source.gradient_with_l2(*args)
+
+    def rows(self, *args: Any) -> Any:
+        return -self._source.rows(*args)
+
+
+ascends = with_arguments(lambda self, source, start: (self, Ascending(source), start))
+
+
+def half_the_noise(applies: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """Halve the noise of mechanisms of one kind; what is recorded stays."""
+
+    def change(noisy: Any, self: Any, values: Any, *args: Any) -> Any:
+        return (values + noisy) / 2 if applies(self) else noisy
+
+    return with_result(change)
+
+
+def records_first_stream_only(right: Any) -> Any:
+    """Record one of several draws of a step."""
+
+    def release(self: Any, values: Any, places: Any, step: int, stream: int = 0) -> Any:
+        before = None if self._recorded is None else list(self._recorded)
+        noisy = right(self, values, places, step, stream)
+        if stream:
+            self._recorded = before
+        return noisy
+
+    return release
+
+
+def without_noise_multiplier(right: Any) -> Any:
+    return property(lambda self: re.sub(rb'"noise_multiplier":[^,}]*', b"", right.fget(self)))
+
+
+def hashed_without(*fields: str, **options: Any) -> Callable[[Any], Any]:
+    """Replace the canonical text of an agreement by one that leaves out these fields only."""
+
+    def canonical(self: Any) -> bytes:
+        return json.dumps(
+            self.model_dump(mode="json", exclude=set(fields), **options), sort_keys=True
+        ).encode()
+
+    return lambda right: property(canonical)
+
+
+def unmasked_check(right: Any) -> Any:
+    """Accept control characters in the lines that members read."""
+
+    def refuse_if(problem: object, message: str) -> None:
+        right(problem and "printable characters" not in message, message)
+
+    return refuse_if
+
+
+def tls(**attributes: Any) -> Callable[[Any], Any]:
+    """Change the TLS context of a listening peer."""
+
+    def change(context: Any, *args: Any) -> Any:
+        if context.protocol == ssl.PROTOCOL_TLS_SERVER:
+            for name, value in attributes.items():
+                setattr(context, name, value)
+        return context
+
+    return with_result(change)
+
+
+def always_added(row: Any, member: int, pads: Any) -> None:
+    for _, pad in pads:
+        row += pad
+
+
+BATCHES = "batches_are_drawn"
+COST = "formula or one_thing or path"
+HAND = "by_hand"
+SAME = "equal_the_library"
+SPREAD = "spread"
+WORLDS = "copied or budget or missing or (worlds and fault_free and 0)"
+LIARS = "remembers or rarer or middle"
+KEYS = "set_back or inputs or labels or ratcheted"
+
+# fmt: off
 BUGS = [
     # ---- a row leaves only when its releases are durable ----------------------------------------------
-    Bug("rows are sent before they are durable", P + "core:Core._commit", uncommitted, SIMULATOR),
-    Bug(
-        "releases are not written with the row",
-        P + "core:Core._commit",
-        with_arguments(lambda self, entry: ((self, entry._replace(releases=())), {})),
-        SIMULATOR,
-    ),
-    Bug(
-        "the budget is not checked", "sottovoce.accounting.release:Spending.require", does_nothing, SIMULATOR
-    ),
-    Bug("spending is forgotten", "sottovoce.accounting.release:Spending.add", does_nothing, CORE),
-    Bug("notes are forgotten in a restart", P + "core:Core._recall", does_nothing, CORE),
-    Bug("notes wait for the next row", P + "core:Core.commit_notes", does_nothing, CORE),
-    Bug("incidents leave no trace", P + "core:Core.incident", does_nothing, CORE),
-    Bug("neighbors' memory of this peer is ignored", P + "core:Core._compare", returns(False), CORE),
-    Bug("an unfounded accusation ends a peer", P + "wire_format:FrameCodec.signed_row", returns(True), CORE),
-    # ---- frames -------------------------------------------------------------------------------------
-    Bug("signatures of frames are not checked", P + "wire_format:OpenSigner.verify", returns(True), FRAMES),
-    Bug(
-        "digests of frames are not compared",
-        P + "wire_format:frame_digest",
-        lambda right: lambda raw: hashlib.sha256(raw[:-96]).digest(),
-        FRAMES,
-    ),
-    Bug(
-        "rows with NaN and infinity are accepted",
-        P + "wire_format:np",
-        lambda right: module_with(isfinite=lambda array: right.ones_like(array, dtype=bool))(right),
-        FRAMES,
-    ),
-    # ---- ledgers ------------------------------------------------------------------------------------
-    Bug("an older ledger is accepted", L + "run_ledger:_contains", returns(True), LEDGER),
-    Bug("a missing ledger is created again", L + "run_ledger:RunLedger._check_run", does_nothing, LEDGER),
-    Bug("two processes open one ledger", L + "run_ledger:locked", unlocked, LEDGER),
-    Bug("a run folder may be set back", L + "run_ledger:RunLedger._open_head_file", does_nothing, DIRECTORY),
-    Bug("begun runs are not marked", L + "lifetime:LifetimeLedger.begun", does_nothing, DIRECTORY),
-    Bug(
-        "the second copy of the lifetime ledger is not read",
-        L + "lifetime:LifetimeLedger._verified",
-        lambda right: lambda self: importlib.import_module("sottovoce.ledger.lifetime")._read(self.path),
-        LIFETIME,
-    ),
-    Bug(
-        "a membership change is charged to the first population",
-        L + "lifetime:_State.parent",
-        returns(None),
-        MEMBERSHIP + " -k people",
-    ),
-    Bug(
-        "a membership change begun and given up costs nothing",
-        P + "membership_changes:_VersionChain._siblings",
-        does_nothing,
-        MEMBERSHIP + " -k both_counted",
-    ),
-    Bug(
-        "without a member directory the previous run continues too",
-        P + "runtime:give_up",
-        does_nothing,
-        MEMBERSHIP + " -k without_a_member_directory",
-    ),
-    Bug("any model continues a run", P + "membership_changes:model_digest", returns("0" * 64), MEMBERSHIP),
-    # ---- connections, agreements ------------------------------------------------------------------------
-    Bug("control frames are not limited", P + "transport:RateLimit.take", returns(True), TRANSPORT),
-    Bug(
-        "certificates do not expire during a run",
-        P + "transport:TlsTransport.expired",
-        returns([]),
-        TRANSPORT,
-    ),
-    Bug(
-        "revoked certificates are accepted",
-        P + "transport:TlsTransport.__init__",
-        with_arguments(lambda *args, **options: (args, {**options, "revoked": ()})),
-        TRANSPORT,
-    ),
-    Bug("signatures of agreements are not verified", P + "agreement:verify", returns(True), AGREEMENT),
-    Bug(
-        "public randomness does not depend on the run",
-        P + "agreement:Agreement.seed",
-        lambda right: property(lambda self: 0),
-        SAME,
-    ),
-    Bug(
-        "the agreed noise is halved",
-        P + "agreement:agreed_plan",
-        option_changed("noise_multiplier", 0.5),
-        SAME,
-    ),
-    Bug(
-        "the agreed clip norm is doubled", P + "agreement:agreed_plan", option_changed("clip_norm", 2.0), SAME
-    ),
-    # ---- noise and sampling -------------------------------------------------------------------------
-    Bug("noise from a fixed key", "sottovoce.noise.discrete:os", module_with(urandom=bytes), NOISE),
-    Bug("half the noise", "sottovoce.noise.samplers:STEPS_PER_STD", lambda right: 2 * right, NOISE),
-    Bug("no slack for rounding", "sottovoce.noise.samplers:ProtectiveNoise.slack", returns(0.0), NOISE),
-    Bug("NaN passes through the noise", "sottovoce.noise.samplers:_fits_the_grid", does_nothing, NOISE),
-    Bug("batches from a known key", P + "agreed_run:os", module_with(urandom=bytes), SAMPLING),
-    Bug(
-        "batches are drawn at twice the rate",
-        "sottovoce.data.poisson_sampling:_threshold",
-        with_arguments(lambda rate: ((min(1.0, 2 * rate),), {})),
-        SAMPLING,
-    ),
-    Bug(
-        "a member's sensitivity is one clip norm",
-        "sottovoce.accounting.release:MOVES",
-        lambda right: {**right, "user": 1.0},
-        COST,
-    ),
+    *bugs("peers.core", "verification/test_simulator.py",
+        ("rows are sent before they are durable", "Core._commit", uncommitted, WORLDS),
+        ("releases are not written with the row", "Core._commit",
+         with_arguments(lambda self, entry: (self, entry._replace(releases=()))), WORLDS),
+        ("rows are encoded again on every resend", "Core._position", with_result(encoded_again), WORLDS),
+        ("rows are forgotten before they are used", "Core._forgettable",
+         instead(lambda self: tuple(self.outbox)), WORLDS)),
+    *bugs("accounting.release", "verification/test_simulator.py",
+        ("the budget is not checked", "Spending.require", does_nothing, WORLDS)),
+    *bugs("accounting.release", "peers/test_core.py",
+        ("spending is forgotten", "Spending.add", does_nothing, "")),
+    *bugs("peers.node_program", "verification/test_simulator.py",
+        ("a restart begins the run again", "StepProgram.restore", does_nothing, WORLDS)),
+    *bugs("peers.core", "peers/test_core.py",
+        ("notes are forgotten in a restart", "Core._recall", does_nothing, ""),
+        ("notes wait for the next row", "Core.commit_notes", does_nothing, ""),
+        ("incidents leave no trace", "Core.incident", does_nothing, ""),
+        ("neighbors' memory of this peer is ignored", "Core._compare", returns(False), ""),
+        ("a second payload is taken silently", "Core._row", without_second_rows, "second_payload"),
+        ("neighbors are not asked after a start", "Core.__init__", then_sets(unanswered=set()), "contacts"),
+        ("a row is used although its drop was proposed", "Core._missing",
+         edited("(key not in self.inbox or key in self.proposed)", "key not in self.inbox"), "waits_for"),
+        ("rounds far ahead are accepted", "Core._require_near", does_nothing, "window or far_ahead"),
+        ("rows nobody expects are accepted", "Core._row",
+         ignored("sender not in self.program.expects(r)"), "nobody_expects"),
+        ("rows beyond clip and noise are accepted", "Core._row",
+         edited("self.bound is not None and", "False and"), "beyond"),
+        ("a failed peer continues", "Core._alive", does_nothing, "exception or rolled_back")),
+    *bugs("peers.core", "peers/test_transport.py",
+        ("the sender is what the frame says", "Core.receive",
+         ignored("not forwarded and frame.sender != sender"),
+         "not_the_frame")),
+    # ---- heads of ledgers -----------------------------------------------------------------------------
+    *bugs("peers.witnesses", "peers/test_core.py",
+        ("a restart asks neighbors only", "Witnesses.__init__", then_sets(unanswered=set()), "own_head"),
+        ("rows leave before their head is witnessed", "Witnesses.row_sent", sent_at_once, "hold_its_head"),
+        ("a newer head of the own ledger is ignored", "Witnesses._confirm",
+         ignored("head.rows > count or self.core.store.row_hash(head.rows) != head.head"), "own_head")),
+    *bugs("peers.witnesses", "verification/test_simulator.py",
+        ("models are not compared", "Witnesses._same_chain", does_nothing, LIARS),
+        ("what two neighbors received is not compared", "Witnesses._same_rows", does_nothing, LIARS)),
+    # ---- frames ---------------------------------------------------------------------------------------
+    *bugs("peers.wire_format", "peers/test_wire_format.py",
+        ("signatures of frames are not checked", "OpenSigner.verify", returns(True), "malformed"),
+        ("digests of frames are not compared", "frame_digest",
+         instead(lambda raw: hashlib.sha256(raw[:-96]).digest()), "malformed"),
+        ("rows with NaN and infinity are accepted", "np",
+         lambda right: module_with(isfinite=lambda array: right.ones_like(array, dtype=bool))(right),
+         "malformed"),
+        ("the length is taken from the frame", "FrameCodec.decode",
+         ignored("size != total or length != self._sizes[kind]"), "malformed"),
+        ("frames of another run are accepted", "FrameCodec.decode", ignored("run != self.run"), "malformed"),
+        ("a signature is valid for any round", "FrameCodec._signed_content",
+         with_arguments(lambda self, kind, sender, round, digest: (self, kind, sender, 0, digest)),
+         "malformed")),
+    *bugs("peers.wire_format", "peers/test_core.py",
+        ("an unfounded accusation ends a peer", "FrameCodec.signed_row", returns(True), "unfounded")),
+    # ---- ledgers of runs ------------------------------------------------------------------------------
+    *bugs("ledger.run_ledger", "ledger/test_run_ledger.py",
+        ("an older ledger is accepted", "_contains", returns(True), "older_ledger"),
+        ("a missing ledger is created again", "RunLedger._check_run", does_nothing, "in_use_missing"),
+        ("two processes open one ledger", "locked", unlocked, "in_use or two_holders"),
+        ("the chain is not checked", "_read_all",
+         edited("row[-1] != _chained_hash(head, row[:-1])", "False"), "changed_rows"),
+        ("a ledger continues after a failed commit", "RunLedger.commit", then_sets(_failed=False),
+         "full_disk or io_error"),
+        ("a ledger is readable by others", "os",
+         module_with(open=lambda path, flags, mode: os.open(path, flags, 0o644)), "owner_only"),
+        ("others may write the state folder", "RunLedger.__init__",
+         ignored("self.folder.stat().st_mode & 0o022"), "others_can_write"),
+        ("a ledger of another format is read", "_read_all",
+         ignored('meta.get("format") != str(_FORMAT)'), "another_format")),
+    *bugs("ledger.run_ledger", "peers/test_member_directory.py",
+        ("a run folder may be set back", "RunLedger._open_head_file", does_nothing, "backup or anchor")),
+    *bugs("ledger.run_ledger", "peers/test_runtime.py",
+        ("a stopped peer leaves its folder locked", "RunLedger.close", does_nothing, "stopped_peer")),
+    # ---- the lifetime ledger --------------------------------------------------------------------------
+    *bugs("ledger.lifetime", "ledger/test_lifetime.py",
+        ("the second copy of the lifetime ledger is not read", "LifetimeLedger._verified",
+         edited("copied = _read(self.copy)", "copied = rows"), "not several"),
+        ("the second copy stays behind", "LifetimeLedger._verified",
+         ignored("len(copied) < len(rows)"), "between_the_copies"),
+        ("a replacement costs as much as a removal", "_restated",
+         instead(lambda release, adjacency: replace(release, adjacency=adjacency)), "every_adjacency"),
+        ("records are missing in the total at user level", "curve_of_charges",
+         edited("[Curve.gaussian(math.inf)] * bool(records)", "[]"), "every_adjacency or record_level"),
+        ("a known run begins again", "LifetimeLedger.start",
+         edited("state.runs.get(new.run)", "None"), "known_run"),
+        ("the lifetime budget is not checked", "require_lifetime_budget", does_nothing, "three_agreements")),
+    *bugs("ledger.lifetime", "peers/test_member_directory.py",
+        ("begun runs are not marked", "LifetimeLedger.begun", does_nothing, "deleted or backup"),
+        ("other records pass", "LifetimeLedger._resume",
+         ignored("new.records != known.records"), "other_records")),
+    *bugs("peers.identity", "peers/test_member_directory.py",
+        ("certificates are not compared with the pinned ones", "PinnedCertificates.require",
+         edited("in (own, pinned)", "in (own, pinned) or pinned"), "not_pinned")),
+    *bugs("ledger.charge", "ledger/test_charge.py",
+        ("a checkpoint set back is free", "_checkpoint_step", returns(10**9), "set_back")),
+    *bugs("ledger.lifetime", "ledger/test_charge.py",
+        ("a resumed fit is charged again", "LifetimeLedger.charge", with_options(training=""), "goes_on")),
+    *bugs("estimators.fitting", "ledger/test_charge.py",
+        ("a fit is not charged", "charge", returns(None), "before_its_noise")),
+    # ---- membership changes ---------------------------------------------------------------------------
+    *bugs("ledger.lifetime", "peers/test_membership_changes.py",
+        ("a membership change is charged to the first population", "_State.parent", returns(None), "people"),
+        ("a membership change takes other records", "_records_changed",
+         instead(lambda rows, *args: rows), "people"),
+        ("a run closed under a starting peer sends", "LifetimeLedger.begun",
+         ignored('status == "closed"'), "still_runs"),
+        ("the forecast of a change counts the whole previous run", "LifetimeLedger.forecast",
+         with_options(closing=()), "forecast_before")),
+    *bugs("peers.membership_changes", "peers/test_membership_changes.py",
+        ("a membership change begun and given up costs nothing", "_VersionChain._siblings",
+         does_nothing, "both_counted"),
+        ("any model continues a run", "model_digest", returns("0" * 64), "goes_on_from"),
+        ("a membership change forgets what was spent", "_VersionChain._step",
+         edited("self.parts += reversed(earlier)", "pass"), "all_six or later_version"),
+        ("a lost ledger costs nothing", "_VersionChain._counted",
+         edited("tuple(agreed_run.plan.releases(node)) if left is None", "() if left is None"), "lost"),
+        ("a lost ledger forgets the versions before its own", "_VersionChain._step",
+         edited("if earlier is None:\n                return old.continues",
+                "if earlier is None:\n                return ''"), "lost or begun"),
+        ("the forecast of a change forgets the interrupted step", "_VersionChain._counted",
+         edited('tuple(stored["saved"].releases)', 'tuple(stored["saved"].releases)[:-1]'),
+         "forecast_before"),
+        ("the forecast of a change leaves the previous run out", "_VersionChain._counted",
+         edited("RunClosure(run, left,", "RunClosure(run, (),"), "forecast_before"),
+        ("a run is counted while its peer is running", "at_rest", unlocked, "still_runs"),
+        ("masked noise of fewer members is not raised", "_draft", edited("]) * more", "])"), "all_six"),
+        ("a membership change beyond the budget is accepted", "EarlierSpending.require",
+         does_nothing, "beyond")),
+    *bugs("peers.agreed_run", "peers/test_membership_changes.py",
+        ("an interrupted run costs less than what it released", "AgreedRun.cost_of_interrupted",
+         with_arguments(lambda self, node, releases: (self, node, tuple(releases)[:-1])), "forecast_before")),
+    *bugs("peers.runtime", "peers/test_membership_changes.py",
+        ("without a member directory the previous run continues too", "give_up", does_nothing,
+         "without_a_member_directory")),
+    # ---- connections ----------------------------------------------------------------------------------
+    *bugs("peers.transport", "peers/test_transport.py",
+        ("control frames are not limited", "RateLimit.take", returns(True), "limited"),
+        ("certificates do not expire during a run", "TlsTransport.expired", returns([]), "outlive"),
+        ("revoked certificates are accepted", "TlsTransport.__init__", with_options(revoked=()), "strangers"),
+        ("every member may connect", "TlsTransport.__init__",
+         edited("for s in contacts if", "for s in range(1, len(self.members)) if"), "strangers"),
+        ("peers with another agreement are accepted", "Hello.against", returns(""), "another_agreement"),
+        ("only the driver notices an expired certificate", "TlsTransport._receive",
+         ignored("self.expired(sender, self.node)"), "outlive"),
+        ("a refused frame ends the connection", "TlsTransport._receive",
+         edited("self._refuse(sender, error)", "connection.close()"), "after_a_refused"),
+        ("a frame is lost with its connection", "TlsTransport._lost",
+         edited("contact.queue.extendleft(reversed(connection.take_back()))", "pass"), "partly_sent")),
+    *bugs("peers.connection", "peers/test_transport.py",
+        ("clients need no certificate", "_pinned", tls(verify_mode=ssl.CERT_NONE), "neighbor_gets"),
+        ("TLS 1.2 is accepted", "_pinned",
+         tls(minimum_version=ssl.TLSVersion.TLSv1_2), "strangers or insecure"),
+        ("messages of any size are accepted", "Connection.__init__",
+         with_options(largest=1 << 40), "oversized")),
+    *bugs("peers.listener", "peers/test_listener.py",
+        ("silent connections stay open", "Listener.__init__", then_sets(patience=1e6), "timeout"),
+        ("one address takes all places", "Listener.__init__", then_sets(per_address=10**9), "per_address")),
+    # ---- agreements -----------------------------------------------------------------------------------
+    *bugs("peers.agreement", "peers/test_agreement.py",
+        ("signatures of agreements are not verified", "verify", returns(True), "all_signed"),
+        ("agreements without signatures are run", "Agreement.require_signatures",
+         does_nothing, "missing_signature"),
+        ("the noise is not part of the run's name", "Agreement.canonical",
+         without_noise_multiplier, "the_name"),
+        ("defaults are part of the run's name", "Agreement.canonical",
+         hashed_without("signatures", "mask_keys"), "left_unsaid"),
+        ("a title contains control characters", "_refuse_if", unmasked_check, "trick_the_reader"),
+        ("files of another version are read", "check_version", does_nothing, "unknown_versions")),
+    *bugs("accounting.release", "peers/test_agreement.py",
+        ("a plan beyond the budget starts", "Spending.fits", returns(True), "beyond_the_budget")),
+    *bugs("peers.agreement", "peers/test_run_keys.py",
+        ("mask keys are part of the run's name", "Agreement.canonical",
+         hashed_without("signatures", exclude_unset=True), "keys_do_not")),
+    *bugs("peers.agreement", "peers/test_equivalence.py",
+        ("public randomness does not depend on the run", "Agreement.seed", always(0), SAME),
+        ("the agreed noise is halved", "agreed_plan", option_changed("noise_multiplier", 0.5), SAME),
+        ("the agreed clip norm is doubled", "agreed_plan", option_changed("clip_norm", 2.0), SAME),
+        ("an option of the agreement is dropped", "agreed_plan",
+         option_changed("learning_rate", None), SAME)),
+    *bugs("peers.agreement_plan", "peers/test_equivalence.py",
+        ("the noise of an average is over the diameter", "agreed_plan",
+         edited('* options["radius"]', '* options["radius"] / 2'), COST)),
+    *bugs("peers.identity", "peers/test_identity.py",
+        ("a key that others can read is accepted", "stat", module_with(S_IMODE=lambda mode: 0o600), ""),
+        ("expired certificates are accepted", "check_certificate", ignored("not first <= now <= last"), "")),
+    *bugs("peers.agreed_run", "peers/test_agreed_run.py",
+        ("an exact cost although exchanges may be left out", "AgreedRun._exact", always(True), "left_out")),
+    *bugs("integrations.flower", "integrations/test_flower.py",
+        ("the server's seed decides a client's noise", "_simulated", returns(True), "starts_a_run")),
     # ---- keys of a run --------------------------------------------------------------------------------
-    Bug("the run's key is not ratcheted", P + "run_keys:RunKeys.turn_over", does_nothing, KEYS),
-    Bug("the run's key is kept after the end", P + "run_keys:RunKeys.erase", does_nothing, KEYS),
-    Bug("noise does not depend on the inputs", P + "run_keys:RunKeys.received", does_nothing, KEYS),
-    Bug("noise is drawn again at a restart", P + "run_keys:RunKeys.restore", does_nothing, KEYS),
+    *bugs("peers.run_keys", "peers/test_run_keys.py",
+        ("the run's key is not ratcheted", "RunKeys.turn_over", does_nothing, KEYS),
+        ("the run's key is kept after the end", "RunKeys.erase", does_nothing, KEYS),
+        ("noise does not depend on the inputs", "RunKeys.received", does_nothing, KEYS),
+        ("noise is drawn again at a restart", "RunKeys.restore", does_nothing, KEYS),
+        ("noise does not depend on the membership version", "RunKeys._derive",
+         edited('"<QQ", self.membership_version,', '"<QQ", 0,'), KEYS)),
+    *bugs("noise.samplers", "peers/test_run_keys.py",
+        ("noise does not depend on the value", "KeyedNoise.key_of",
+         with_arguments(lambda self, *label: (self, *label[:3], 0 * label[3], label[4])), KEYS)),
+    *bugs("noise.grid", "peers/test_run_keys.py",
+        ("masked noise does not come from the run's key", "KeyedNoise", instead(int), KEYS)),
+    *bugs("mechanisms.gradient", "peers/test_run_keys.py",
+        ("batches are drawn again at a restart", "GradientMechanism.set_batch_key",
+         with_arguments(lambda self, key: (self, os.urandom(32))), "set_back or restart_draws")),
+    # ---- masks ----------------------------------------------------------------------------------------
+    *bugs("secure_sum.masks", "secure_sum/test_masks.py",
+        ("masks do not cancel", "add_masks", instead(always_added), "test_masks"),
+        ("the mask of every step has the pair's key", "step_key",
+         instead(lambda key, label: bytes(key)), "test_masks"),
+        ("a mask key has 32 bits", "step_key",
+         with_result(lambda key, *args: key[:4] + bytes(28)), "test_masks"),
+        ("one number masks all coordinates", "Keystream.take",
+         with_result(lambda numbers, *args: 0 * numbers + numbers[:1]), "test_masks"),
+        ("masks do not depend on the membership version", "mask_label",
+         with_arguments(lambda run, version, step, chain: (run, 0, step, chain)), "test_masks"),
+        ("masks do not depend on earlier sums", "mask_label",
+         with_arguments(lambda run, version, step, chain: (run, version, step, run)), "test_masks"),
+        ("pair keys stay the same", "PairMasks.ratchet",
+         instead(lambda self: setattr(self, "step", self.step + 1)), "test_masks"),
+        ("pair keys are kept after the run", "PairMasks.erase",
+         instead(lambda self: setattr(self, "_erased", True)), "test_masks")),
+    # ---- noise and sampling ---------------------------------------------------------------------------
+    *bugs("noise.discrete", "noise/test_samplers.py tests/noise/test_discrete.py",
+        ("noise from a fixed key", "os", module_with(urandom=bytes), ""),
+        ("noise is one percent too small", "NARROW_WIDTH", instead(507), "")),
+    *bugs("noise.samplers", "noise/test_samplers.py",
+        ("half the noise", "STEPS_PER_STD", lambda right: 2 * right, ""),
+        ("no slack for rounding", "ProtectiveNoise.slack", returns(0.0), ""),
+        ("NaN passes through the noise", "_fits_the_grid", does_nothing, ""),
+        ("values are not rounded to the grid", "np", module_with(rint=lambda values, out=None: values), "")),
+    *bugs("peers.agreed_run", "peers/test_equivalence.py",
+        ("batches from a known key", "os", module_with(urandom=bytes), BATCHES)),
+    *bugs("data.poisson_sampling", "peers/test_equivalence.py",
+        ("batches are drawn at twice the rate", "_threshold",
+         with_arguments(lambda rate: (min(1.0, 2 * rate),)), BATCHES)),
+    # ---- accounting and curves ------------------------------------------------------------------------
+    *bugs("accounting.release", "accounting/test_release.py",
+        ("several draws are charged as one", "count_by_key",
+         edited("1 if release.joint else release.draws", "1"), ""),
+        ("releases under unlike adjacencies are added", "Spending.fits",
+         edited("kind.adjacency != self.budget.adjacency", "False"), "")),
+    *bugs("accounting.release", "peers/test_equivalence.py",
+        ("a member's sensitivity is one clip norm", "MOVES", lambda right: {**right, "user": 1.0}, COST)),
+    *bugs("algorithms.gradient_plan", "peers/test_equivalence.py",
+        ("a plan lists one step", "GradientPlan.releases",
+         with_result(lambda releases, *args: tuple(replace(each, steps=1) for each in releases)), COST)),
+    *bugs("accounting.renyi", "accounting/test_guarantee.py",
+        ("an undefined order gives epsilon 0", "_least",
+         edited("math.inf if math.isnan(result) else result", "result"), "undefined")),
+    *bugs("accounting.curve", "accounting/test_guarantee.py",
+        ("an infinite order stays in the table", "Curve.rdp", edited("if a != math.inf]", "]"), "undefined")),
+    # ---- mechanisms -----------------------------------------------------------------------------------
+    *bugs("mechanisms.base", "peers/test_equivalence.py",
+        ("draws are not compared with the plan", "AnnouncedReleases.check", does_nothing, "not_planned"),
+        ("one of several draws of a step is charged", "Mechanism.release", records_first_stream_only, COST)),
+    *bugs("mechanisms.gradient", "peers/test_equivalence.py",
+        ("records are clipped at twice the clip norm", "inner_clip",
+         with_arguments(lambda clip_norm, slack: (2 * clip_norm, slack)), HAND),
+        ("half the noise at user level", "GradientMechanism.draw",
+         half_the_noise(lambda mechanism: mechanism.user_level), SPREAD),
+        ("half the noise at record level", "GradientMechanism.draw",
+         half_the_noise(lambda mechanism: not mechanism.user_level), SPREAD)),
+    *bugs("mechanisms.value", "peers/test_equivalence.py",
+        ("half the noise in an average", "ValueMechanism.released",
+         with_result(lambda noisy, self, step: (noisy + self.rows) / 2), SPREAD)),
+    *bugs("mechanisms.value", "algorithms/test_averaging.py",
+        ("an average does not pay for rounding", "ValueMechanism.__post_init__",
+         edited("inner = ball - (self.random.noise.slack(self.rows.shape[1], std) if std else 0.0)",
+         "inner = ball"),
+         "slack_shrinks")),
+    *bugs("mechanisms.random_walk", "mechanisms/test_random_walk.py",
+        ("a slack above the clip norm is accepted", "inner_clip",
+         instead(lambda clip_norm, slack: clip_norm - slack),
+         "slack_above")),
+    *bugs("mechanisms.coordinate", "mechanisms/test_coordinate.py",
+        ("a zero draw leaves the grid", "CoordinateMechanism.descend",
+         edited("(noise, self.noisy,", "(noise, bool(noise.any()),"), "zero_draw"),
+        ("a coordinate does not pay for rounding", "CoordinateMechanism.__post_init__",
+         with_result(lambda result, self: setattr(self, "_inner", 1.0)), "slack_lowers")),
+    *bugs("mechanisms.noisy_max", "mechanisms/test_noisy_max.py",
+        ("Laplace noise does not pay for its grid", "NoisyMaxMechanism.__post_init__",
+         edited("1 - self.noise_ratio / LAPLACE_STEPS if self.random.protective else 1.0", "1.0"),
+         "grid_lowers")),
+    # ---- objectives -----------------------------------------------------------------------------------
+    *bugs("objectives.glm", "objectives/test_glm.py",
+        ("an entry stored twice is clipped twice", "_one_entry_each", instead(lambda X: X), "stored_twice")),
+    *bugs("objectives.nets.layers", "objectives/nets/test_layers.py",
+        ("a ghost norm is computed in float32", "_matrix_norms",
+         edited("x.double(), g.double()", "x, g"), "cancels"),
+        ("rounding of ghost norms is not counted", "_ghost",
+         instead(lambda squared, *args: squared.clamp(min=0)),
+         "cancels"),
+        ("rounding of sums that cancel is not counted", "_enlarged",
+         instead(lambda squared, *args: squared.clamp(min=0)), "cancels")),
+    # ---- algorithms -----------------------------------------------------------------------------------
+    *bugs("algorithms.consensus_sgd", "peers/test_equivalence.py",
+        ("consensus SGD ascends", "ConsensusSGD.algorithm", ascends, HAND)),
+    *bugs("algorithms.muffliato_sgd", "peers/test_equivalence.py",
+        ("Muffliato ascends", "MuffliatoSGD.algorithm", ascends, HAND)),
+    *bugs("algorithms.dp_dsgd", "peers/test_equivalence.py",
+        ("DP-DSGD ascends", "DPDSGD.algorithm", ascends, HAND),
+        ("DP-DSGD does not mix", "DPDSGD.algorithm", edited("received - step", "theta - step"), HAND)),
+    *bugs("algorithms.dp_dsgt", "peers/test_equivalence.py",
+        ("DP-DSGT does not track", "DPDSGT.algorithm", edited("tracked + g - state.own.g", "g"), HAND),
+        ("DP-DSGT computes a stored gradient again", "DPDSGT.algorithm",
+         edited("g - state.own.g", "g - source.gradient_with_l2(state.own.theta, k)"), HAND)),
+    *bugs("algorithms.dp_dinno", "peers/test_equivalence.py",
+        ("the dual variable of DP-DiNNO has the wrong sign", "DPDiNNO.algorithm",
+         edited("own.y + rho", "own.y - rho"), HAND),
+        ("the penalty of DP-DiNNO is halved", "DPDiNNO.algorithm", edited("+ 2 * rho", "+ rho"), HAND)),
+    *bugs("algorithms.random_walk_sgd", "peers/test_equivalence.py",
+        ("a random walk ascends", "RandomWalkSGD.algorithm", ascends, HAND)),
 ]
+# fmt: on
 
 
 def place(target: str) -> tuple[Any, str]:
