@@ -235,7 +235,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     ----------
     ``total_privacy_.epsilon(delta) <= epsilon`` for as many fits as ``fits`` announces; fits beyond it are
     added up, so that the total then shows what they cost. dp-sgd under add/remove of a record, the other
-    solvers under replacement. With a ``random_state`` nobody is protected, and every statement says so.
+    solvers under replacement. With a ``random_state`` nobody is protected, and every guarantee says so.
     Copies of an estimator (``sklearn.base.clone``) begin accounts of their own. The number of records is
     taken as public (it stays the same when a record is removed), and so are the class names. Inputs are
     checked (finite numbers, two classes) before anything is spent; that a fit was refused may tell something
@@ -369,7 +369,7 @@ def _refuse(options: Mapping[str, object]) -> None:
         if value is not None:
             raise InvalidInput(
                 "sample weights are not supported: a record with a large weight would be hidden less "
-                "than the statement says; leave sample_weight out."
+                "than the guarantee says; leave sample_weight out."
             )
 
 

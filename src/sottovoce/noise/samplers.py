@@ -172,7 +172,7 @@ class ProtectiveNoise:
     @staticmethod
     def distance(coordinates: int) -> float:
         """Return a bound on the statistical distance between ``coordinates`` numbers drawn here and exact
-        discrete Gaussians; an (epsilon, delta) statement gains (1 + e^epsilon) times it in delta.
+        discrete Gaussians; an (epsilon, delta) guarantee gains (1 + e^epsilon) times it in delta.
 
         >>> ProtectiveNoise.distance(10**12) < 1e-16
         True

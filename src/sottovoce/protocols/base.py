@@ -146,7 +146,7 @@ class Protocol(NotebookDisplay, ABC):
         return False
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
-        """Return what statements about these observers rest on, besides what every averaging rests on."""
+        """Return what guarantees about these observers rest on, besides what every averaging rests on."""
         return ()
 
     def scaled(self, noise_std: float) -> Protocol:

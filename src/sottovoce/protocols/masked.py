@@ -262,7 +262,7 @@ class Masked(ExactConsensus):
         return from_grid(seen, 1.0 if floating is None else self.grid_step)
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
-        """Return what the statements about the coalition ``v`` rest on, in words."""
+        """Return what the guarantees about the coalition ``v`` rest on, in words."""
         chosen = self._coalition(v)
         members = "nobody's key" if not chosen else f"the keys of {', '.join(map(str, chosen))}"
         return (
