@@ -101,7 +101,7 @@ class Requirements:
         if linear:
             _validate.count(features or 0, "features")
         elif features is not None:
-            raise InvalidInput(f"features are for logistic and linear models, not for a {compute}.")
+            raise InvalidInput(f"features are for linear models; leave them out for a {compute}.")
         if (compute == "net") != (model is not None):
             raise InvalidInput(
                 'a network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
@@ -255,7 +255,10 @@ def _sizes(records: int | Sequence[int], n: int) -> tuple[int, ...]:
 
 def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView, int]:
     """Return the view and the number of colluders; all others together are the local view."""
-    colluders = _validate.count(colluders, "colluders")
+    try:
+        colluders = _validate.count(colluders, "colluders")
+    except InvalidInput as error:
+        raise InvalidInput(f"{str(error)[:-1]}; one is any one member alone.") from None
     if colluders == 1:
         return ("network" if view == "colluders" else view), 1
     if colluders >= n:
