@@ -150,9 +150,9 @@ def test_every_step_must_end_in_exact_consensus():
         lambda: plan.run(shards(), np.random.default_rng(0)),
         plan.cost,
     ):
-        with pytest.raises(InvalidInput, match="Tree or an Exchange"):
+        with pytest.raises(InvalidInput, match="tree, an exchange or a masked sum"):
             use()
-    with pytest.raises(InvalidInput, match="Tree or an Exchange"):
+    with pytest.raises(InvalidInput, match="tree, an exchange or a masked sum"):
         ConsensusSGD(GLM(), [exchange] * 5 + [gossip], **COMMON).privacy("network")
 
 

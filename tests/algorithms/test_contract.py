@@ -257,7 +257,7 @@ def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, 
             clip_norm=mechanism.clip_norm,
             noise_multipliers=mechanism.noise_multipliers,
             adjacency=mechanism.adjacency,
-            rates=mechanism.rates,
+            sample_rates=mechanism.sample_rates,
             divisors=mechanism.divisors,
             releases=other,
         )

@@ -210,7 +210,7 @@ def test_invalid_gradient_plans_are_refused():
     record = {k: v for k, v in COMMON.items() if k != "adjacency"}
     refused(
         InvalidInput,
-        "Tree or an Exchange",
+        "tree, an exchange or a masked sum",
         lambda: ConsensusSGD(GLM(), sv.protocols.Gossip(RING, 2), **COMMON),
     )
     refused(

@@ -16,8 +16,8 @@ with few leaves are best: a Hamiltonian path needs :math:`2\\tau`, twice a curat
 The worst coalition of a member u has a closed form, too, whatever the noise. The parts of the tree without
 u are its sides. c colluders learn most of u if they are neighbors of u, on the c sides with the most noise:
 a colluder that moves along its side to the neighbor of u removes all the noise of that side instead of a
-part, and no other side changes. So u is hidden by all the noise but that of its c loudest sides, and
-coalitions need not be tried.
+part, and no other side changes. So u is hidden by all the noise but that of these c sides, and coalitions
+need not be tried.
 
 Unequal requirements (uneven records) have no closed form; they are the linear program itself, which by the
 same argument needs a number of constraints that grows like n, not like the number of coalitions. Masked sums
@@ -295,7 +295,7 @@ def _optimal_noise(
 def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndarray:
     """Return (n,) the noise that hides each member from the worst coalition of ``colluders`` others.
 
-    All the noise but that of the member's loudest sides, as many as there are colluders; its own alone where
+    All the noise but that of the ``colluders`` sides of the member with the most noise; its own alone where
     it has no more neighbors than that.
 
     Guarantees
@@ -314,7 +314,7 @@ def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndar
 def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
     """Return, for each member, the coalition of at most ``colluders`` others that learns most of it.
 
-    They are its neighbors on its loudest sides: see `tree_hiding`.
+    They are its neighbors on its sides with the most noise: see `tree_hiding`.
     """
     c = _coalition_size(tree, colluders, "colluders")
     own = np.asarray(variances, float).ravel()
@@ -322,8 +322,8 @@ def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) 
 
 
 def _sides(tree: Tree, variances: np.ndarray) -> list[tuple[int, list[tuple[float, int]]]]:
-    """Return, per member, the noise of the parts of the tree without it, loudest first, and who is next to
-    it there."""
+    """Return, per member, the noise of the parts of the tree without it, largest first, and who is next to it
+    there."""
     if variances.shape != (tree.n,) or not (np.isfinite(variances).all() and (variances >= 0).all()):
         raise InvalidInput(f"variances must be {tree.n} finite numbers of at least 0, got {variances!r}.")
     order = np.argsort(-tree.depths, kind="stable").tolist()

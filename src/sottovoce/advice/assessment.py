@@ -31,7 +31,7 @@ _HIDES = {
     "replace-one": "a single record: one may be replaced",
 }
 _NO_PRIVACY = (
-    "No noise is added: this is a run without privacy, a yardstick for others, on records that may be public."
+    "No noise is added: this is a run without privacy; use it only to compare, on records that may be public."
 )
 _RUNS = 20  # of a simulation, fewer where a run is long
 _WORK = 4e9  # most numbers that a simulation processes

@@ -93,7 +93,7 @@ def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[Averagi
         )
         yield AveragingCandidate(protocol, words, noise="optimal")
     if requirements.training and n * math.comb(n, c) * max(STEPS[requirements.compute]) <= _PROGRAM_WORK:
-        words = "a fresh random tree in every step, members at its ends louder than others"
+        words = "a fresh random tree in every step, with more noise for members at its ends"
         yield AveragingCandidate("tree:kind=uniform", words, noise="optimal")
 
 

@@ -1,4 +1,4 @@
-"""Private averaging by gossip. Each node adds Gaussian noise once, then the network averages.
+"""Private averaging by any averaging protocol. Each node adds Gaussian noise once, then the network averages.
 
 .. math:: x_v^0 = x_v + \\eta_v, \\quad \\eta_v \\sim \\mathcal N(0, \\sigma^2 I), \\qquad
           x^{T} = \\mathrm{gossip}_T(x^0)
@@ -67,7 +67,7 @@ class PrivateAveraging(Plan):
     dim : numbers per node where it must be known without data (wire formats, costs).
     network, seed : for a protocol given by name.
     noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
-        ``tolerate`` members, with ``noise_std`` that of the loudest (what local privacy takes) and at least
+        ``tolerate`` members, with ``noise_std`` the largest of all (what local privacy takes) and at least
         the share ``floor`` of its variance for everybody, which is what remains once more collude.
     site_weights : public positive numbers, one per node, say of records: the result is the weighted mean. A
         node of twice the mean weight sends twice its row and adds twice ``noise_std``, so that the noise
@@ -185,7 +185,7 @@ class PrivateAveraging(Plan):
         protocol = self.protocol
         if protocol.masked and self.noise_std == 0:
             protocol = protocol.on_grid(FINE)
-        return Schedule(protocol, 1, grid=self._grid_or_none)
+        return Schedule(protocol, 1, grid=self._read_grid)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the one release of a node, or one for every visit of a walk; none if it never comes."""

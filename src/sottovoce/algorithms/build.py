@@ -20,7 +20,7 @@ from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
 from sottovoce.objectives.base import Objective
 
-__all__ = ["build_plan", "frozen", "missing_options", "plan_options", "suggestion"]
+__all__ = ["build_plan", "lists_to_tuples", "missing_options", "plan_options", "suggestion"]
 
 
 def build_plan(
@@ -98,6 +98,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def frozen(value: object) -> Any:
+def lists_to_tuples(value: object) -> Any:
     """Return a list of a file as the tuple that a plan holds."""
-    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
+    return tuple(lists_to_tuples(item) for item in value) if isinstance(value, list) else value

@@ -38,14 +38,14 @@ from sottovoce.runners import Algorithm, State
 class ConsensusSGD(GradientPlan):
     """Exact-consensus SGD, for generalized linear models and networks, at record and user level.
 
-    Parameters are those of `GradientPlan`; the protocol is a tree or an exchange, by default a fresh uniform
-    spanning tree of the network per step. Beside them:
+    Parameters are those of `GradientPlan`; the protocol is a tree, an exchange or a masked sum, by default a
+    fresh uniform spanning tree of the network per step. Beside them:
 
     Parameters
     ----------
     average_from : share of the run after which iterates are averaged for the output; 1 gives the last one.
     noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
-        ``tolerate`` members, with ``noise_multiplier`` that of the loudest (what local privacy takes) and at
+        ``tolerate`` members, with ``noise_multiplier`` the largest of all (what local privacy takes) and at
         least the share ``floor`` of its variance for everybody, which is what remains once more collude.
     weighting : ``"records"``: one divisor for all, so that the mean of the rows is the mean over all records;
         ``"sites"``: each agent divides by its own, the mean of the sites' means.
@@ -107,7 +107,7 @@ class ConsensusSGD(GradientPlan):
 
     @cached_property
     def _shape(self) -> tuple[float, ...]:
-        """Everybody's share of the noise of the loudest; over the clip, so large divisors need more of it."""
+        """Everybody's share of the largest noise; over the clip, so large divisors need more of it."""
         divisors = np.array(self._public_divisors)
         drawn = isinstance(self.protocol, Protocol)  # one for all steps
         schedule = [self.schedule.ungridded(k) for k in range(1 if drawn else self.steps)]

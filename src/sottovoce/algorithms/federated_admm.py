@@ -133,7 +133,7 @@ class FederatedADMM(UsersADMM):
     @cached_property
     def schedule(self) -> Schedule:
         """One round: rows go up, their mean comes down."""
-        return Schedule(self.protocol or Server(self.users), self.steps, grid=self._grid_or_none)
+        return Schedule(self.protocol or Server(self.users), self.steps, grid=self._read_grid)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return a client's noisy moves; the rate counts only where who took part is hidden."""

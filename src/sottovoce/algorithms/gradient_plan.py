@@ -157,7 +157,9 @@ class GradientPlan(Plan):
         if not isinstance(protocol, Protocol):
             raise not_a_protocol(protocol)
         if "exact" in self.needs and not protocol.exact:
-            raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
+            raise InvalidInput(
+                f"Exact consensus needs a tree, an exchange or a masked sum, got {protocol.name}."
+            )
         return protocol
 
     # ---- facts ----------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class GradientPlan(Plan):
 
     def _schedule(self, protocol: ScheduleArgument) -> Schedule:
         options = {"network": self.network, "seed": self.seed}
-        return Schedule(protocol, self.steps, **options, accept=self._accepted, grid=self._grid_or_none)
+        return Schedule(protocol, self.steps, **options, accept=self._accepted, grid=self._read_grid)
 
     @property
     def grid(self) -> MaskGrid | None:

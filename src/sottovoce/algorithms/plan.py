@@ -87,7 +87,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     excludes: ClassVar[tuple[Capability, ...]] = ()
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
     query: ClassVar[str] = "gradient"  # what its mechanism computes from records
-    maskable: ClassVar[bool] = False  # whether its message is a release, untouched
+    maskable: ClassVar[bool] = False  # whether it sends its release unchanged, so that it can be masked
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
     sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait
     noise_field: ClassVar[str] = "noise_multiplier"
@@ -152,7 +152,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """The common integer grid of a masked plan with noise, the same at every member; None without one."""
         return None
 
-    def _grid_or_none(self) -> MaskGrid | None:
+    def _read_grid(self) -> MaskGrid | None:
         return self.grid  # a method, because plans are pickled with their schedule
 
     @property

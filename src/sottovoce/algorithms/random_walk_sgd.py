@@ -6,8 +6,8 @@ References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
 Departures: a public path (peers, networks) is accounted as it is: an agent pays for its own visits. At record
 level batches are Poisson and clipped record by record. On a secret path, drawn during the run, the pairwise
-guarantee is that of the path accountant (`sottovoce.accounting.walks`), which needs no condition on the
-noise.
+guarantee is that of the path accountant (`accounting.observation.random_walk`), which needs no condition on
+the noise.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class AnnouncedReleases:
                 )
 
     def check_totals(self, *, sensitivity: float, noise_std: float, contributions: int) -> None:
-        """Raise `ReleaseMismatch` unless every node announced at most so many of these draws.
+        """Raise `ReleaseMismatch` unless every node announced exactly so many of these draws.
 
         On a secret path the steps of a node are not known before the run; their number is.
         """

@@ -43,7 +43,7 @@ class GradientMechanism(Mechanism):
     query: GradientQuery  # the clipped gradient sums of the agents' records
     clip_norm: float  # C; inf for no clipping, where there is no noise
     noise_multipliers: Sequence[float]  # z of every hosted agent, noise over clip norm
-    rates: Sequence[float]  # the public q of every hosted agent
+    sample_rates: Sequence[float]  # the public q of every hosted agent
     divisors: Sequence[float]  # the public L of every hosted agent
 
     records_noiseless = False
@@ -53,7 +53,7 @@ class GradientMechanism(Mechanism):
         query, random, C = self.query, self.random, self.clip_norm
         self.user_level = self.adjacency == "user"
         self.decay = 0.0 if self.user_level else float(query.decay)
-        self.batches = PoissonSampler(query.sizes, self.rates, random.batches, self.numbers)
+        self.batches = PoissonSampler(query.sizes, self.sample_rates, random.batches, self.numbers)
         self._divisors = np.asarray(self.divisors, query.dtype)[:, None]
         multipliers = np.asarray(self.noise_multipliers, float)
         noisy = bool(multipliers.any())
@@ -154,7 +154,7 @@ class GradientMechanism(Mechanism):
         self.check([0], step, steps=len(rates))
         w, sums = theta[0].copy(), total[0].copy() if len(total) else np.zeros(0)
         # a few million records at a time, so that long blocks of large batches fit in memory
-        stride = max(1, int(_AHEAD // max(width, self.rates[0] * self.batches.sizes[0])))
+        stride = max(1, int(_AHEAD // max(width, self.sample_rates[0] * self.batches.sizes[0])))
         for first in range(0, len(rates), stride):
             part = rates[first : first + stride]
             batches = [self.batches.draw([0], step + first + k)[0] for k in range(len(part))]
@@ -174,10 +174,10 @@ class GradientMechanism(Mechanism):
 
     def as_release(self, place: int, step: int) -> Release:
         """Return what one agent releases in a step, with its sampling rate."""
-        rate = 1.0 if self.user_level else float(self.rates[place])
+        rate = 1.0 if self.user_level else float(self.sample_rates[place])
         return replace(super().as_release(place, step), sample_rate=rate)
 
     def set_batch_key(self, key: int | bytes) -> None:
         """Continue with the batches of an interrupted run: a repeated step takes the same records."""
         self.random = replace(self.random, batches=key)
-        self.batches = PoissonSampler(self.query.sizes, self.rates, key, self.numbers)
+        self.batches = PoissonSampler(self.query.sizes, self.sample_rates, key, self.numbers)

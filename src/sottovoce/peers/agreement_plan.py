@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sottovoce import _validate, graphs
-from sottovoce.algorithms.build import build_plan, frozen, plan_options
+from sottovoce.algorithms.build import build_plan, lists_to_tuples, plan_options
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, MissingDependency, SottovoceError
 from sottovoce.objectives import GLM, Softmax
@@ -148,7 +148,7 @@ def agreed_plan(
     model : ``kind``, ``parameters``, and for a network ``net`` and ``options``.
     seed : public randomness, the same at every member.
     """
-    options: dict[str, Any] = {key: frozen(value) for key, value in algorithm_part.items()}
+    options: dict[str, Any] = {key: lists_to_tuples(value) for key, value in algorithm_part.items()}
     name = options.pop("name")
     if name not in ALGORITHMS:  # an installed algorithm is not what the others have read
         raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}.")

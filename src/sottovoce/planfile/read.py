@@ -17,7 +17,7 @@ from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
-from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
+from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_array, read_arrays, text_lines
@@ -123,7 +123,7 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
     else:
         section, name = "train", train.algorithm
         options = train.model_dump(exclude={"algorithm", "fresh_graph", "evaluate_every"})
-    options = {key: frozen(value) for key, value in {**options, **changed}.items()}
+    options = {key: lists_to_tuples(value) for key, value in {**options, **changed}.items()}
     known = plan_options(name)
     with prefix_errors(where):
         network = _network(settings, name, folder)

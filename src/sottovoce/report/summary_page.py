@@ -163,7 +163,7 @@ def of_plan(
     if stated.view not in ("local", "central"):
         local = plan.privacy("local") if local is None else local
         losses.append(Stated.of(local, delta, labels).loss("against everybody", "any"))
-    useful = _answer("Useful?", use.verdict, _sentence(use.sentence.split("; give sample")[0]))
+    useful = _answer("Useful?", use.verdict, _sentence(use.sentence))
     return _page(
         "plan",
         title or plan.name,

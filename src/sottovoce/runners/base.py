@@ -33,8 +33,8 @@ class State(NamedTuple, Generic[Common, Own]):
     Attributes
     ----------
     common : what everybody may know: the model, moments that follow from results, counters. It may be
-        handed to a member that comes late, to a Flower client, to a new epoch.
-    own : what stays with the agent: duals, trackers, anything that its records have touched without noise.
+        handed to a member that joins late, to a Flower client, to the next membership version.
+    own : what stays with the agent: its parameters, duals, trackers, anything that its records have touched.
 
     Either part is an array, a number, None, or a nesting of those. Over ranks an array has one row per hosted
     agent, or is the same on every rank.
