@@ -1,8 +1,8 @@
-"""Agreements: checked, named by their content, signed; the command line answers in one sentence."""
+"""Agreements: checked, named by their content, signed."""
 
+import hashlib
 import json
 
-import numpy as np
 import pytest
 
 from sottovoce.algorithms.registry import ALGORITHMS
@@ -179,8 +179,6 @@ def test_what_is_left_unsaid_is_not_in_the_name(consortium):
         "name", "protocol", "adjacency", "clip_norm", "noise_multiplier", "steps",
     }  # fmt: skip
     assert set(content["model"]) == {"kind", "parameters"}
-    import hashlib
-
     text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     assert group.agreement.run == hashlib.sha256(b"sottovoce agreement 2\n" + text).digest()
     before = group.agreement.run
@@ -286,133 +284,6 @@ def test_a_small_agreement_in_memory_is_read_too():
         parse_agreement(b"title = 'x'", "it")
 
 
-# ---- the command line ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cli(capsys):
-    from sottovoce.cli.main import main
-
-    def call(*words):
-        with pytest.raises(SystemExit) as ended:
-            main(["peer", *map(str, words), "--json"])
-        out = capsys.readouterr()
-        return ended.value.code, json.loads(out.out.strip().split("\n")[-1] if words[0] == "run" else out.out)
-
-    return call
-
-
-def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
-    for name in ("north", "south"):
-        code, identity = cli("keygen", tmp_path / name, "--name", name)
-        assert code == 0
-        assert len(identity["fingerprint"]) == 64
-    draft = tmp_path / "draft.toml"
-    draft.write_text(
-        'version = 1\ntitle = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\n'
-        'protocol = "gossip:2"\nadjacency = "user"\nclip_norm = 1.0\nnoise_multiplier = 4.0\n'
-        '[model]\nkind = "mean"\nparameters = 2\n'
-        "[budget]\nepsilon = 5.0\ndelta = 1e-5\n"
-    )
-    members = [
-        w
-        for i, n in enumerate(("north", "south"))
-        for w in ("-m", f"{tmp_path / n}/certificate.pem@127.0.0.1:{7100 + i}")
-    ]
-    agreed = tmp_path / "agreement.toml"
-    code, built = cli("agree", draft, *members, "-o", agreed)
-    assert (code, built["missing"]) == (0, ["north", "south"])
-    assert built["members"][0]["label_local"] == "ldp"
-    for name in ("north", "south"):
-        code, signed = cli("agree", agreed, "--sign", tmp_path / name)
-        assert code == 0
-    assert signed["missing"] == []
-    read_agreement(agreed).require_signatures()
-
-
-def test_bad_input_on_the_command_line_is_a_sentence_and_a_code(cli, consortium, tmp_path):
-    group = consortium()
-    key = tmp_path / "own"
-    key.mkdir(mode=0o700)
-    (key / "key.pem").touch(mode=0o600)
-    (key / "key.pem").write_bytes(group.identities[0].key)
-    (key / "certificate.pem").write_bytes(group.identities[0].certificate)
-    data = tmp_path / "mine.npz"
-    np.savez(data, X=np.zeros((3, 3)))
-    wrong = tmp_path / "wrong.npz"
-    np.savez(wrong, X=np.zeros((3, 2)))
-    state = tmp_path / "state"
-    cases = {
-        "no agreement": ("run", tmp_path / "none.toml", "--identity", key, "--data", data, "--state", state),
-        "no key": ("run", group.file, "--identity", tmp_path / "no", "--data", data, "--state", state),
-        "no data": ("run", group.file, "--identity", key, "--data", tmp_path / "no.npz", "--state", state),
-        "wrong data": ("run", group.file, "--identity", key, "--data", wrong, "--state", state),
-        "state is a file": ("run", group.file, "--identity", key, "--data", data, "--state", data),
-        "no state": ("status", tmp_path / "nothing"),
-        "no ledger": ("ledger", tmp_path / "nothing"),
-        "no address": ("agree", group.file, "-m", "x.pem", "-o", tmp_path / "o.toml"),
-    }
-    for name, words in cases.items():
-        code, answer = cli(*words)
-        # a service manager must not start again what a wrong file has ended
-        assert code == (78 if words[0] == "run" and name != "state is a file" else 1), name
-        assert set(answer) == {"error"}, name
-        assert answer["error"].endswith("."), name
-    assert not state.exists()
-
-
-def test_status_and_ledger_of_a_finished_run(cli, consortium):
-    group = consortium()
-    group.run()
-    code, status = cli("status", group.state(0))
-    assert code == 0
-    assert status["finished"]
-    assert not status["running"]
-    assert status["round"] == status["rounds"] == 4
-    assert status["heard"] == {"m1": 3, "m2": 3}
-    assert 0 < status["epsilon_spent"] <= 60
-    code, ledgers = cli("ledger", group.state(0))
-    assert len(ledgers["releases"]) == 1
-    _, other = cli("ledger", group.state(1))
-    heard = {h["round"]: h["digest"] for h in other["heard"] if h["sender"] == 0}
-    assert heard == {int(r): digest for r, digest in ledgers["sent"].items()}
-
-
-def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
-    """A neighbor that never comes back: one sentence, the spend on record, the last model kept."""
-    import asyncio
-
-    from sottovoce.errors import LostPeer
-    from sottovoce.peers.core import Timing
-    from sottovoce.peers.status import read_status
-
-    algorithm = {"name": "consensus-sgd", "protocol": "tree", "steps": 400, "noise_multiplier": 120.0}
-    group = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=500.0)
-    timing = Timing(retry_row=0.1, retry_longest=0.2, give_up=60.0)
-
-    async def scene():
-        peers = group.peers(timing=timing)
-        tasks = [asyncio.create_task(peer.run()) for peer in peers]
-        for _ in range(8000):
-            await asyncio.sleep(0.005)
-            if peers[2].core.durable_at > 8:
-                break
-        for peer in peers:  # patient at the start, when everything is loaded; not any more
-            peer.core.timing = timing._replace(give_up=1.5)
-        tasks[2].cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    ends = asyncio.run(scene())
-    assert any(isinstance(end, LostPeer) for end in ends[:2]), ends
-    assert all(isinstance(end, SottovoceError) for end in ends[:2]), ends
-    status = read_status(group.state(1))
-    statement = json.loads((group.state(1) / "statement.json").read_text())
-    assert not status["finished"]
-    assert not statement["finished"]
-    assert status["releases"] == statement["guarantee"]["releases"] > 0
-    assert np.load(group.state(1) / "model.npz")["parameters"].shape == (3,)
-
-
 def test_titles_in_any_script_are_kept_and_signed(consortium):
     group = consortium(n=2, graph="path:2", title='drei Häuser, 三 🏥 "quoted" [/red] \\n')
     text = group.file.read_bytes()
@@ -464,13 +335,3 @@ def test_names_in_certificates_of_others_are_checked_too(name, consortium):
     entry = member_entry(certificate, "127.0.0.1:7000") | {"name": name}
     with pytest.raises(ValueError, match="lower-case letters"):
         Member(**entry)
-
-
-def test_titles_with_brackets_are_shown_as_they_are(consortium, capsys):
-    from sottovoce.cli.main import main
-
-    group = consortium(n=2, graph="path:2", title="[/red] half [bold]price")
-    with pytest.raises(SystemExit) as end:
-        main(["peer", "agree", str(group.file)])
-    assert not end.value.code
-    assert "[/red] half [bold]price" in capsys.readouterr().out

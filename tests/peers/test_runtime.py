@@ -17,7 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.errors import ConfigError, DataError, FrameError, IdentityError, PeerError
+from sottovoce.errors import (
+    ConfigError,
+    DataError,
+    FrameError,
+    IdentityError,
+    LostPeer,
+    PeerError,
+    SottovoceError,
+)
 from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers import runtime
@@ -516,3 +524,32 @@ def test_a_backup_restored_with_its_neighbor_is_noticed(consortium):
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+
+
+def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
+    """A neighbor that never comes back: one sentence, the spend on record, the last model kept."""
+    algorithm = {"name": "consensus-sgd", "protocol": "tree", "steps": 400, "noise_multiplier": 120.0}
+    group = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=500.0)
+    timing = Timing(retry_row=0.1, retry_longest=0.2, give_up=60.0)
+
+    async def scene():
+        peers = group.peers(timing=timing)
+        tasks = [asyncio.create_task(peer.run()) for peer in peers]
+        for _ in range(8000):
+            await asyncio.sleep(0.005)
+            if peers[2].core.durable_at > 8:
+                break
+        for peer in peers:  # patient at the start, when everything is loaded; not any more
+            peer.core.timing = timing._replace(give_up=1.5)
+        tasks[2].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    ends = asyncio.run(scene())
+    assert any(isinstance(end, LostPeer) for end in ends[:2]), ends
+    assert all(isinstance(end, SottovoceError) for end in ends[:2]), ends
+    status = read_status(group.state(1))
+    statement = json.loads((group.state(1) / "statement.json").read_text())
+    assert not status["finished"]
+    assert not statement["finished"]
+    assert status["releases"] == statement["guarantee"]["releases"] > 0
+    assert np.load(group.state(1) / "model.npz")["parameters"].shape == (3,)

@@ -1,0 +1,111 @@
+"""`sottovoce peer keygen, agree, status, ledger`: JSON answers, and errors as one sentence."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+from tests.peers.conftest import Consortium
+
+from sottovoce.cli.main import main
+from sottovoce.peers.agreement import read_agreement
+
+
+@pytest.fixture
+def consortium(tmp_path):
+    return functools.partial(Consortium, tmp_path)
+
+
+@pytest.fixture
+def cli(capsys):
+    def call(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(["peer", *map(str, words), "--json"])
+        out = capsys.readouterr()
+        return ended.value.code, json.loads(out.out.strip().split("\n")[-1] if words[0] == "run" else out.out)
+
+    return call
+
+
+def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
+    for name in ("north", "south"):
+        code, identity = cli("keygen", tmp_path / name, "--name", name)
+        assert code == 0
+        assert len(identity["fingerprint"]) == 64
+    draft = tmp_path / "draft.toml"
+    draft.write_text(
+        'version = 1\ntitle = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\n'
+        'protocol = "gossip:2"\nadjacency = "user"\nclip_norm = 1.0\nnoise_multiplier = 4.0\n'
+        '[model]\nkind = "mean"\nparameters = 2\n'
+        "[budget]\nepsilon = 5.0\ndelta = 1e-5\n"
+    )
+    members = [
+        w
+        for i, n in enumerate(("north", "south"))
+        for w in ("-m", f"{tmp_path / n}/certificate.pem@127.0.0.1:{7100 + i}")
+    ]
+    agreed = tmp_path / "agreement.toml"
+    code, built = cli("agree", draft, *members, "-o", agreed)
+    assert (code, built["missing"]) == (0, ["north", "south"])
+    assert built["members"][0]["label_local"] == "ldp"
+    for name in ("north", "south"):
+        code, signed = cli("agree", agreed, "--sign", tmp_path / name)
+        assert code == 0
+    assert signed["missing"] == []
+    read_agreement(agreed).require_signatures()
+
+
+def test_bad_input_on_the_command_line_is_a_sentence_and_a_code(cli, consortium, tmp_path):
+    group = consortium()
+    key = tmp_path / "own"
+    key.mkdir(mode=0o700)
+    (key / "key.pem").touch(mode=0o600)
+    (key / "key.pem").write_bytes(group.identities[0].key)
+    (key / "certificate.pem").write_bytes(group.identities[0].certificate)
+    data = tmp_path / "mine.npz"
+    np.savez(data, X=np.zeros((3, 3)))
+    wrong = tmp_path / "wrong.npz"
+    np.savez(wrong, X=np.zeros((3, 2)))
+    state = tmp_path / "state"
+    cases = {
+        "no agreement": ("run", tmp_path / "none.toml", "--identity", key, "--data", data, "--state", state),
+        "no key": ("run", group.file, "--identity", tmp_path / "no", "--data", data, "--state", state),
+        "no data": ("run", group.file, "--identity", key, "--data", tmp_path / "no.npz", "--state", state),
+        "wrong data": ("run", group.file, "--identity", key, "--data", wrong, "--state", state),
+        "state is a file": ("run", group.file, "--identity", key, "--data", data, "--state", data),
+        "no state": ("status", tmp_path / "nothing"),
+        "no ledger": ("ledger", tmp_path / "nothing"),
+        "no address": ("agree", group.file, "-m", "x.pem", "-o", tmp_path / "o.toml"),
+    }
+    for name, words in cases.items():
+        code, answer = cli(*words)
+        # a service manager must not start again what a wrong file has ended
+        assert code == (78 if words[0] == "run" and name != "state is a file" else 1), name
+        assert set(answer) == {"error"}, name
+        assert answer["error"].endswith("."), name
+    assert not state.exists()
+
+
+def test_status_and_ledger_of_a_finished_run(cli, consortium):
+    group = consortium()
+    group.run()
+    code, status = cli("status", group.state(0))
+    assert code == 0
+    assert status["finished"]
+    assert not status["running"]
+    assert status["round"] == status["rounds"] == 4
+    assert status["heard"] == {"m1": 3, "m2": 3}
+    assert 0 < status["epsilon_spent"] <= 60
+    code, ledgers = cli("ledger", group.state(0))
+    assert len(ledgers["releases"]) == 1
+    _, other = cli("ledger", group.state(1))
+    heard = {h["round"]: h["digest"] for h in other["heard"] if h["sender"] == 0}
+    assert heard == {int(r): digest for r, digest in ledgers["sent"].items()}
+
+
+def test_titles_with_brackets_are_shown_as_they_are(consortium, capsys):
+    group = consortium(n=2, graph="path:2", title="[/red] half [bold]price")
+    with pytest.raises(SystemExit) as end:
+        main(["peer", "agree", str(group.file)])
+    assert not end.value.code
+    assert "[/red] half [bold]price" in capsys.readouterr().out
