@@ -497,5 +497,5 @@ def test_fresh_noise_is_in_proportion_to_the_noise_of_a_row(consortium):
         ("muffliato, refreshed", 0.1 * LEARNING_RATE * 8 * CLIP),
     ):
         plan = agreed(case, consortium).agreement.plan
-        assert plan.schedule(0).tau == pytest.approx(planned)
+        assert plan.schedule(0).fresh_noise_std == pytest.approx(planned)
         assert plan.schedule(1) is plan.schedule(0)

@@ -382,8 +382,8 @@ class LifetimeLedger:
 
     def trust(self, name: str, fingerprint: str, why: str) -> None:
         """Record which certificate a member was pinned with."""
+        act = {"act": "trust", "name": name, "fingerprint": fingerprint}
         with self._verified_rows() as rows:
-            act = {"act": "trust", "name": name, "fingerprint": fingerprint}
             self._write(_chain(rows, act, why=why))
 
     def restore(self, why: str, missing: Iterable[Charge] = ()) -> str:
@@ -627,7 +627,11 @@ class _State:
             case "records":
                 self._amend(row["run"], records=row["records"])
             case "close":
-                changes: Row = {"releases": _releases(row["releases"])} if "releases" in row else {}
+                changes: Row = (
+                    {"releases": tuple(Release(**each) for each in row["releases"])}
+                    if "releases" in row
+                    else {}
+                )
                 changes |= {"views": _views(row["views"])} if "views" in row else {}
                 self._amend(row["run"], status="closed", **changes)
             case "trust":
@@ -702,7 +706,7 @@ def charge_from_row(row: Mapping[str, Any]) -> Charge:
     return Charge(
         row["population"],
         row["what"],
-        _releases(row["releases"]),
+        tuple(Release(**each) for each in row["releases"]),
         _views(row["views"]),
         run=run,
         status="started" if run else "ended",
@@ -710,10 +714,6 @@ def charge_from_row(row: Mapping[str, Any]) -> Charge:
         continues=tuple(row["continues"]) if run else (),
         **words,
     )
-
-
-def _releases(rows: Iterable[Mapping[str, Any]]) -> tuple[Release, ...]:
-    return tuple(Release(**each) for each in rows)
 
 
 def _views(guarantees: Mapping[str, Any]) -> dict[str, Guarantee]:

@@ -228,15 +228,8 @@ class Core:
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
         waiting = {key: frame.digest for key, frame in self.inbox.items()}
-        tables = (
-            waiting,
-            self.sent,
-            self.heard,
-            self.outbox,
-            self.passed,
-            self._highest,
-            self.spending.counts,
-        )
+        rows = (waiting, self.sent, self.heard, self.outbox)
+        tables = (*rows, self.passed, self._highest, self.spending.counts)
         sets = (self.unanswered, self.dropped, self.proposed)
         rest = (self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs)
         state = [sorted(table.items()) for table in tables], [sorted(each) for each in sets], rest
@@ -342,9 +335,8 @@ class Core:
                 return []  # this question has its answer
             self._record_answer(key, message.digest != NOTHING)
             return self._advance(now)
-        agreed = (
-            key in self.dropped or r >= self.program.at
-        )  # else the other's row was used: it must use ours
+        # in an earlier round the other's row was used, so it must use ours
+        agreed = key in self.dropped or r >= self.program.at
         if agreed and key not in self.dropped:
             self._require_near(r)
             self._record_answer(key, True)
