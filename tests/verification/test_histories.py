@@ -11,7 +11,7 @@ from verification.histories import History
 from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
-from sottovoce.ledger.charge import MARK
+from sottovoce.ledger.charge import CHARGE_FILE
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
 from sottovoce.peers import member_directory as directory_module
@@ -61,7 +61,7 @@ def _without_head_file(*args, **options):
 
 def _any_mark(folder, directory):
     try:
-        return json.loads((folder / MARK).read_text())["training"]
+        return json.loads((folder / CHARGE_FILE).read_text())["training"]
     except OSError:
         return os.urandom(8).hex()
 
