@@ -107,7 +107,7 @@ class History:
             new, self.records(), node=0, state=state
         )
         try:
-            codec = FrameCodec(ledger.run, 2, self.STEPS, 1, "float64")
+            codec = FrameCodec(ledger.session, 2, self.STEPS, 1, "float64")
             saved = ledger.load()
             for _ in range(int(self.rng.integers(1, 4))):
                 at = len(saved.sent) if saved.sent else 0
@@ -188,9 +188,9 @@ class History:
         """Whether closing the run costs everything planned, because its ledger cannot be read."""
         if known.status == "started":
             return False
-        witness = self.member_directory.witness(bytes.fromhex(known.run))
+        head_file = self.member_directory.head_file(bytes.fromhex(known.run))
         try:
-            read_ledger(self.member_directory.folder / known.state, witness=witness)
+            read_ledger(self.member_directory.folder / known.state, head_file=head_file)
         except LedgerError:
             return True
         return False
