@@ -101,7 +101,7 @@ def test_agent_that_announced_nothing_may_draw_nothing():
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "user"])
 def test_mechanism_records_every_draw_with_its_own_numbers(adjacency):
-    source, _ = gradient_mechanism(adjacency, rates=[1.0, 0.5, 0.25])
+    source, _ = gradient_mechanism(adjacency, sample_rates=[1.0, 0.5, 0.25])
     source(THETA, 0)
     assert source.drain() == ()  # not metered yet
     assert source.recording() is source

@@ -130,7 +130,7 @@ def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypat
             clip_norm=0.7,
             noise_multipliers=[1.5 if noisy else 0.0],
             adjacency="add-remove",
-            rates=[0.5],
+            sample_rates=[0.5],
             divisors=[20.0],
             releases=planned,
         ).recording()
@@ -162,8 +162,8 @@ def test_only_one_agent_at_record_level_descends():
     def descends(query, agents, adjacency):
         n = len(agents)
         return GradientMechanism(
-            query=query, agents=agents, noise_multipliers=[1.0] * n, adjacency=adjacency, rates=[1.0] * n,
-            divisors=[1.0] * n, **common,
+            query=query, agents=agents, noise_multipliers=[1.0] * n, adjacency=adjacency,
+            sample_rates=[1.0] * n, divisors=[1.0] * n, **common,
         ).descends  # fmt: skip
 
     alone, both = GLM("squared").query(data.subset([0])), GLM("squared").query(data)
@@ -187,8 +187,10 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
 
     def released(noise):
         random = RunRandomness.from_rng(noise)
-        options = {"adjacency": "add-remove", "rates": [1.0], "divisors": [4.0], "noise_multipliers": [0.6]}
-        mechanism = GradientMechanism(query=Wide(), agents=[0], random=random, clip_norm=1.0, **options)
+        options = {"adjacency": "add-remove", "divisors": [4.0], "noise_multipliers": [0.6]}
+        mechanism = GradientMechanism(
+            query=Wide(), agents=[0], random=random, clip_norm=1.0, sample_rates=[1.0], **options
+        )
         return mechanism(np.zeros((1, 300), np.float32), 3)
 
     drawn = SimulatedNoise(5).perturb(np.zeros((1, 300), np.float32), agents=[0], step=3, std=0.6)
@@ -222,7 +224,7 @@ def handed(x, adjacency):
     noise = Rounding()
     source = GradientMechanism(
         query=objective.query(data), agents=[0], random=RunRandomness(noise, 0, 0), clip_norm=1.0,
-        noise_multipliers=[1.0], adjacency=adjacency, rates=[1.0], divisors=[len(x)],
+        noise_multipliers=[1.0], adjacency=adjacency, sample_rates=[1.0], divisors=[len(x)],
     )  # fmt: skip
     source(np.zeros_like(objective.start(1)), 0)
     return noise.handed

@@ -60,7 +60,7 @@ def gradient_mechanism(
     **options,
 ):
     noise = Recorder() if noise is None else noise
-    given = {"clip_norm": 2.0, "rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
+    given = {"clip_norm": 2.0, "sample_rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
     source = GradientMechanism(
         query=Sums(RECORDS, decay),
         agents=[5, 7, 9],

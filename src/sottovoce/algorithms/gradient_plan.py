@@ -268,10 +268,15 @@ class GradientPlan(Plan):
         public = [self._public_divisors[a] for a in hosted]
         # at user level it is inside the clip, and may follow the records
         divisors = self._divisors(data.sizes.tolist()) if self.adjacency == "user" else public
-        multipliers, rates = ([each[a] for a in hosted] for each in (self._multipliers, self._sample_rates))
-        facts = {"query": query, "noise_multipliers": multipliers, "rates": rates, "divisors": divisors}
-        gridded = noise_on_grid(self, random, hosted, public)
-        return self._mechanism(GradientMechanism, hosted, gridded, **facts)
+        return self._mechanism(
+            GradientMechanism,
+            hosted,
+            noise_on_grid(self, random, hosted, public),
+            query=query,
+            noise_multipliers=[self._multipliers[a] for a in hosted],
+            sample_rates=[self._sample_rates[a] for a in hosted],
+            divisors=divisors,
+        )
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return super()._announced(agents) if math.isfinite(self.clip_norm or math.inf) else None
