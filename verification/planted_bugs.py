@@ -256,7 +256,7 @@ def hashed_without(*fields: str, **options: Any) -> Callable[[Any], Any]:
     return lambda right: property(canonical)
 
 
-def unmasked_check(right: Any) -> Any:
+def accepts_control_characters(right: Any) -> Any:
     """Accept control characters in the lines that members read."""
 
     def refuse_if(problem: object, message: str) -> None:
@@ -463,7 +463,7 @@ BUGS = [
          without_noise_multiplier, "the_name"),
         ("defaults are part of the run's name", "Agreement.canonical",
          hashed_without("signatures", "mask_keys"), "left_unsaid"),
-        ("a title contains control characters", "_refuse_if", unmasked_check, "trick_the_reader"),
+        ("a title contains control characters", "_refuse_if", accepts_control_characters, "trick_the_reader"),
         ("files of another version are read", "check_version", does_nothing, "unknown_versions")),
     *bugs("accounting.release", "peers/test_agreement.py",
         ("a plan beyond the budget starts", "Spending.fits", returns(True), "beyond_the_budget")),
@@ -504,21 +504,21 @@ BUGS = [
          with_arguments(lambda self, key: (self, os.urandom(32))), "set_back or restart_draws")),
     # ---- masks ----------------------------------------------------------------------------------------
     *bugs("secure_sum.masks", "secure_sum/test_masks.py",
-        ("masks do not cancel", "add_masks", instead(always_added), "test_masks"),
+        ("masks do not cancel", "add_masks", instead(always_added), "check_"),
         ("the mask of every step has the pair's key", "step_key",
-         instead(lambda key, label: bytes(key)), "test_masks"),
+         instead(lambda key, label: bytes(key)), "check_"),
         ("a mask key has 32 bits", "step_key",
-         with_result(lambda key, *args: key[:4] + bytes(28)), "test_masks"),
+         with_result(lambda key, *args: key[:4] + bytes(28)), "check_"),
         ("one number masks all coordinates", "Keystream.take",
-         with_result(lambda numbers, *args: 0 * numbers + numbers[:1]), "test_masks"),
+         with_result(lambda numbers, *args: 0 * numbers + numbers[:1]), "check_"),
         ("masks do not depend on the membership version", "mask_label",
-         with_arguments(lambda run, version, step, chain: (run, 0, step, chain)), "test_masks"),
+         with_arguments(lambda run, version, step, chain: (run, 0, step, chain)), "check_"),
         ("masks do not depend on earlier sums", "mask_label",
-         with_arguments(lambda run, version, step, chain: (run, version, step, run)), "test_masks"),
+         with_arguments(lambda run, version, step, chain: (run, version, step, run)), "check_"),
         ("pair keys stay the same", "PairMasks.ratchet",
-         instead(lambda self: setattr(self, "step", self.step + 1)), "test_masks"),
+         instead(lambda self: setattr(self, "step", self.step + 1)), "check_"),
         ("pair keys are kept after the run", "PairMasks.erase",
-         instead(lambda self: setattr(self, "_erased", True)), "test_masks")),
+         instead(lambda self: setattr(self, "_erased", True)), "check_")),
     # ---- noise and sampling ---------------------------------------------------------------------------
     *bugs("noise.discrete", "noise/test_samplers.py tests/noise/test_discrete.py",
         ("noise from a fixed key", "os", module_with(urandom=bytes), ""),
