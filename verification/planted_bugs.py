@@ -288,7 +288,6 @@ HAND = "by_hand"
 SAME = "equal_the_library"
 SPREAD = "spread"
 WORLDS = "copied or budget or missing or (worlds and fault_free and 0)"
-LIARS = "remembers or rarer or middle"
 KEYS = "set_back or inputs or labels or ratcheted"
 
 # fmt: off
@@ -331,10 +330,10 @@ BUGS = [
         ("a restart asks neighbors only", "Witnesses.__init__", then_sets(unanswered=set()), "own_head"),
         ("rows leave before their head is witnessed", "Witnesses.row_sent", sent_at_once, "hold_its_head"),
         ("a newer head of the own ledger is ignored", "Witnesses._confirm",
-         ignored("head.rows > count or self.core.store.row_hash(head.rows) != head.head"), "own_head")),
-    *bugs("peers.witnesses", "verification/test_simulator.py",
-        ("models are not compared", "Witnesses._same_chain", does_nothing, LIARS),
-        ("what two neighbors received is not compared", "Witnesses._same_rows", does_nothing, LIARS)),
+         ignored("head.rows > count or self.core.store.row_hash(head.rows) != head.head"), "own_head"),
+        ("models are not compared", "Witnesses._same_chain", does_nothing, "another_signed_model"),
+        ("what two neighbors received is not compared", "Witnesses._same_rows",
+         does_nothing, "other_rows")),
     # ---- frames ---------------------------------------------------------------------------------------
     *bugs("peers.wire_format", "peers/test_wire_format.py",
         ("signatures of frames are not checked", "OpenSigner.verify", returns(True), "malformed"),
@@ -348,7 +347,7 @@ BUGS = [
         ("frames of another run are accepted", "FrameCodec.decode", ignored("run != self.run"), "malformed"),
         ("a signature is valid for any round", "FrameCodec._signed_content",
          with_arguments(lambda self, kind, sender, round, digest: (self, kind, sender, 0, digest)),
-         "malformed")),
+         "rows_read_back")),
     *bugs("peers.wire_format", "peers/test_core.py",
         ("an unfounded accusation ends a peer", "FrameCodec.signed_row", returns(True), "unfounded")),
     # ---- ledgers of runs ------------------------------------------------------------------------------

@@ -376,3 +376,36 @@ def test_a_newer_own_head_stops_a_restart():
     with pytest.raises(LedgerError, match="signed by this peer"):
         core.receive(0.0, 1, receipt)
     assert not core.program.begun
+
+
+def witnessing():
+    scene = Scene()
+    scene.core.timing = scene.core.timing._replace(witness=8)
+    scene.core.start_witnessing(scene.core.store.load(), b"n" * 32)
+    scene.hello()
+    return scene
+
+
+def test_another_signed_model_stops_a_peer():
+    scene = witnessing()
+    scene.core.witnesses.step_done(1, b"a" * 32)
+    same, other = (
+        scene.codec.head(LedgerHead(1, 1, 1, b"h" * 32, chain, NOTHING), sender=3)
+        for chain in (b"a" * 32, b"b" * 32)
+    )
+    scene.core.receive(0.0, 1, same)
+    with pytest.raises(PeerError, match="another model after step 1"):
+        scene.core.receive(0.0, 1, other)
+
+
+def test_other_rows_at_another_neighbor_stop_a_peer():
+    scene = witnessing()
+    scene.core.witnesses.heard(2, 0, b"p" * 96)
+    lineage = hashlib.sha256(NOTHING + b"p" * 32).digest()
+    same, other = (
+        scene.codec.witnessed(HeadReceipt(2, 1, 1, each, NOTHING, b""), sender=3)
+        for each in (lineage, b"q" * 32)
+    )
+    scene.core.receive(0.0, 1, same)
+    with pytest.raises(PeerError, match="sent it other rows"):
+        scene.core.receive(0.0, 1, other)
