@@ -101,6 +101,7 @@ class Protocol(NotebookDisplay, ABC):
     # What this object does.
     adds_noise: bool = False  # whether the protocol itself draws the noise of every contribution (a walk)
     fresh_std: float = 0.0  # std of noise added at every node after each round but the last, over sigma
+    gamma: float | None = None  # the momentum of Chebyshev gossip
     memory: int = 1  # rows of state per node: 2 if a node also keeps a private row
     ends_at: int | None = None  # the one node that holds the result; None: every row is one
     tolerate: int | None = None  # how many colluders are certified to see nothing but sums; None: not stated

@@ -53,7 +53,7 @@ class Chebyshev(Gossip):
         self._gamma = gamma
 
     @cached_property
-    def gamma(self) -> float:
+    def gamma(self) -> float:  # type: ignore[override]
         """Momentum of the recursion; 1 (plain gossip) where one plain round already averages."""
         if self._gamma is not None:
             return float(self._gamma)

@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce._io import atomic_write, digest, locked, plain
 from sottovoce.errors import ConfigError, DataError, InvalidInput
-from sottovoce.protocols import Chebyshev, Protocol, as_linear
+from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.state import leaves, rebuilt
 
 CURRENT = "current.json"
@@ -54,8 +54,7 @@ def _described(protocol: Protocol) -> dict[str, Any]:
     rounds = np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int))
     matrices = [linear.matrix(int(t)) for t in rounds]  # all held, so that no two have one id
     different = list({id(matrix): matrix for matrix in matrices}.values())
-    gamma = protocol.gamma if isinstance(protocol, Chebyshev) else None
-    return values | {"fresh_std": float(protocol.fresh_std), "gamma": gamma, "matrices": different}
+    return values | {"fresh_std": float(protocol.fresh_std), "gamma": protocol.gamma, "matrices": different}
 
 
 class Saved(NamedTuple):
