@@ -1,5 +1,7 @@
 """Norms and sums of per-sample gradients, layer by layer."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from tests.objectives.nets.cases import SlowTanh, close, sums_by_autograd
 from tests.objectives.nets.networks import APART, CLASSES, CLIP, SINGLE, WIDTH, records, with_head
 from torch import nn
 
+from sottovoce.objectives.nets.layers import _matrix_norms
 from sottovoce.objectives.nets.objective import NetObjective
 
 
@@ -193,3 +196,15 @@ def test_a_sum_over_positions_is_clipped_by_what_it_may_truly_be():
     theta[:, half.start : half.stop] = 1.0  # every position has the same gradient, so the inputs cancel
     moved = objective.clipped_sums(theta, x, torch.full((1, 1, 1), 50.0))
     assert 0.5e-3 < moved.norm() <= 1e-3 * (1 + 1e-9)
+
+
+def test_norms_of_sums_that_cancel_are_never_below_the_exact_ones():
+    """Two positions that almost cancel, in float64: what is lost in the sum is added to its norm."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        first, g = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+        second = torch.nextafter(first, torch.tensor(torch.inf, dtype=torch.float64))
+        x, gradients = torch.stack([first, second])[None], torch.stack([g, -g])[None]
+        steps = [Fraction(b) - Fraction(a) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+        exact = sum(step**2 for step in steps) * sum(Fraction(each) ** 2 for each in g.tolist())
+        assert Fraction(_matrix_norms(x, gradients).item()) >= exact
