@@ -383,7 +383,7 @@ BUGS = [
          edited("state.runs.get(new.run)", "None"), "known_run"),
         ("the lifetime budget is not checked", "require_lifetime_budget", does_nothing, "three_agreements")),
     *bugs("ledger.lifetime", "peers/test_member_directory.py",
-        ("begun runs are not marked", "LifetimeLedger.begun", does_nothing, "not killed"),
+        ("begun runs are not marked", "LifetimeLedger.begun", does_nothing, "begun_run"),
         ("other records pass", "LifetimeLedger._resume",
          ignored("new.records != known.records"), "other_records")),
     *bugs("peers.identity", "peers/test_member_directory.py",

@@ -187,6 +187,15 @@ def test_a_run_whose_folder_was_deleted_is_never_repeated(members):
         members.peer(0, agreement)
 
 
+def test_a_begun_run_whose_folder_was_deleted_is_never_repeated(members):
+    """The run has not ended, so only the mark that its ledger existed tells that rows may have left."""
+    agreement = members.agree("first")
+    members.peer(0, agreement).ledger.close()
+    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run.hex())
+    with pytest.raises(LedgerError, match="never repeated"):
+        members.peer(0, agreement)
+
+
 def test_other_records_after_a_restart_are_noticed_and_open_no_new_budget(members):
     agreement = members.agree("first")
     members.peer(0, agreement).ledger.close()
