@@ -32,9 +32,9 @@ def test_standardizing_is_uncharged():
 
 
 def test_shards_refuse_empty_users_and_shared_records():
-    with pytest.raises(DataError, match="User 1 has no records"):
+    with pytest.raises(DataError, match="Agent 1 has no records"):
         Shards.from_parts(np.eye(2), np.ones(2), [np.array([0, 1]), np.array([], dtype=int)])
-    with pytest.raises(DataError, match="two users"):
+    with pytest.raises(DataError, match="two agents"):
         Shards.from_parts(np.eye(2), np.ones(2), [np.array([0, 1]), np.array([1])])
 
 
@@ -58,7 +58,7 @@ def test_a_list_of_pairs_becomes_shards():
         ([(np.eye(3), np.ones(2))], "agent 0 must have"),
         ([(np.eye(3), np.ones(3)), (np.eye(2), np.ones(2))], "agent 1 must have"),
         ([([["a"]], [1])], "must hold numbers"),
-        ([], "Offsets"),
+        ([], "There are no agents"),
     ],
 )
 def test_other_data_are_refused_in_one_sentence(data, message):

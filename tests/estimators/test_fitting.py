@@ -311,7 +311,7 @@ def poisoned():
         (mlp(), (X, np.array(["a", "b"] * 20)), {"classes": ["a", "x"]}, "record 1 has label 'b'"),
         (mlp(2, 1), (X, Y), {}, "say loss='binary_cross_entropy'"),
         (mlp(), (X, Y), {"network": None}, "fit needs network"),
-        (mlp(), (X, Y), {"network": "ring:50"}, "40 records cannot give each of 50 nodes one"),
+        (mlp(), (X, Y), {"network": "ring:50"}, "40 records cannot give each of 50 users one"),
         (mlp(), (X, Y), {"group": [0, 1] * 20}, "the network has 4 nodes, but the records come from 2 sites"),
         (mlp(), (X, Y), {"delta": None}, "delta must be a number"),
         (mlp(), (X, Y), {"epsilon": None, "delta": None}, "give budget="),

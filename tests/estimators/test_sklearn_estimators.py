@@ -167,8 +167,8 @@ def test_records_lie_with_the_nodes_of_their_group():
         ({}, {"groups": [0, 1, 0, 1]}, "give network="),
         ({"network": "ring:4"}, {}, "solver over a network must be one of consensus-sgd"),
         ({"solver": "consensus-sgd"}, {}, "solver without a network must be one of dp-sgd"),
-        ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "2 groups"),
-        ({"network": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 nodes one"),
+        ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "come from 2 sites"),
+        ({"network": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 users one"),
     ],
 )
 def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sottovoce.data.base import offsets_of
+from sottovoce.data.base import deal, offsets_of
 from sottovoce.errors import DataError
 
 Gathered = tuple[Tensor, Tensor, Tensor]
@@ -44,7 +44,7 @@ class AgentData:
         test: Test = None,
         classes: int | None = None,
     ) -> None:
-        order = self._deal(parts)
+        order, self.offsets = deal(parts)
         labels = np.asarray(targets)
         for where, y in (("record", labels), ("test record", None if test is None else np.asarray(test[1]))):
             if y is not None and classes is not None and ((y < 0) | (y >= classes)).any():
@@ -57,22 +57,15 @@ class AgentData:
         self.test = None if test is None else (torch.as_tensor(test[0]), torch.as_tensor(np.asarray(test[1])))
         self._whole: Gathered | None = None
 
-    def _deal(self, parts: Sequence[ArrayLike]) -> np.ndarray:
-        """Set the sizes of the agents; return their row numbers, one agent after the other."""
-        rows = [np.asarray(part, dtype=np.int64) for part in parts]
-        self.sizes = np.array([len(part) for part in rows])
-        if len(rows) == 0 or (self.sizes == 0).any():
-            raise DataError("every agent needs at least one record; leave the empty ones out.")
-        order = np.concatenate(rows)
-        if len(np.unique(order)) != len(order):
-            raise DataError("a record is given to two agents; the parts must be disjoint.")
-        self.offsets = offsets_of(self.sizes)
-        return order
-
     @property
     def n(self) -> int:
         """Number of agents."""
-        return len(self.sizes)
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of each agent."""
+        return np.diff(self.offsets)
 
     def subset(self, agents: Sequence[int]) -> AgentData:
         """Return the records of some agents, in the order given; of all in their own order, itself."""
@@ -81,8 +74,7 @@ class AgentData:
             return self
         part = copy.copy(self)
         part._take(np.concatenate([np.arange(self.offsets[a], self.offsets[a + 1]) for a in chosen]))
-        part.sizes = self.sizes[chosen]
-        part.offsets = offsets_of(part.sizes)
+        part.offsets = offsets_of(self.sizes[chosen])
         return part
 
     def _take(self, places: np.ndarray) -> None:
@@ -131,7 +123,7 @@ class LazyData(AgentData):
         *,
         test: Test = None,
     ) -> None:
-        self.order = self._deal(parts)
+        self.order, self.offsets = deal(parts)
         self.read, self.test = read, test
         first = read(int(self.order[0]))
         self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public

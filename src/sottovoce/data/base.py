@@ -54,19 +54,18 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 def signed_labels(y: ArrayLike) -> np.ndarray:
     """Return labels {0, 1}, {-1, 1} or booleans as -1.0 and 1.0; other labels are refused."""
     array = np.asarray(y)
-    if array.dtype == bool:
-        array = array.astype(np.int8)
     try:
-        values = set(np.unique(array).astype(float).tolist())
+        labels = array.astype(np.float64)
     except (TypeError, ValueError):
         raise DataError(
             f"Labels must be 0/1 or -1/1, got {array.dtype}; map the class names first."
         ) from None
-    if values <= {-1.0, 1.0}:
-        return array.astype(np.float64)
-    if values <= {0.0, 1.0}:
-        return array.astype(np.float64) * 2 - 1
-    shown = ", ".join(f"{v:g}" for v in sorted(values)[:5])
+    values = np.unique(labels)
+    if np.isin(values, (-1, 1)).all():
+        return labels
+    if np.isin(values, (0, 1)).all():
+        return labels * 2 - 1
+    shown = ", ".join(f"{value:g}" for value in values[:5])
     raise DataError(f"Labels must be 0/1 or -1/1, got the values {shown}; map them to two classes first.")
 
 
@@ -210,23 +209,15 @@ class Shards:
     offsets: np.ndarray = field(repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.offsets) < 2 or self.offsets[0] != 0 or self.offsets[-1] != len(self.y):
-            raise DataError("Offsets must run from 0 to the number of records.")
-        if (self.sizes < 0).any():
-            raise DataError("Offsets must not fall.")
-        if (self.sizes == 0).any():
-            user = int(np.flatnonzero(self.sizes == 0)[0])
-            raise DataError(
-                f"User {user} has no records; give every user at least one, or leave the user out."
-            )
+        runs = len(self.offsets) > 1 and self.offsets[0] == 0 and self.offsets[-1] == len(self.y)
+        if not runs or (self.sizes < 0).any():
+            raise DataError("Offsets must run from 0 to the number of records and must not fall.")
+        require_records(self.sizes)
 
     @classmethod
     def from_parts(cls, X: ArrayLike, y: ArrayLike, parts: Sequence[np.ndarray]) -> Shards:
         """Return the records dealt out by row numbers; a row may belong to one user only."""
-        rows = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
-        if len(np.unique(rows)) != len(rows):
-            raise DataError("A record is given to two users; parts must be disjoint.")
-        offsets = offsets_of([len(part) for part in parts])
+        rows, offsets = deal(parts)
         X = np.ascontiguousarray(np.asarray(X)[rows], dtype=np.float64)
         return cls(X, np.ascontiguousarray(np.asarray(y)[rows], dtype=np.float64), offsets)
 
@@ -278,9 +269,30 @@ def as_agent_records(data: object) -> AgentRecords:
                 f"agent {i} must have features (n, p) and n labels, with the same p as agent 0, got shapes "
                 f"{X.shape} and {y.shape}."
             )
-    offsets = offsets_of([len(y) for _, y in parts])
-    X, y = (np.concatenate([part[k] for part in parts]) if parts else np.zeros(0) for k in (0, 1))
-    return Shards(X, y, offsets)
+    sizes = [len(y) for _, y in parts]
+    require_records(sizes)
+    X, y = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return Shards(X, y, offsets_of(sizes))
+
+
+def deal(parts: Sequence[ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row numbers of all agents, one agent after the other, and where those of each begin."""
+    rows = [np.asarray(part, dtype=np.int64) for part in parts]
+    sizes = [len(part) for part in rows]
+    require_records(sizes)
+    order = np.concatenate(rows)
+    if len(np.unique(order)) != len(order):
+        raise DataError("A record is given to two agents; the parts must be disjoint.")
+    return order, offsets_of(sizes)
+
+
+def require_records(sizes: Sequence[int] | np.ndarray) -> None:
+    """Raise unless there are agents and each of them has a record."""
+    if len(sizes) == 0:
+        raise DataError("There are no agents; give the records of at least one.")
+    if not np.all(sizes):
+        agent = np.argmin(sizes)
+        raise DataError(f"Agent {agent} has no records; give it at least one, or leave the agent out.")
 
 
 def offsets_of(sizes: ArrayLike) -> np.ndarray:

@@ -12,7 +12,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -87,9 +87,14 @@ def read_columns(path: StrPath) -> dict[str, list[str]]:
     return {word: [row[i].strip() for _, row in rows] for i, word in enumerate(header)}
 
 
+def _existing(path: StrPath) -> Path:
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"There is no file {file}.")
+    return file
+
+
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise DataError(f"There is no file {path}.")
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -97,26 +102,32 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
             "Parquet files are read with pyarrow; pip install pyarrow, or save the table as CSV."
         ) from None
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(_existing(path))
     except (ArrowException, OSError) as problem:
         raise DataError(f"{path.name} is not a readable Parquet table: {problem}.") from None
     return {str(name): table.column(i).to_numpy() for i, name in enumerate(table.column_names)}
 
 
 def read_arrays(path: StrPath, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Read arrays of an .npz file by name, all by default; objects are refused."""
+    """Read arrays of an .npz file by name, all by default, or that of an .npy file as ``X``; no objects."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        loaded = np.load(_existing(path), allow_pickle=False)
+        with nullcontext({"X": loaded}) if isinstance(loaded, np.ndarray) else loaded as arrays:
             unknown = next((name for name in names or () if name not in arrays), None)
             if unknown is not None:
-                raise DataError(f"{path} has no array {unknown!r}; it has {', '.join(arrays.files)}.")
-            return {name: arrays[name] for name in names or arrays.files}
+                raise DataError(f"{path} has no array {unknown!r}; it has {', '.join(arrays)}.")
+            return {name: arrays[name] for name in names or arrays}
     except DataError:
         raise
     except OSError as problem:
         raise DataError(f"The file {path} cannot be read ({problem.strerror or problem}).") from None
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
-        raise DataError(f"{path} is not an .npz file of plain arrays.") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise DataError(f"{path} is not an .npz or .npy file of plain arrays.") from None
+
+
+def read_array(path: StrPath) -> np.ndarray:
+    """Read the array ``X`` of an .npz file, of any shape, or that of an .npy file."""
+    return read_arrays(path, ("X",))["X"]
 
 
 def read_npz(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
@@ -127,19 +138,6 @@ def read_npz(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
     except ValueError:
         raise DataError(f"{Path(path).name}: the array 'X' must hold numbers.") from None
     return _without_missing(Path(path), X, arrays["y"], missing)
-
-
-def read_array(path: StrPath, name: str = "X") -> np.ndarray:
-    """Read one array of an .npz file, of any shape, or the array of an .npy file; objects are refused."""
-    file = Path(path)
-    if not file.is_file():
-        raise DataError(f"There is no file {file}.")
-    if file.suffix != ".npy":
-        return read_arrays(file, (name,))[name]
-    try:
-        return np.asarray(np.load(file, allow_pickle=False))
-    except (OSError, ValueError, EOFError):
-        raise DataError(f"{file.name} is not an .npy file of plain numbers.") from None
 
 
 def _read_arff(file: Path) -> dict[str, list[str]]:
@@ -219,9 +217,7 @@ def parse_numbers(values: ArrayLike, name: str, hint: str) -> np.ndarray:
 @contextmanager
 def text_lines(path: StrPath) -> Iterator[Iterator[str]]:
     """Yield the text lines of a plain or gzipped file; spreadsheets put a byte order mark in front."""
-    file = Path(path)
-    if not file.is_file():
-        raise DataError(f"There is no file {file}.")
+    file = _existing(path)
     try:
         opened = gzip.open if file.suffix == ".gz" else open
         with opened(file, "rt", encoding="utf-8-sig") as stream:

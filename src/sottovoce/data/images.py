@@ -192,10 +192,7 @@ def read_cifar(raw: bytes, label_bytes: int, name: str = "the file") -> tuple[np
 
 def _cifar(name: str, place: Path) -> Images:
     if name == "cifar10":
-        for file in (
-            "cifar10.npz",
-            "cifar10_small.npz",
-        ):  # a copy in one file, whole or the first few thousand
+        for file in ("cifar10.npz", "cifar10_small.npz"):  # in one file, whole or the first few thousand
             if (place / file).is_file():
                 return _cifar_npz(place / file)
         label_bytes, classes = 1, 10

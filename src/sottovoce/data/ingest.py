@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -123,20 +123,21 @@ def ingest(data: object, *, columns: Columns | None = None, accept: Collection[s
             raise DataError(
                 f"label must name one of the inputs {', '.join(map(repr, source))}, got {table.label!r}."
             )
-        inputs = _without_label(source, table.label)
-        return _from_arrays(inputs, source[table.label], table, columns, accept)
-    if isinstance(source, TensorDataset):
+        inputs, targets = _without_label(source, table.label), source[table.label]
+    elif isinstance(source, TensorDataset):
         *parts, targets = source.tensors
-        return _from_arrays(parts[0] if len(parts) == 1 else tuple(parts), targets, table, columns, accept)
-    if isinstance(source, (tuple, list)) and len(source) == 2:
-        return _from_arrays(source[0], source[1], table, columns, accept)
-    if isinstance(source, IndexedDataset) and not isinstance(source, ArrayLike):
+        inputs = parts[0] if len(parts) == 1 else tuple(parts)
+    elif isinstance(source, (tuple, list)) and len(source) == 2:
+        inputs, targets = source
+    elif isinstance(source, IndexedDataset) and not isinstance(source, ArrayLike):
         _refuse_column_options(table, accept)
         return IngestedRecords(None, None, _groups(table.group, len(source)), dataset=source)
-    raise DataError(
-        "data must be a table (CSV path, frame, columns by name), a pair (inputs, targets), a mapping of "
-        f"inputs with a label, or a torch Dataset with a length, got {type(source).__name__}."
-    )
+    else:
+        raise DataError(
+            "data must be a table (CSV path, frame, columns by name), a pair (inputs, targets), a mapping of "
+            f"inputs with a label, or a torch Dataset with a length, got {type(source).__name__}."
+        )
+    return _from_arrays(inputs, targets, table, columns, accept)
 
 
 def check_accepted(
@@ -173,7 +174,7 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
     if columns is not None:
         if is_table(data):
             return columns(read_table(data))
-        return _array_as_table(data if path is None else read_array(path), columns)
+        return columns.of_array(data if path is None else read_array(path))
     if isinstance(data, Mapping):
         return _without_label(data, label)
     if path is not None and path.suffix in (".npz", ".npy"):
@@ -227,24 +228,17 @@ class Target:
         if self.task == "classification":
             numbers = scores.argmax(-1)
             return numbers if self.classes is None else self.classes.names(numbers)
+        flat = scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
         if self.task == "labels":
-            yes = (scores > 0).astype(np.int64)
-            if yes.ndim == 2 and yes.shape[1] == 1:
-                yes = yes[:, 0]
+            yes = (flat > 0).astype(np.int64)
             return self.classes.names(yes) if self.classes is not None and yes.ndim == 1 else yes
         if self.task == "regression":
-            flat = scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
             return flat if self.scale is None else self.scale.inverse(flat)
         return scores
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
-        return {
-            "task": self.task,
-            "classes": None if self.classes is None else list(self.classes.values),
-            "scale": None if self.scale is None else vars(self.scale),
-            "names": list(self.names),
-        }
+        return {**asdict(self), "classes": None if self.classes is None else self.classes.values}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Target:
@@ -268,8 +262,7 @@ def _from_table(
     for name in table.excluded:
         if name not in values:
             raise DataError(f"the table has no column {name!r}; it has {', '.join(values)}.")
-    if columns is None:
-        columns = Columns.from_table(values, table, accept)
+    columns = columns or Columns.from_table(values, table, accept)
     targets = [_label_column(values[name]) for name in table.labels]
     features = columns(values)
     if len(features) == 0:
@@ -288,8 +281,7 @@ def _from_arrays(
         )
     if not isinstance(inputs, Mapping) and is_table(inputs):
         frame = read_table(inputs)
-        if columns is None:
-            columns = Columns.from_table(frame, table, accept)
+        columns = columns or Columns.from_table(frame, table, accept)
         inputs = columns(frame)
     elif isinstance(inputs, list) and inputs and isinstance(inputs[0], ArrayLike):
         inputs = tuple(inputs)
@@ -309,29 +301,18 @@ def _scaled(
     inputs: Any, table: TableData, columns: Columns | None, accept: Collection[str]
 ) -> tuple[Any, Columns | None]:
     """Return an array as it is or, if there are bounds, as a table whose columns are x0, x1, ..."""
-    if columns is not None:
-        return _array_as_table(inputs, columns), columns
-    if table.bounds in (None, "none") and not accept:
-        _refuse_column_options(replace(table, bounds=None), accept)
-        return inputs if is_tensor(inputs) else np.asarray(inputs), None
-    array = np.asarray(inputs)
-    if array.ndim != 2:
-        raise DataError(
-            f"bounds and standardizing are for tables (records, features), got shape {array.shape}."
-        )
-    named = {f"x{j}": array[:, j] for j in range(array.shape[1])}
-    columns = Columns.from_table(named, table, accept)
-    return columns(named), columns
-
-
-def _array_as_table(inputs: npt.ArrayLike, columns: Columns) -> np.ndarray:
-    array = np.asarray(inputs)
-    if array.ndim != 2 or array.shape[1] != len(columns.features):
-        raise DataError(
-            f"the model takes {len(columns.features)} columns ({', '.join(columns.features)}), got an array "
-            f"of shape {array.shape}."
-        )
-    return columns({name: array[:, j] for j, name in enumerate(columns.features)})
+    if columns is None:
+        if table.bounds in (None, "none") and not accept:
+            _refuse_column_options(replace(table, bounds=None), accept)
+            return inputs if is_tensor(inputs) else np.asarray(inputs), None
+        inputs = np.asarray(inputs)
+        if inputs.ndim != 2:
+            raise DataError(
+                f"bounds and standardizing are for tables (records, features), got shape {inputs.shape}."
+            )
+        named = {f"x{j}": values for j, values in enumerate(inputs.T)}
+        columns = Columns.from_table(named, table, accept)
+    return columns.of_array(inputs), columns
 
 
 def _refuse_column_options(table: TableData, accept: Collection[str]) -> None:

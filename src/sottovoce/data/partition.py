@@ -19,9 +19,7 @@ def equal(records: int, users: int, rng: np.random.Generator) -> list[np.ndarray
     >>> [len(part) for part in equal(10, 3, np.random.default_rng(0))]
     [3, 3, 3]
     """
-    count(users, "users")
-    if records < users:
-        raise DataError(f"{records} records cannot give each of {users} users one; take fewer users.")
+    require_enough(records, count(users, "users"))
     size = records // users
     return list(rng.permutation(records)[: size * users].reshape(users, size))
 
@@ -85,8 +83,7 @@ def dirichlet(y: ArrayLike, users: int, concentration: float, rng: np.random.Gen
     """
     y = np.asarray(y)
     positive(concentration, "concentration")
-    if len(y) < count(users, "users"):
-        raise DataError(f"{len(y)} records cannot give each of {users} users one; take fewer users.")
+    require_enough(len(y), count(users, "users"))
     classes = np.unique(y)
     A = rng.dirichlet(np.full(users, concentration), size=len(classes)).T
     parts = _deal(y, classes, A, rng)
@@ -97,11 +94,14 @@ def dirichlet(y: ArrayLike, users: int, concentration: float, rng: np.random.Gen
     return parts
 
 
-def by_column(groups: ArrayLike, names: Sequence[object] | None = None) -> list[np.ndarray]:
+def by_column(
+    groups: ArrayLike, names: Sequence[object] | None = None, nodes: int | None = None
+) -> list[np.ndarray]:
     """Give each value of a column (a site, a bank) its own records, in sorted order of the values.
 
     Where the values are those of ``names`` (the nodes of a network), they come in that order. Whole numbers
-    are sorted as numbers even where a table holds them as text: site 2 comes before site 10.
+    are sorted as numbers even where a table holds them as text: site 2 comes before site 10. If ``nodes`` is
+    the number of nodes, there must be as many values.
 
     Examples
     --------
@@ -113,6 +113,10 @@ def by_column(groups: ArrayLike, names: Sequence[object] | None = None) -> list[
     [[1], [0, 2]]
     """
     values, index = np.unique(np.asarray(groups), return_inverse=True)
+    if nodes not in (None, len(values)):
+        raise DataError(
+            f"the network has {nodes} nodes, but the records come from {len(values)} sites; they must match."
+        )
     parts = [np.flatnonzero(index == i) for i in range(len(values))]
     if all(isinstance(value, str) and value.strip().isdecimal() for value in values):
         order = sorted(range(len(values)), key=lambda i: (int(values[i]), values[i]))
@@ -122,6 +126,12 @@ def by_column(groups: ArrayLike, names: Sequence[object] | None = None) -> list[
         return parts
     at = dict(zip(map(str, values), parts, strict=True))
     return [at[name] for name in called]
+
+
+def require_enough(records: int, users: int) -> None:
+    """Raise unless every user can have a record."""
+    if records < users:
+        raise DataError(f"{records} records cannot give each of {users} users one; take fewer users.")
 
 
 def _deal(y: np.ndarray, classes: np.ndarray, A: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

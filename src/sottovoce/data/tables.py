@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -200,6 +200,16 @@ class Columns:
             X = unit_rows(X)
         return np.hstack([X, np.ones((len(X), 1))]) if self.ones else X
 
+    def of_array(self, inputs: ArrayLike) -> np.ndarray:
+        """Return the features of an array whose columns are these, in order."""
+        array = np.asarray(inputs)
+        if array.ndim != 2 or array.shape[1] != len(self.features):
+            raise DataError(
+                f"the model takes {len(self.features)} columns ({', '.join(self.features)}), got an array "
+                f"of shape {array.shape}."
+            )
+        return self(dict(zip(self.features, array.T, strict=True)))
+
     def complete(self, table: Table) -> np.ndarray:
         """Return which records have a number in every numeric column."""
         finite = [np.isfinite(_column(table, name)) for name in self.features if name not in self.categories]
@@ -207,28 +217,15 @@ class Columns:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
-        return {
-            "features": list(self.features),
-            "scales": {name: vars(scale) for name, scale in self.scales.items()},
-            "categories": {name: list(values) for name, values in self.categories.items()},
-            "missing": self.missing,
-            "uncharged": list(self.uncharged),
-            "unit_rows": self.unit_rows,
-            "ones": self.ones,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Columns:
         """Read the output of `to_dict`."""
-        return cls(
-            tuple(stored["features"]),
-            {name: Scale(**values) for name, values in stored["scales"].items()},
-            {name: tuple(values) for name, values in stored["categories"].items()},
-            stored["missing"],
-            tuple(stored["uncharged"]),
-            bool(stored.get("unit_rows", False)),
-            bool(stored.get("ones", False)),
-        )
+        lists = {name: tuple(stored[name]) for name in ("features", "uncharged")}
+        scales = {name: Scale(**values) for name, values in stored["scales"].items()}
+        categories = {name: tuple(values) for name, values in stored["categories"].items()}
+        return cls(**{**stored, **lists, "scales": scales, "categories": categories})
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from sottovoce.algorithms.build import build_plan, plan_options, suggestion
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
-from sottovoce.data.partition import by_column
+from sottovoce.data.partition import by_column, require_enough
 from sottovoce.data.tables import TableData
-from sottovoce.errors import DataError, GraphError, InvalidInput
+from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
 from sottovoce.ledger.charge import charge
@@ -228,17 +228,12 @@ def _network(
 
 def _parts(private: IngestedRecords, n: int, network: Network | None) -> list[np.ndarray]:
     """Return the records of each node."""
-    if private.groups is None or n == 1:
-        if private.n < n:
-            raise DataError(f"{private.n} records cannot give each of {n} nodes one; take a smaller network.")
-        order = np.random.default_rng(0).permutation(private.n)
-        return np.array_split(order, n) if n > 1 else [np.arange(private.n)]
-    sites = np.unique(private.groups)
-    if len(sites) != n:
-        raise DataError(
-            f"the network has {n} nodes, but the records come from {len(sites)} sites; they must match."
-        )
-    return by_column(private.groups, None if network is None else network.labels)
+    if n == 1:
+        return [np.arange(private.n)]
+    if private.groups is not None:
+        return by_column(private.groups, None if network is None else network.labels, n)
+    require_enough(private.n, n)
+    return np.array_split(np.random.default_rng(0).permutation(private.n), n)
 
 
 def _own_plan(

@@ -33,10 +33,11 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.build import build_plan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
-from sottovoce.data.partition import by_column
+from sottovoce.data.partition import by_column, require_enough
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.models.adapters import SIMULATED
+from sottovoce.models.saved import LinearModel
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
@@ -121,11 +122,9 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         self.spent_privacy_ = guarantee if before is None else before + guarantee
         coming = self.fits - self.n_fits_
         self.total_privacy_ = self.spent_privacy_ + guarantee * coming if coming > 0 else self.spent_privacy_
-        if classes > 2:
-            coef = coef.reshape(classes, -1)
-        last = coef[..., -1] if self.fit_intercept else np.zeros(coef.shape[:-1])
-        self.coef_ = coef[..., :-1] if self.fit_intercept else coef
-        self.intercept_ = last if classes > 2 else float(last)
+        several = classes if classes > 2 else None
+        linear = LinearModel.of_row(coef, self._loss, (), self.fit_intercept, several)
+        self.coef_, self.intercept_ = linear.coef, linear.intercept
         self.n_iter_ = self._steps(X.shape[1])
 
     @property
@@ -137,17 +136,11 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         """Return which records each node holds: those of its group, or an even share."""
         network = as_network(self.network)
         if groups is None:
-            if n < network.n:
-                raise DataError(f"{n} records cannot give each of {network.n} nodes one; take fewer nodes.")
+            require_enough(n, network.n)
             return np.array_split(np.arange(n), network.n)
         if np.shape(groups) != (n,):
             raise DataError(f"groups must hold one group per record ({n}), got shape {np.shape(groups)}.")
-        parts = by_column(groups, network.labels)
-        if len(parts) != network.n:
-            raise DataError(
-                f"the network has {network.n} nodes, the records {len(parts)} groups; match them."
-            )
-        return parts
+        return by_column(groups, network.labels, network.n)
 
     def _steps(self, dim: int) -> int:
         if self.steps is not None:

@@ -431,9 +431,4 @@ def _parts(
         return equal(len(y), users, rng)
     if groups is None:
         raise ConfigError('[data] partition = "column" needs a table with sites; name the column as group.')
-    parts = by_column(groups, names)
-    if agents not in (None, len(parts)):
-        raise DataError(
-            f"the graph has {agents} nodes, but the records come from {len(parts)} sites; they must match."
-        )
-    return parts
+    return by_column(groups, names, agents)
