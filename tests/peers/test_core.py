@@ -1,6 +1,7 @@
 """The core, call by call: windows, expectations, resends, refusals."""
 
 import hashlib
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,27 +27,31 @@ from sottovoce.peers.wire_format import (
 
 EMPTY = hashlib.sha256(b"").digest()
 STAR = graphs.star(4)
+GOSSIP = protocols.Gossip(STAR, 1)
 
 
 class Scene:
     """The hub of a star, and hand-made frames of its leaves."""
 
-    def __init__(self, protocol=None, steps=30, node=0, disk=None):
-        self.protocol = protocol or protocols.Gossip(STAR, 1)
+    def __init__(self, protocol=GOSSIP, steps=30, node=0, disk=None, **timing):
         self.disk = disk if disk is not None else SimulatedDisk()
-        self.codec = FrameCodec(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
-        plan = descent(self.protocol, steps, 2)
-        program = member_program(plan, node, np.ones((4, 2)), ProtectiveNoise())
-        self.core = Core(
-            program, self.codec, SimulatedStore(self.disk, lambda: 0), Spending(), Timing(give_up=50.0)
-        )
+        self.codec = FrameCodec(b"w" * 32, 4, steps * protocol.rounds, 2, "float64")
+        program = member_program(descent(protocol, steps, 2), node, np.ones((4, 2)), ProtectiveNoise())
+        store, timing = SimulatedStore(self.disk, lambda: 0), Timing(give_up=50.0, **timing)
+        self.core = Core(program, self.codec, store, Spending(), timing, fresh=lambda: b"n" * 32)
+
+    def restarted(self):
+        return Scene(disk=self.disk).core
 
     def hello(self):
         self.core.start(0.0)
-        out = []
-        for s in self.core.program.contacts:
-            out += self.core.receive(0.0, s, self.position(s))
-        return out
+        return [
+            each for s in self.core.program.contacts for each in self.core.receive(0.0, s, self.position(s))
+        ]
+
+    def receive_rows(self, r, senders=(1, 2, 3), value=0.0):
+        for s in senders:
+            self.core.receive(0.0, s, self.row(s, r, value))
 
     def position(
         self, sender, at=0, highest=-1, digest=NOTHING, lineage=EMPTY, answer=False, signature=UNSIGNED
@@ -60,6 +65,21 @@ class Scene:
 
     def row(self, sender, r, value=0.0):
         return self.codec.row(np.full(2, value), sender=sender, round=r)
+
+    def head(self, rows, head=b"h" * 32, *, sender, at=0, step=0, chain=NOTHING):
+        return self.codec.head(LedgerHead(rows, at, step, head, chain, NOTHING), sender=sender)
+
+    def receipt(self, about, sender, held=b"", *, rows=0, lineage=NOTHING, nonce=NOTHING):
+        receipt = HeadReceipt(about, rows, rows, lineage, nonce, held)
+        return self.codec.witnessed(receipt, sender=sender)
+
+
+@pytest.fixture
+def scene():
+    """A peer whose neighbors have answered, so that its first row was sent."""
+    scene = Scene()
+    scene.sent = scene.hello()
+    return scene
 
 
 def kinds(out):
@@ -76,29 +96,23 @@ def test_nothing_is_drawn_before_all_contacts_answer():
     assert len(scene.disk.durable) == 1
 
 
-def test_the_same_bytes_go_to_everybody_and_on_every_resend():
-    scene = Scene()
-    sent = {raw for _, raw in scene.hello()}
+def test_the_same_bytes_go_to_everybody_and_on_every_resend(scene):
+    sent = {raw for _, raw in scene.sent}
     assert len(sent) == 1
+    question = scene.position(1, answer=True)
     for second in range(1, 1001):
-        again = scene.core.receive(float(second), 1, scene.position(1, answer=True))
-        assert (
-            len(scene.core.receive(second + 0.5, 1, scene.position(1, answer=True))) == 1
-        )  # too soon for a row
+        again = scene.core.receive(float(second), 1, question)
+        assert len(scene.core.receive(second + 0.5, 1, question)) == 1  # too soon for a row
         assert [raw for _, raw in again if FrameCodec.kind_of(raw) == ROW] == list(sent)
     assert len(scene.disk.durable) == 1
     assert sum(scene.core.spending.counts.values()) == 1
 
 
-@pytest.mark.parametrize(
-    ("sender", "r", "words"), [(1, 4, "too far ahead"), (1, 29, "too far ahead")], ids=["window", "end"]
-)
-def test_rounds_outside_the_window_are_refused(sender, r, words):
-    scene = Scene()
-    scene.hello()
+@pytest.mark.parametrize("r", [4, 29])
+def test_rounds_outside_the_window_are_refused(r, scene):
     before = scene.core.digest()
-    with pytest.raises(FrameError, match=words):
-        scene.core.receive(0.0, sender, scene.row(sender, r))
+    with pytest.raises(FrameError, match="too far ahead"):
+        scene.core.receive(0.0, 1, scene.row(1, r))
     assert scene.core.digest() == before
 
 
@@ -116,11 +130,8 @@ def test_rows_that_nobody_expects_are_refused():
         leaf.core.receive(0.0, 2, leaf.row(2, 1))
 
 
-def test_a_late_row_is_recognized_or_refused():
-    scene = Scene()
-    scene.hello()
-    for s in (1, 2, 3):
-        scene.core.receive(0.0, s, scene.row(s, 0))
+def test_a_late_row_is_recognized_or_refused(scene):
+    scene.receive_rows(0)
     assert scene.core.program.at == 1
     assert scene.core.receive(0.0, 1, scene.row(1, 0)) == []
     refusal = scene.core.receive(0.0, 1, scene.row(1, 0, value=9.0))
@@ -133,26 +144,23 @@ def test_a_peer_that_was_rolled_back_stops(seen):
     scene = Scene()
     scene.core.start(0.0)
     digest, signature = scene.own_row(seen)
+    claim = scene.position(1, highest=seen, digest=digest, signature=signature)
     with pytest.raises(LedgerError, match="copied or is an older one"):
-        scene.core.receive(0.0, 1, scene.position(1, highest=seen, digest=digest, signature=signature))
+        scene.core.receive(0.0, 1, claim)
     with pytest.raises(LedgerError):
         scene.core.tick(1.0)
     assert not scene.core.program.begun
 
 
-def test_a_refusal_stops_the_copy_that_gets_it():
-    scene = Scene()
-    scene.hello()
+def test_a_refusal_stops_the_copy_that_gets_it(scene):
     refusal = scene.codec.refusal(b"".join(scene.own_row(0)), sender=2, round=0)
     with pytest.raises(LedgerError):
         scene.core.receive(0.0, 2, refusal)
 
 
 @pytest.mark.parametrize("kind", ["refusal", "position", "signed by the accuser", "of another round"])
-def test_an_unfounded_accusation_is_noted_and_ends_no_run(kind):
+def test_an_unfounded_accusation_is_noted_and_ends_no_run(kind, scene):
     """A false refusal is recorded once on the disk, and the run goes on."""
-    scene = Scene()
-    scene.hello()
     digest, signature = b"d" * 32, b"s" * 64
     if kind == "signed by the accuser":
         frame = scene.codec.decode(scene.codec.row(np.full(2, 5.0), sender=1, round=0))
@@ -167,22 +175,19 @@ def test_an_unfounded_accusation_is_noted_and_ends_no_run(kind):
         assert scene.core.receive(0.0, 1, accusation) == []
     assert scene.core.incidents == ["unfounded claim of member 1 about round 0"]
     assert [entry.note for entry in scene.disk.durable[1:]] == scene.core.incidents  # on the disk, once
-    for s in (1, 2, 3):
-        scene.core.receive(0.0, s, scene.row(s, 0))
+    scene.receive_rows(0)
     assert scene.core.program.at == 1
-    assert Scene(disk=scene.disk).core.incidents == scene.core.incidents
+    assert scene.restarted().incidents == scene.core.incidents
 
 
-def test_a_second_payload_leaves_a_proof_that_shows_no_row():
+def test_a_second_payload_leaves_a_proof_that_shows_no_row(scene):
     """The proof is on the disk at once, so a power cut before the next row does not lose it."""
-    scene = Scene()
-    scene.hello()
     rows = [scene.row(1, 0, value=7.5), scene.row(1, 0, value=9.25)]
     for raw in rows:
         refusal = scene.core.receive(0.0, 1, raw)
     held, second = (scene.codec.decode(raw) for raw in rows)
     assert scene.core.proofs == [f"{scene.core.incidents[0]}: {held.proof.hex()}{second.proof.hex()}"]
-    assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
+    assert scene.restarted().proofs == scene.core.proofs
     (_, frame) = refusal[0]
     assert held.proof in frame
     for raw in rows:
@@ -190,10 +195,8 @@ def test_a_second_payload_leaves_a_proof_that_shows_no_row():
     assert all(scene.codec.signed_row(1, 0, each.digest, each.signature) for each in (held, second))
 
 
-def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof():
-    scene = Scene()
+def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof(scene):
     scene.core.bound = 50.0
-    scene.hello()
     bad = scene.row(1, 0, value=-50.1)
     for _ in range(2):
         with pytest.raises(FrameError, match="beyond what clip and noise allow"):
@@ -201,44 +204,33 @@ def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof():
     assert scene.core.inbox == {}
     assert len(scene.core.incidents) == 1
     assert scene.codec.decode(bad).proof.hex() in scene.core.proofs[0]
-    assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
-    for s in (1, 2, 3):
-        scene.core.receive(0.0, s, scene.row(s, 0, value=50.0))
+    assert scene.restarted().proofs == scene.core.proofs
+    scene.receive_rows(0, value=50.0)
     assert scene.core.program.at == 1
 
 
-def test_the_spend_survives_a_restart():
-    scene = Scene()
-    scene.hello()
-    for r in range(3):
-        for s in (1, 2, 3):
-            scene.core.receive(0.0, s, scene.row(s, r))
-    spent = scene.core.spending.counts
-    again = Scene(disk=scene.disk)
-    assert again.core.spending.counts == spent
-    assert sum(spent.values()) == 4
-    assert again.core.program.at == scene.core.program.at == 3
-
-
-def test_rows_are_forgotten_only_when_everybody_has_used_them():
-    scene = Scene()
-    scene.hello()
+def test_rows_are_forgotten_when_all_have_used_them_and_the_spend_survives_a_restart(scene):
     for r in range(2):
-        for s in (1, 2, 3):
-            scene.core.receive(0.0, s, scene.row(s, r))
+        scene.receive_rows(r)
     assert sorted(scene.core.outbox) == [1, 2]
     assert sorted(scene.core.sent) == [0, 1, 2]
+    spent, again = scene.core.spending.counts, scene.restarted()
+    assert again.spending.counts == spent
+    assert sum(spent.values()) == 3
+    assert again.program.at == scene.core.program.at == 2
 
 
 class TestDrop:
     """The rule `drop`: a question is durable before it is asked, and binds until it is answered."""
 
-    def waiting(self):
-        scene = Scene()
-        scene.core.timing = scene.core.timing._replace(drop_after=5.0)
+    def dropping(self):
+        scene = Scene(drop_after=5.0)
         scene.hello()
-        for s in (2, 3):
-            scene.core.receive(0.0, s, scene.row(s, 0))
+        return scene
+
+    def waiting(self):
+        scene = self.dropping()
+        scene.receive_rows(0, senders=(2, 3))
         out = scene.core.tick(6.0)
         assert kinds(out) == [POSITION, DROP]
         assert scene.disk.durable[-1].note == "ask 0 1"
@@ -263,20 +255,16 @@ class TestDrop:
         assert scene.core.dropped == {(0, 1)}
         assert scene.core.receive(6.0, 1, scene.row(1, 0)) == []
         assert (0, 1) not in scene.core.heard
-        again = Scene(disk=scene.disk)
-        assert again.core.dropped == {(0, 1)}
-        assert again.core.proposed == set()
+        again = scene.restarted()
+        assert again.dropped == {(0, 1)}
+        assert again.proposed == set()
 
     def test_a_question_survives_a_restart(self):
-        scene = self.waiting()
-        assert Scene(disk=scene.disk).core.proposed == {(0, 1)}
+        assert self.waiting().restarted().proposed == {(0, 1)}
 
     def test_a_used_row_cannot_be_dropped(self):
-        scene = Scene()
-        scene.core.timing = scene.core.timing._replace(drop_after=5.0)
-        scene.hello()
-        for s in (1, 2, 3):
-            scene.core.receive(0.0, s, scene.row(s, 0))
+        scene = self.dropping()
+        scene.receive_rows(0)
         out = scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
         assert kinds(out) == [DROP, ROW]
         assert scene.codec.read_position(scene.codec.decode(out[0][1])).digest == NOTHING
@@ -289,9 +277,7 @@ class TestDrop:
             scene.core.receive(6.0, 1, self.word(scene, ask=True, agreed=False, r=20))
         assert (scene.core.digest(), len(scene.disk.durable)) == (before, rows)
 
-    def test_without_the_rule_the_question_is_refused(self):
-        scene = Scene()
-        scene.hello()
+    def test_without_the_rule_the_question_is_refused(self, scene):
         with pytest.raises(FrameError, match="cannot be dropped"):
             scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
 
@@ -300,33 +286,20 @@ def test_questions_slow_down_and_end():
     scene = Scene()
     scene.core.start(0.0)
     questions, now = [], 0.0
-
-    def wait_for_ever():
-        nonlocal now
-        for _ in range(2000):
+    with pytest.raises(LostPeer, match="did not come back"):  # noqa: PT012 - which tick raises is the question
+        while now < 1000:
             now = max(now + 0.001, scene.core.next_tick)
-            questions.extend(scene.core.tick(now))
-
-    with pytest.raises(LostPeer, match="did not come back"):
-        wait_for_ever()
-    assert now > 50
+            questions += scene.core.tick(now)
+    assert 50 < now < 1000
     assert len(questions) < 120
 
 
-def test_an_exception_in_the_program_stops_the_peer():
+def test_an_exception_in_the_program_stops_the_peer(scene):
     """A round that broke off half way is not built upon: nothing more is sent, whatever comes."""
-    scene = Scene()
-    scene.hello()
-
-    def broken(rows):
-        raise ZeroDivisionError
-
-    scene.core.program.receive = broken
-    for s in (1, 2):
-        scene.core.receive(0.0, s, scene.row(s, 0))
-    with pytest.raises(PeerError, match="ZeroDivisionError"):
-        scene.core.receive(0.0, 3, scene.row(3, 0))
+    scene.core.program.receive = Mock(side_effect=ZeroDivisionError)
+    scene.receive_rows(0, senders=(1, 2))
     for action in (
+        lambda: scene.core.receive(0.0, 3, scene.row(3, 0)),
         lambda: scene.core.tick(1e6),
         lambda: scene.core.receive(1.0, 1, scene.position(1, answer=True)),
     ):
@@ -336,21 +309,16 @@ def test_an_exception_in_the_program_stops_the_peer():
 
 def test_a_row_leaves_when_all_members_hold_its_head():
     """With witness = 1: the head first, to everybody; the row only when all have said that they hold it."""
-    scene = Scene()
+    scene = Scene(witness=1)
     core = scene.core
-    core.timing = core.timing._replace(witness=1)
-    core.start_witnessing(core.store.load(), b"n" * 32)
     out = scene.hello()
     assert HEAD in kinds(core.start(0.0))
     assert ROW not in kinds(out)
     assert not core.program.begun
 
     def answer(s, nonce=b"n" * 32):
-        rows, newest = core.store.newest()
-        held = scene.codec.head(LedgerHead(rows, 0, 0, newest, NOTHING, NOTHING), sender=0)
-        return core.receive(
-            0.0, 1, scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, nonce, held), sender=s)
-        )
+        held = scene.head(*core.store.newest(), sender=0)
+        return core.receive(0.0, 1, scene.receipt(0, s, held, nonce=nonce))
 
     for s in (1, 2):
         assert answer(s) == []
@@ -364,48 +332,33 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     assert kinds(answer(3, NOTHING)) == [ROW] * 3
 
 
-def test_a_newer_own_head_stops_a_restart():
-    scene = Scene()
-    core = scene.core
-    core.timing = core.timing._replace(witness=8)
-    core.start_witnessing(core.store.load(), b"n" * 32)
-    scene.hello()
-    rows = core.store.newest()[0] + 1
-    newer = scene.codec.head(LedgerHead(rows, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
-    receipt = scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
-    with pytest.raises(LedgerError, match="signed by this peer"):
-        core.receive(0.0, 1, receipt)
-    assert not core.program.begun
-
-
+@pytest.fixture
 def witnessing():
-    scene = Scene()
-    scene.core.timing = scene.core.timing._replace(witness=8)
-    scene.core.start_witnessing(scene.core.store.load(), b"n" * 32)
+    scene = Scene(witness=8)
     scene.hello()
     return scene
 
 
-def test_another_signed_model_stops_a_peer():
-    scene = witnessing()
-    scene.core.witnesses.step_done(1, b"a" * 32)
-    same, other = (
-        scene.codec.head(LedgerHead(1, 1, 1, b"h" * 32, chain, NOTHING), sender=3)
-        for chain in (b"a" * 32, b"b" * 32)
-    )
-    scene.core.receive(0.0, 1, same)
+def test_a_newer_own_head_stops_a_restart(witnessing):
+    core = witnessing.core
+    newer = witnessing.head(core.store.newest()[0] + 1, sender=0)
+    with pytest.raises(LedgerError, match="signed by this peer"):
+        core.receive(0.0, 1, witnessing.receipt(0, 3, newer, nonce=b"n" * 32))
+    assert not core.program.begun
+
+
+def test_another_signed_model_stops_a_peer(witnessing):
+    core = witnessing.core
+    core.witnesses.step_done(1, b"a" * 32)
+    core.receive(0.0, 1, witnessing.head(1, sender=3, at=1, step=1, chain=b"a" * 32))
     with pytest.raises(PeerError, match="another model after step 1"):
-        scene.core.receive(0.0, 1, other)
+        core.receive(0.0, 1, witnessing.head(1, sender=3, at=1, step=1, chain=b"b" * 32))
 
 
-def test_other_rows_at_another_neighbor_stop_a_peer():
-    scene = witnessing()
-    scene.core.witnesses.heard(2, 0, b"p" * 96)
+def test_other_rows_at_another_neighbor_stop_a_peer(witnessing):
+    core = witnessing.core
+    core.witnesses.heard(2, 0, b"p" * 96)
     lineage = hashlib.sha256(NOTHING + b"p" * 32).digest()
-    same, other = (
-        scene.codec.witnessed(HeadReceipt(2, 1, 1, each, NOTHING, b""), sender=3)
-        for each in (lineage, b"q" * 32)
-    )
-    scene.core.receive(0.0, 1, same)
+    core.receive(0.0, 1, witnessing.receipt(2, 3, rows=1, lineage=lineage))
     with pytest.raises(PeerError, match="sent it other rows"):
-        scene.core.receive(0.0, 1, other)
+        core.receive(0.0, 1, witnessing.receipt(2, 3, rows=1, lineage=b"q" * 32))

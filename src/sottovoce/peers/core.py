@@ -125,7 +125,8 @@ class Core:
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
         self.unanswered: set[int] = set(program.contacts)
-        self._highest: dict[int, tuple[int, bytes]] = {}  # newest row of each contact, with its proof
+        # the round and the proof of the newest row of each contact
+        self._highest = dict.fromkeys(program.contacts, (-1, NOTHING + UNSIGNED))
         for (r, sender), proof in sorted(self.heard.items()):
             self._highest[sender] = (r, proof)
         self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
@@ -133,11 +134,7 @@ class Core:
         self._notes: list[str] = []
         self._ask_at = self._since = 0.0
         self._ask_gap = timing.retry_start
-        self.start_witnessing(saved, fresh())
-
-    def start_witnessing(self, saved: StoredRun, nonce: bytes) -> None:
-        """Begin with the heads of others in the store, and without a receipt for this ledger's own."""
-        self.witnesses = Witnesses(self, saved, nonce)
+        self.witnesses = Witnesses(self, saved, fresh())
 
     # ---- what the driver calls -------------------------------------------------------------------
 
@@ -200,20 +197,14 @@ class Core:
     @property
     def all_done(self) -> bool:
         """Whether nobody needs this peer any more: it and all its contacts have finished."""
-        contacts_done = all(at >= self.codec.rounds for at in self.passed.values())
-        return self.finished and contacts_done and not (self.timing.witness and self.unfinished)
-
-    @property
-    def unfinished(self) -> tuple[int, ...]:
-        """Members that have not shown a signed head of a finished ledger."""
-        return self.witnesses.unfinished(self.codec.rounds)
+        return self.finished and not self.waiting_for
 
     @property
     def waiting_for(self) -> tuple[int, ...]:
         """Members whose answer, receipt or row is missing."""
         if self.finished:
             late = {s for s, at in self.passed.items() if at < self.codec.rounds}
-            return tuple(sorted(late | set(self.unfinished if self.timing.witness else ())))
+            return tuple(sorted(late.union(self.witnesses.unfinished)))
         if self._not_answered:
             return tuple(sorted(self._not_answered))
         if self.witnesses.blocked:
@@ -227,11 +218,10 @@ class Core:
 
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
-        waiting = {key: frame.digest for key, frame in self.inbox.items()}
-        rows = (waiting, self.sent, self.heard, self.outbox)
-        tables = (*rows, self.passed, self._highest, self.spending.counts)
-        sets = (self.unanswered, self.dropped, self.proposed)
-        rest = (self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs)
+        inbox = {key: frame.digest for key, frame in self.inbox.items()}
+        tables = inbox, self.sent, self.heard, self.outbox, self.passed, self._highest, self.spending.counts
+        sets = self.unanswered, self.dropped, self.proposed
+        rest = self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs
         state = [sorted(table.items()) for table in tables], [sorted(each) for each in sets], rest
         program = self.program.snapshot() if self.program.begun else b"not begun"
         return hashlib.sha256(program + repr(state).encode()).hexdigest()
@@ -260,8 +250,7 @@ class Core:
             self.incident(note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
-        if r > self._highest.get(sender, (-1, NOTHING))[0]:
-            self._highest[sender] = (r, frame.proof)
+        self._highest[sender] = max(self._highest[sender], (r, frame.proof))
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
 
@@ -510,7 +499,7 @@ class Core:
     def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
         out, at = [], self.durable_at
         for s in to:
-            highest, proof = self._highest.get(s, (-1, NOTHING + UNSIGNED))
+            highest, proof = self._highest[s]
             lineage = _lineage(self.heard[r, s][:DIGEST] for r in range(at) if (r, s) in self.heard)
             position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], lineage, answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))

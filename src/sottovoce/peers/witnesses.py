@@ -70,9 +70,10 @@ class Witnesses:
         """Members whose receipt is needed before another row is drawn."""
         return tuple(v for v, count in sorted(self.confirmed.items()) if count < self._recent[0])
 
-    def unfinished(self, rounds: int) -> tuple[int, ...]:
-        """Return the members that have not shown the head of a finished ledger."""
-        return tuple(v for v in self.others if v not in self.heads or self.heads[v].at < rounds)
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Members that have not shown the signed head of a finished ledger."""
+        return tuple(v for v in self.others if v not in self.heads or self.heads[v].at < self.codec.rounds)
 
     def agreeing(self, progress: tuple[int, bytes]) -> tuple[int, ...]:
         """Return the members that have signed the same chain after the last step."""
