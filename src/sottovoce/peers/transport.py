@@ -52,7 +52,7 @@ _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at o
 # signed heads and their receipts pass through every neighbor: many, each verified once
 _WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
 _FRAMES = 20_000  # frames a second of one connection before it is paused
-_AGAIN = 10.0  # seconds before the same reason for a refused frame is logged again
+_AGAIN = 10.0  # seconds before another refused frame of the same member is logged
 CLOCK = 60.0  # seconds that two clocks may differ without a message
 HELLO = struct.Struct("<4sBB2x32s32sd24s")
 _MAGIC = b"SVOH"
@@ -182,6 +182,7 @@ class NeighborState:
         self.down.set()
         self.why = self.package = ""
         self.heard = self.clock = 0.0
+        self.logged = -_AGAIN  # when a refused frame was last logged
         self.frames = 0
         self.control = RateLimit(_CONTROL, _BURST)
         self.witnessed = RateLimit(_WITNESSED, _WITNESSED_BURST)
@@ -230,7 +231,6 @@ class TlsTransport:
         self._known = {s: NeighborState() for s in self.contacts}
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._logged: dict[tuple[int, str], float] = {}
         self.listener: Listener | None = None
 
     async def start(self, address: str | None = None) -> None:
@@ -245,8 +245,7 @@ class TlsTransport:
         if contact is None:
             return
         if FrameCodec.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
-            positions = [old for old in contact.queue if FrameCodec.kind_of(old) == POSITION]
-            for old in positions:
+            for old in [each for each in contact.queue if FrameCodec.kind_of(each) == POSITION]:
                 if FrameCodec.wants_answer(old) == FrameCodec.wants_answer(raw):
                     contact.queue.remove(old)
         contact.queue.append(raw)
@@ -451,11 +450,10 @@ class TlsTransport:
             connection.close()  # this peer has stopped
 
     def _refuse(self, sender: int, error: FrameError) -> None:
-        name = self.members[sender].name
+        name, contact, now = self.members[sender].name, self._known[sender], time.monotonic()
         self.refusals[name, "not a frame of this run"] += 1
-        key, now = (sender, type(error).__name__), time.monotonic()
-        if now - self._logged.get(key, -_AGAIN) >= _AGAIN:
-            self._logged[key] = now
+        if now - contact.logged >= _AGAIN:
+            contact.logged = now
             self.config.log({"event": "refused", "member": name, "why": str(error)})
 
     def _lost(self, to: int, connection: Connection, error: Exception | None) -> None:
