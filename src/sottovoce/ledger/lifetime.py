@@ -481,8 +481,7 @@ class LifetimeLedger:
                 raise NotAGuarantee(
                     f"The lifetime ledger takes labels ldp and exact, got {guarantee.label} for {name}."
                 )
-        state = _state(rows)
-        budgets = _forecast(state, new, new.population)
+        budgets = _forecast(_state(rows), new, new.population)
         require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
         self._write(_chain(rows, charge_to_row(new, act)))
         return {"population": new.population, "budgets": budgets}
@@ -627,13 +626,12 @@ class _State:
             case "records":
                 self._amend(row["run"], records=row["records"])
             case "close":
-                changes: Row = (
-                    {"releases": tuple(Release(**each) for each in row["releases"])}
-                    if "releases" in row
-                    else {}
-                )
-                changes |= {"views": _views(row["views"])} if "views" in row else {}
-                self._amend(row["run"], status="closed", **changes)
+                changes: Row = {"status": "closed"}
+                if "releases" in row:
+                    changes["releases"] = tuple(Release(**each) for each in row["releases"])
+                if "views" in row:
+                    changes["views"] = _views(row["views"])
+                self._amend(row["run"], **changes)
             case "trust":
                 self.pinned[row["name"]] = row["fingerprint"]
             case "restored":
@@ -701,17 +699,15 @@ def charge_to_row(new: Charge, act: str) -> Row:
 
 def charge_from_row(row: Mapping[str, Any]) -> Charge:
     """Return the charge that `charge_to_row` wrote."""
-    run = row.get("run", "")
-    words = {name: row.get(name, "") for name in ("records", "state", "training")}
+    words = {name: row.get(name, "") for name in ("run", "records", "state", "training")}
     return Charge(
         row["population"],
         row["what"],
         tuple(Release(**each) for each in row["releases"]),
         _views(row["views"]),
-        run=run,
-        status="started" if run else "ended",
+        status="started" if words["run"] else "ended",
         since=row.get("time", ""),
-        continues=tuple(row["continues"]) if run else (),
+        continues=tuple(row["continues"]) if words["run"] else (),
         **words,
     )
 
@@ -783,15 +779,13 @@ def _read(path: Path) -> list[Row]:
 def _forecast(state: _State, new: Charge | None, population: str) -> list[Row]:
     before = [each for each in state.charges if each.population == population]
     added = [] if new is None else [new]
-    rows = []
-    for limit in state.populations[population].values():
-        parts = {"spent": before, "adds": added, "total": before + added}
-        epsilons = {
-            name: curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
-            for name, charges in parts.items()
-        }
-        rows.append({**asdict(limit), **epsilons})
-    return rows
+    parts = {"spent": before, "adds": added, "total": before + added}
+
+    def cost(charges: list[Charge], limit: LifetimeBudget) -> float:
+        return curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
+
+    limits = state.populations[population].values()
+    return [asdict(limit) | {name: cost(parts[name], limit) for name in parts} for limit in limits]
 
 
 def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:
