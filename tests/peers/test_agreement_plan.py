@@ -13,6 +13,7 @@ from sottovoce import graphs
 from sottovoce.errors import ConfigError, DataError, SottovoceError
 from sottovoce.peers.agreed_model import agreed_model
 from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement import ModelPart
 from sottovoce.peers.agreement_plan import AgreedNet, agreed_plan
 from sottovoce.peers.member_data import read_records
 
@@ -25,6 +26,9 @@ PART = {
     "noise_multiplier": 8.0,
     "steps": 3,
 }
+OWN = ModelPart(
+    kind="net", module="unheard:make", module_sha256="0" * 64, weights_sha256="0" * 64, parameters=10
+)
 
 
 def test_an_installed_protocol_serves_plans_and_no_agreement(tmp_path, monkeypatch):
@@ -41,7 +45,7 @@ def test_an_installed_protocol_serves_plans_and_no_agreement(tmp_path, monkeypat
     plan = sv.PrivateAveraging("matching:3", network="ring:4", noise_std=2.0, radius=0.5)
     assert plan.schedule(0).rounds == 3
     with pytest.raises(ConfigError, match=r"protocol must be one of .*got 'matching'"):
-        agreed_plan(sv.graphs.ring(4), PART, {"kind": "logistic", "parameters": 5}, seed=1)
+        agreed_plan(sv.graphs.ring(4), PART, ModelPart(kind="logistic", parameters=5), seed=1)
 
 
 def test_several_classes_share_the_parameters_of_an_agreement(consortium):
@@ -54,12 +58,12 @@ def test_several_classes_share_the_parameters_of_an_agreement(consortium):
 
 
 def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
-    ours = AgreedNet("mlp", {}, 10)
+    ours = AgreedNet(ModelPart(kind="net", net="mlp", parameters=10))
     assert ours.bytes_per_number == 4
     for files in (("net.py", None), (None, "start.npz"), ("net.py", "start.npz")):
         with pytest.raises(ConfigError, match="supply no files"):
             ours.with_files(*files)
-        own = AgreedNet("", {}, 10, module="net.py:make").with_files(*files)
+        own = AgreedNet(OWN).with_files(*files)
         if None in files:
             with pytest.raises(ConfigError, match="--module and --weights"):
                 own._own_module()
@@ -72,15 +76,15 @@ def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
 @pytest.mark.parametrize(("graph", "name"), [("path:2", "tree"), ("ring:3", "masked"), ("ring:4", "masked")])
 def test_three_members_who_name_no_protocol_get_masked_sums(graph, name):
     part = {**SGD, "noise_multiplier": 8.0}
-    plan = agreed_plan(graphs.parse(graph), part, {"kind": "logistic", "parameters": 5}, seed=1)
+    plan = agreed_plan(graphs.parse(graph), part, ModelPart(kind="logistic", parameters=5), seed=1)
     assert plan.schedule(0).name == name
 
 
-@pytest.mark.parametrize("net", [{"net": "unheard"}, {"net": "", "module": "unheard.py:make"}])
-def test_a_network_that_cannot_be_built_is_called_by_its_name(net):
+@pytest.mark.parametrize("model", [ModelPart(kind="net", net="unheard", parameters=3), OWN])
+def test_a_network_that_cannot_be_built_is_called_by_its_name(model):
     pytest.importorskip("torch")
-    with pytest.raises(ConfigError, match=r"network 'unheard(\.py:make)?' cannot be built"):
-        _ = AgreedNet(options={}, n_params=3, **net).objective
+    with pytest.raises(ConfigError, match=r"network 'unheard(:make)?' cannot be built"):
+        _ = AgreedNet(model).objective
 
 
 LEARNING = {

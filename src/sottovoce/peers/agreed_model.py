@@ -50,10 +50,9 @@ def agreed_model(
         names = () if columns is None else columns.names
         adapter = LinearAdapter(objective, None, target, names=names, intercept=data.intercept)
     config = agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"})
-    members = [member.name for member in agreement.members]
     result = Result(
         name=agreement.algorithm.name,
-        config={**config, "members": members, "run": agreement.run.hex()},
+        config={**config, "members": agreement.names, "run": agreement.run.hex()},
         outputs={"rows": row[None]},
         guarantees=[privacy.to_dict(delta)],
         provenance=about,

@@ -173,7 +173,7 @@ class AgreedRun:
         return PairMasks.agree(
             key,
             node,
-            [member.name for member in agreement.members],
+            agreement.names,
             agreement.publics,
             self.plan.schedule(0).partners(node),
             run=agreement.run,

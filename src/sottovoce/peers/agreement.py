@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
@@ -39,7 +39,6 @@ from sottovoce.secure_sum.keys import session_hash
 
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
-_DIGEST = re.compile("[0-9a-f]{64}")
 _MOST_STEPS = 10_000_000
 _FILE_KINDS = {
     b"-----BEGIN CERTI": "a certificate",
@@ -64,6 +63,15 @@ Number = Annotated[Any, BeforeValidator(_as_float)]  # 1 and 1.0 are one text; t
 def _refuse_if(problem: object, message: str) -> None:
     if problem:
         raise ValueError(message)
+
+
+def _hexadecimal(digest: str) -> str:
+    wrong = digest and not re.fullmatch("[0-9a-f]{64}", digest)
+    _refuse_if(wrong, "must be 64 hexadecimal digits, lower case")
+    return digest
+
+
+Digest = Annotated[str, AfterValidator(_hexadecimal)]  # empty where there is none
 
 
 class _Part(PlanSection):
@@ -148,27 +156,25 @@ class ModelPart(_Part):
     dtype: Literal["float64", "float32"] | None = None
     net: str = ""
     module: str = ""
-    module_sha256: str = ""
-    weights_sha256: str = ""
+    module_sha256: Digest = ""
+    weights_sha256: Digest = ""
     loss: str = ""
     options: dict[str, int] = Field(default_factory=dict)
     classes: Annotated[int, Field(ge=3, le=100_000)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> ModelPart:
-        is_net, digests = self.kind == "net", (self.module_sha256, self.weights_sha256)
+        is_net = self.kind == "net"
         _refuse_if(
             is_net != bool(self.net or self.module) or (self.net and self.module),
             'a model of kind \'net\' names its network in net = "..." or module = "mynet:build", others '
             "have none",
         )
         _refuse_if(
-            any(bool(digest) != bool(self.module) for digest in digests),
+            any(bool(digest) != bool(self.module) for digest in (self.module_sha256, self.weights_sha256)),
             "a module of one's own is named with module_sha256 and weights_sha256, the digests of its file "
             "and of the weights it starts from",
         )
-        wrong = any(digest and not _DIGEST.fullmatch(digest) for digest in digests)
-        _refuse_if(wrong, "a SHA-256 is 64 hexadecimal digits, lower case")
         unnamed = self.module and not re.fullmatch("[A-Za-z0-9_]{1,60}:[A-Za-z0-9_]{1,60}", self.module)
         _refuse_if(unnamed, 'a module is named "file:function", for example "mynet:build"')
         wrong = self.classes is not None and self.kind != "logistic"
@@ -281,10 +287,10 @@ class Agreement(_Part):
     timing: TimingPart = TimingPart()
     relay: str = ""
     membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    continues: str = ""
-    start: str = ""
+    continues: Digest = ""
+    start: Digest = ""
     signatures: dict[str, str] = Field(default_factory=dict)
-    mask_keys: dict[str, str] = Field(default_factory=dict)
+    mask_keys: dict[str, Annotated[Digest, Field(min_length=64)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
@@ -305,7 +311,7 @@ class Agreement(_Part):
 
     def _check_members(self) -> None:
         n, addresses = len(self.members), [member.address for member in self.members if member.reachable]
-        distinct = min(len({m.name for m in self.members}), len({m.fingerprint for m in self.members}))
+        distinct = min(len({*self.names}), len({member.fingerprint for member in self.members}))
         _refuse_if(distinct < n, "every member needs a name and a certificate of its own")
         _refuse_if(len({*addresses}) < len(addresses), "every member needs an address of its own")
         if self.relay:
@@ -328,7 +334,7 @@ class Agreement(_Part):
 
         Trees and walks go along edges by construction; the last step of a walk, and exchanges, are checked.
         """
-        names, edges = [member.name for member in self.members], set(map(tuple, self.network.edges.tolist()))
+        names, edges = self.names, set(map(tuple, self.network.edges.tolist()))
         for k in {0, self.plan.steps - 1}:
             protocol = self.plan.schedule(k)
             first = range(min(protocol.rounds, 2 * len(names) + 2))  # later rounds repeat these
@@ -348,24 +354,18 @@ class Agreement(_Part):
             )
 
     def _check_continuation(self) -> None:
-        for field, digest in (("continues", self.continues), ("start", self.start)):
-            wrong = digest and not _DIGEST.fullmatch(digest)
-            _refuse_if(wrong, f"{field} must be 64 hexadecimal digits")
         wrong = self.continues and not self.membership_version
         _refuse_if(wrong, "an agreement that continues a run needs a membership_version of at least 1")
         wrong = self.start and not self.continues
         _refuse_if(wrong, "start belongs to an agreement that continues a run")
 
     def _check_signatures(self) -> None:
-        unknown = sorted(set(self.signatures) - {member.name for member in self.members})
+        unknown = sorted(set(self.signatures) - set(self.names))
         _refuse_if(unknown, f"{', '.join(unknown)} signed but is not a member")
         unsigned = sorted(set(self.mask_keys) - set(self.signatures))
         _refuse_if(unsigned, f"the mask key of {', '.join(unsigned)} is not signed; signatures bring keys")
         wrong = self.mask_keys and not self.masked
         _refuse_if(wrong, "mask keys are for masked sums; this protocol has none")
-        for name, key in self.mask_keys.items():
-            wrong = not _DIGEST.fullmatch(key)
-            _refuse_if(wrong, f"the mask key of {name} must be 64 hexadecimal digits")
 
     def neighbors(self, node: int) -> tuple[int, ...]:
         """Return the members that may talk to ``node``: its neighbors in the graph."""
@@ -381,8 +381,7 @@ class Agreement(_Part):
     @cached_property
     def plan(self) -> Any:
         """The plan: what runs, what it costs; the same at every member."""
-        model = {**self.model.model_dump(), "number": self.model.number}
-        return agreed_plan(self.network, self.algorithm.stated, model, self.seed)
+        return agreed_plan(self.network, self.algorithm.stated, self.model, self.seed)
 
     @property
     def seed(self) -> int:
@@ -436,14 +435,29 @@ class Agreement(_Part):
         """After how many rows all members must hold a ledger's head; rarer among many, who all answer."""
         return self.timing.witness or 32 * max(1, len(self.members) // 8) ** 2
 
+    @property
+    def names(self) -> list[str]:
+        """The members' names, in their order."""
+        return [member.name for member in self.members]
+
     def index(self, name: str) -> int:
         """Return a member's number."""
-        names = [member.name for member in self.members]
-        if name not in names:
+        if name not in self.names:
             raise ConfigError(
-                f"{name} is not a member of this agreement; its members are {', '.join(names)}."
+                f"{name} is not a member of this agreement; its members are {', '.join(self.names)}."
             )
-        return names.index(name)
+        return self.names.index(name)
+
+    def node_of(self, identity: Identity) -> int:
+        """Return the number of the member whose identity this is; another certificate is refused."""
+        node = self.index(identity.name)
+        listed, own = self.members[node].fingerprint, identity.fingerprint
+        if listed != own:
+            raise IdentityError(
+                f"The agreement lists another certificate for {identity.name} ({listed[:16]}) than this "
+                f"identity's ({own[:16]}); use the identity that is listed, or ask for this one to be listed."
+            )
+        return node
 
     def check_signatures(self) -> SignatureCheck:
         """Return the members whose signature is valid, invalid or missing."""
@@ -544,12 +558,7 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
     """
     path, name = Path(path), identity.name
     agreement = read_agreement(path)
-    member = agreement.members[agreement.index(name)]
-    if member.fingerprint != identity.fingerprint:
-        raise IdentityError(
-            f"{path} lists another certificate for {name} ({member.fingerprint[:16]}) than this "
-            f"identity's ({identity.fingerprint[:16]}); ask for the right one to be listed."
-        )
+    agreement.node_of(identity)
     if not agreement.masked:
         return _with_signatures(path, agreement, {name: identity.sign(agreement.run).hex()}, {})
     if secrets is None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.objectives.nets.objective import NetObjective, NetQuery
+    from sottovoce.peers.agreement import ModelPart
 
 
 @dataclass(frozen=True)
@@ -45,29 +46,29 @@ class AgreedNet:
     agreed digest; neither is ever taken from the wire.
     """
 
-    net: str
-    options: Mapping[str, int]
-    n_params: int
-    clip_norm: float | None = None  # the plan says it
-    module: str = ""
-    module_sha256: str = ""
-    weights_sha256: str = ""
-    loss: str = ""
-    number: str = "float32"  # the type of a number on the wire
+    model: ModelPart
     module_file: str | Path | None = field(default=None, repr=False, compare=False)
     weights_file: str | Path | None = field(default=None, repr=False, compare=False)
 
+    clip_norm: ClassVar[float | None] = None  # the plan says it
     regularizer: ClassVar[Regularizer] = Regularizer()
+
+    @property
+    def n_params(self) -> int:
+        """Numbers of a row."""
+        return self.model.parameters
 
     @property
     def bytes_per_number(self) -> int:
         """Bytes of a number on the wire."""
-        return np.dtype(self.number).itemsize
+        return np.dtype(self.model.number).itemsize
 
     def with_files(self, module: str | Path | None, weights: str | Path | None) -> AgreedNet:
         """Return the network with this member's copies of the agreed module file and start weights."""
-        if not self.module:
-            raise ConfigError(f"The agreement's network {self.net!r} is the package's own; supply no files.")
+        if not self.model.module:
+            raise ConfigError(
+                f"The agreement's network {self.model.net!r} is the package's own; supply no files."
+            )
         return replace(self, module_file=module, weights_file=weights)
 
     def require_torch(self) -> None:
@@ -78,15 +79,15 @@ class AgreedNet:
     def _own_module(self) -> nn.Module:
         from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
 
-        file, weights = self.module_file, self.weights_file
+        model, file, weights = self.model, self.module_file, self.weights_file
         if file is None or weights is None:
             raise ConfigError(
-                f"The agreement's network {self.module!r} is the members' own: name its file and its start "
+                f"The agreement's network {model.module!r} is the members' own: name its file and its start "
                 "weights with --module and --weights."
             )
-        function = f"{Path(file).name}:{self.module.partition(':')[2]}"
-        module = build_module(function, Path(file).parent, sha256=self.module_sha256, options=self.options)
-        return put_weights(module, read_weights(weights, sha256=self.weights_sha256), Path(weights).name)
+        function = f"{Path(file).name}:{model.module.partition(':')[2]}"
+        module = build_module(function, Path(file).parent, sha256=model.module_sha256, options=model.options)
+        return put_weights(module, read_weights(weights, sha256=model.weights_sha256), Path(weights).name)
 
     @cached_property
     def objective(self) -> NetObjective:
@@ -95,19 +96,20 @@ class AgreedNet:
         from sottovoce.objectives.nets.objective import NetObjective
         from sottovoce.objectives.nets.zoo import build
 
-        name, loss = self.net or self.module, self.loss or "cross_entropy"
+        model = self.model
+        name, loss = model.net or model.module, model.loss or "cross_entropy"
         try:
-            if self.module:
+            if model.module:
                 objective = NetObjective(self._own_module(), loss, clip_norm=1.0, initial="keep")
             else:
-                zoo_module = build(self.net, **self.options)
+                zoo_module = build(model.net, **model.options)
                 objective = NetObjective(zoo_module, loss, clip_norm=1.0, initial="reset")
         except (SottovoceError, TypeError) as error:
             raise ConfigError(f"The agreement's network {name!r} cannot be built: {error}") from None
-        if objective.n_params != self.n_params:
+        if objective.n_params != model.parameters:
             raise ConfigError(
                 f"The network {name!r} has {objective.n_params} parameters, the agreement says "
-                f"{self.n_params}."
+                f"{model.parameters}."
             )
         return objective
 
@@ -129,13 +131,14 @@ class AgreedNet:
 
     def describe(self) -> dict[str, Any]:
         """Return the network as plain values."""
-        own = {"module": self.module, "sha256": self.module_sha256, "weights": self.weights_sha256}
-        named = own if self.module else {"net": self.net}
-        return {**named, "options": dict(self.options), "parameters": self.n_params}
+        model = self.model
+        own = {"module": model.module, "sha256": model.module_sha256, "weights": model.weights_sha256}
+        named = own if model.module else {"net": model.net}
+        return {**named, "options": dict(model.options), "parameters": model.parameters}
 
 
 def agreed_plan(
-    network: graphs.Network, algorithm_part: Mapping[str, Any], model: Mapping[str, Any], seed: int
+    network: graphs.Network, algorithm_part: Mapping[str, Any], model: ModelPart, seed: int
 ) -> Any:
     """Return the plan of an agreement's [algorithm] and [model] on its graph.
 
@@ -145,7 +148,7 @@ def agreed_plan(
     algorithm_part : ``name``, ``protocol``, ``adjacency``, ``clip_norm``, ``noise_multiplier`` and any plain
         option of that algorithm's plan. Three members or more who name no protocol get masked sums, where
         the algorithm can have them.
-    model : ``kind``, ``parameters``, and for a network ``net`` and ``options``.
+    model : what the numbers are.
     seed : public randomness, the same at every member.
     """
     options: dict[str, Any] = {key: lists_to_tuples(value) for key, value in algorithm_part.items()}
@@ -163,7 +166,7 @@ def agreed_plan(
     averages = kind.query == "value"
     if kind.query not in ("value", "gradient", "local-update"):
         raise ConfigError(f"{name} needs a {kind.query} of the records, which no peer computes.")
-    if averages != (model["kind"] == "mean"):
+    if averages != (model.kind == "mean"):
         raise ConfigError("averaging goes with the model 'mean', learning with a model that learns.")
     _validate.clip(options["clip_norm"], noisy=True)
     if not _validate.non_negative(options["noise_multiplier"], "noise_multiplier"):
@@ -176,9 +179,9 @@ def agreed_plan(
     if averages:
         if options.pop("steps", 1) != 1:
             raise ConfigError(f"{name} has one step; leave steps out.")
-        options |= {"radius": options.pop("clip_norm"), "dim": model["parameters"]}
+        options |= {"radius": options.pop("clip_norm"), "dim": model.parameters}
         options["noise_std"] = options.pop("noise_multiplier") * options["radius"]
-    plan = build_plan(name, options, objective=None if averages else _objective(model), network=network)
+    plan = build_plan(name, options, objective=_objective(model), network=network)
     if not plan.observation.between_peers:
         raise ConfigError(
             f"{name} needs one holder of all records, a server, or noise that two members share; members on "
@@ -195,17 +198,13 @@ def agreed_plan(
     return plan
 
 
-def _objective(model: Mapping[str, Any]) -> GLM | Softmax | AgreedNet:
-    if model["kind"] == "net":
-        own = {
-            key: model[key]
-            for key in ("module", "module_sha256", "weights_sha256", "loss", "number")
-            if key in model
-        }
-        return AgreedNet(model.get("net", ""), model.get("options", {}), model["parameters"], **own)
-    classes = model.get("classes")
-    if not classes:
-        return GLM(model["kind"], dim=model["parameters"])
-    if model["parameters"] % classes:
-        raise ConfigError(f"parameters must be a multiple of the {classes} classes.")
-    return Softmax(classes, dim=model["parameters"] // classes)
+def _objective(model: ModelPart) -> GLM | Softmax | AgreedNet | None:
+    if model.kind == "mean":
+        return None
+    if model.kind == "net":
+        return AgreedNet(model)
+    if model.classes is None:
+        return GLM(model.kind, dim=model.parameters)
+    if model.parameters % model.classes:
+        raise ConfigError(f"parameters must be a multiple of the {model.classes} classes.")
+    return Softmax(model.classes, dim=model.parameters // model.classes)

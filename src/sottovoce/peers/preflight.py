@@ -102,8 +102,7 @@ def check_files(
 
 def _agreement(checked: Checked, file: str | Path) -> str:
     checked.agreement = agreed = read_agreement(file)
-    names = ", ".join(member.name for member in agreed.members)
-    return f"{agreed.title!r}, run {agreed.run.hex()[:16]}, members {names}"
+    return f"{agreed.title!r}, run {agreed.run.hex()[:16]}, members {', '.join(agreed.names)}"
 
 
 def _signatures(agreed: Agreement, where: str) -> str:
@@ -113,12 +112,7 @@ def _signatures(agreed: Agreement, where: str) -> str:
 
 def _identity(checked: Checked, agreed: Agreement, folder: str | Path) -> str:
     own = read_identity(folder)
-    member = agreed.members[agreed.index(own.name)]
-    if member.fingerprint != own.fingerprint:
-        raise SottovoceError(
-            f"the agreement lists another certificate for {own.name} ({member.fingerprint[:16]}) than "
-            f"{folder} holds ({own.fingerprint[:16]}); use the identity that signed it"
-        )
+    agreed.node_of(own)
     checked.identity = own
     until = dt.datetime.fromtimestamp(expiry(own.certificate), dt.UTC)
     days = (until - dt.datetime.now(dt.UTC)).days

@@ -22,8 +22,7 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
 
     Its costs are in `AgreedRun.table`, the lifetime budget before and after in `LifetimeLedger.forecast`.
     """
-    agreement = agreed_run.agreement
-    names = [member.name for member in agreement.members]
+    agreement, names = agreed_run.agreement, agreed_run.agreement.names
     guarantees = [agreed_run.charged_guarantee(node) for node in range(agreed_run.n)]
     assumed = dict.fromkeys(line for guarantee in guarantees for line in guarantee.assumptions)
     return {
