@@ -422,7 +422,7 @@ BUGS = [
          edited("RunClosure(run, left,", "RunClosure(run, (),"), "forecast_before"),
         ("a run is counted while its peer is running", "at_rest", unlocked, "still_runs"),
         ("masked noise of fewer members is not raised", "_draft", edited("]) * more", "])"), "all_six"),
-        ("a membership change beyond the budget is accepted", "EarlierSpending.require",
+        ("a membership change beyond the budget is accepted", "EarlierVersions.require",
          does_nothing, "beyond")),
     *bugs("peers.agreed_run", "peers/test_membership_changes.py",
         ("an interrupted run costs less than what it released", "AgreedRun.cost_of_interrupted",

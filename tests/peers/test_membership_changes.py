@@ -462,7 +462,7 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(members):
     # without a member directory nothing but the agreements can tell, so each of them is asked for
     with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each membership version"):
         earlier_versions(second, group.agreement, "m2", member_directory=None)
-    planned = earlier_versions([first, second], group.agreement, "m2", member_directory=None).spending
+    planned = earlier_versions([first, second], group.agreement, "m2", member_directory=None)
     whole = math.hypot(mu(first.plan.releases(2)), mu(second.plan.releases(2)))
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
@@ -482,7 +482,7 @@ def test_a_version_that_was_signed_but_never_begun_hides_nothing(members):
     earlier = earlier_versions(
         [middle, first], group.agreement, "m0", member_directory=group.directories["m0"]
     )
-    assert earlier.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(spent_mu, DELTA), rel=1e-6)
+    assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(spent_mu, DELTA), rel=1e-6)
     assert [closing.run for closing in earlier.closings] == [first.run.hex()]
     assert file.exists()
 
@@ -502,7 +502,7 @@ def test_two_versions_of_one_run_are_both_counted(members):
     earlier = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
     spent_mu = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
     total = math.hypot(spent_mu, mu(given_up.plan.releases(0)))
-    assert earlier.spending.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
 
 

@@ -46,7 +46,7 @@ def forecast(
     node = agreement.index(member_directory.name)
     charge = member_directory.charge_of(agreed_run, node, population=population, continues=earlier.runs)
     lifetime = member_directory.lifetime_ledger.forecast(charge, closing=earlier.closings)
-    agreed = _all_versions(agreed_run, node, earlier) if earlier.spending.parts else None
+    agreed = _all_versions(agreed_run, node, earlier) if earlier.parts else None
     return Forecast(tuple(lifetime), agreed, tuple(earlier.remarks))
 
 
@@ -72,14 +72,13 @@ def _earlier_versions(
 def _all_versions(agreed_run: AgreedRun, node: int, earlier: EarlierVersions) -> dict[str, Any]:
     """Return the cost of all membership versions together; raise if it exceeds the agreed budget."""
     budget = agreed_run.agreement.budget
-    spending = earlier.spending
-    spending.require(agreed_run, node)
+    earlier.require(agreed_run, node)
     guarantee = agreed_run.charged_guarantee(node)
     return {
-        "spent": spending.spent(budget.delta),
+        "spent": earlier.spent(budget.delta),
         "adds": guarantee.epsilon(budget.delta),
-        "total": spending.total(guarantee, budget.delta),
+        "total": earlier.total([guarantee], budget.delta),
         "epsilon": budget.epsilon,
         "delta": budget.delta,
-        "parts": [{"run": part["run"], "ledger": part["ledger"]} for part in spending.parts],
+        "parts": [{"run": part["run"], "ledger": part["ledger"]} for part in earlier.parts],
     }

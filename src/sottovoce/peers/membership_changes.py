@@ -35,65 +35,45 @@ from sottovoce.peers.identity import common_name
 from sottovoce.peers.member_directory import MemberDirectory
 
 
-class EarlierSpending:
-    """What a member spent in earlier membership versions: carried from one ledger to the next.
-
-    ``parts`` has one mapping per version: run, releases, the guarantee they come to, and whether the ledger
-    was there to say so or everything planned had to be counted.
-    """
-
-    def __init__(self, parts: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.parts = [dict(part) for part in parts]
-
-    @property
-    def curves(self) -> list[Curve]:
-        """The privacy curves of the earlier versions."""
-        return [Guarantee.from_dict(part["guarantee"]).curve for part in self.parts]
-
-    def spent(self, delta: float) -> float:
-        """Return epsilon of the earlier versions."""
-        return Curve.total(self.curves).epsilon(delta) if self.parts else 0.0
-
-    def total(self, now: Guarantee, delta: float) -> float:
-        """Return epsilon of all versions together, ``now`` being that of the present one."""
-        return Curve.total([*self.curves, now.curve]).epsilon(delta)
-
-    def require(self, agreed_run: AgreedRun, node: int) -> None:
-        """Raise unless what was spent and what is planned fit the agreed budget together."""
-        budget = agreed_run.agreement.budget
-        total = self.total(agreed_run.charged_guarantee(node), budget.delta)
-        if self.parts and not total <= budget.epsilon:
-            raise BudgetExceeded(
-                f"The membership versions before cost {agreed_run.agreement.members[node].name} epsilon "
-                f"{self.spent(budget.delta):.4g} at delta {budget.delta:g}, with this one it is {total:.4g} "
-                f"of {budget.epsilon:g}; agree on fewer steps, more noise or a larger budget."
-            )
-
-
-def model_digest(model: np.ndarray) -> str:
-    """Return the digest by which a membership version names the model it goes on from."""
-    row = np.ascontiguousarray(model, "<f8")
-    return hashlib.sha256(b"sottovoce start\n" + row.tobytes()).hexdigest()
-
-
 @dataclass(frozen=True)
 class EarlierVersions:
-    """What earlier membership versions cost one member, counted by their ledgers; nothing is written yet.
+    """What earlier membership versions cost one member, carried from one ledger to the next.
 
     Parameters
     ----------
-    spending : what was spent, one part per earlier version.
+    parts : one mapping per version, oldest first: run, releases, the guarantee they come to, and whether the
+        ledger was there to say so or everything planned had to be counted.
     runs : the runs that this version goes on from, newest first.
     closings : how the lifetime ledger closes those that are still open there.
     state_folder : of the run that is continued, where there is one.
     remarks : what whoever signs should know, one sentence each.
     """
 
-    spending: EarlierSpending = field(default_factory=EarlierSpending)
+    parts: tuple[dict[str, Any], ...] = ()
     runs: tuple[str, ...] = ()
     closings: tuple[RunClosure, ...] = ()
     state_folder: Path | None = None
     remarks: tuple[str, ...] = ()
+
+    def spent(self, delta: float) -> float:
+        """Return epsilon of the earlier versions."""
+        return self.total([], delta) if self.parts else 0.0
+
+    def total(self, now: Iterable[Guarantee], delta: float) -> float:
+        """Return epsilon of all versions together, ``now`` being what the present one costs."""
+        earlier = [Guarantee.from_dict(part["guarantee"]) for part in self.parts]
+        return Curve.total([guarantee.curve for guarantee in (*earlier, *now)]).epsilon(delta)
+
+    def require(self, agreed_run: AgreedRun, node: int) -> None:
+        """Raise unless what was spent and what is planned fit the agreed budget together."""
+        budget = agreed_run.agreement.budget
+        total = self.total([agreed_run.charged_guarantee(node)], budget.delta)
+        if self.parts and not total <= budget.epsilon:
+            raise BudgetExceeded(
+                f"The membership versions before cost {agreed_run.agreement.members[node].name} epsilon "
+                f"{self.spent(budget.delta):.4g} at delta {budget.delta:g}, with this one it is {total:.4g} "
+                f"of {budget.epsilon:g}; agree on fewer steps, more noise or a larger budget."
+            )
 
 
 def earlier_versions(
@@ -129,8 +109,8 @@ def earlier_versions(
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
     >>> agreement = read_agreement(example_agreement()[0])
-    >>> earlier_versions(None, agreement, "ada", member_directory=None).spending.parts
-    []
+    >>> earlier_versions(None, agreement, "ada", member_directory=None).parts
+    ()
     """
     if not agreement.continues:
         return EarlierVersions()
@@ -173,9 +153,8 @@ class _VersionChain:
             self.runs.append(run)
             run = self._step(run, newest=run == newest)
         self._siblings()
-        spending = EarlierSpending(reversed(self.parts))
-        runs, closings = tuple(self.runs), tuple(self.closings)
-        return EarlierVersions(spending, runs, closings, self.state_folder, tuple(self.remarks))
+        parts, runs, closings = tuple(reversed(self.parts)), tuple(self.runs), tuple(self.closings)
+        return EarlierVersions(parts, runs, closings, self.state_folder, tuple(self.remarks))
 
     def _missing(self, run: str) -> ConfigError:
         return ConfigError(
@@ -189,7 +168,7 @@ class _VersionChain:
         if old is not None:
             # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
             begun = charge is not None or self.member_directory is None
-            if not begun or self.name not in [member.name for member in old.members]:
+            if not begun or self.name not in old.names:
                 return old.continues
             if charge is None or charge.status != "closed" or newest:
                 earlier = self._counted(old, charge, newest=newest)
@@ -359,18 +338,24 @@ def cost_of_change(old: Agreement, new: Agreement, state: str | Path) -> dict[st
     stored = read_ledger(state)
     agreed_run, delta = AgreedRun(new), new.budget.delta
     spent = AgreedRun(old).spent(stored["node"], stored["saved"].releases)
-    earlier = EarlierSpending(stored["about"].get("before", ()))
+    earlier = EarlierVersions(tuple(stored["about"].get("before", ())))
     rows = []
     for node, member in enumerate(new.members):
         adds = agreed_run.charged_guarantee(node)
-        total = Curve.total([*earlier.curves, spent.curve, adds.curve]).epsilon(delta)
+        total = earlier.total([spent, adds], delta)
         rows.append({"member": member.name, "adds": adds.epsilon(delta), "total": total, "view": adds.label})
     return {
         "spent_by": old.members[stored["node"]].name,
-        "spent": earlier.total(spent, delta),
+        "spent": earlier.total([spent], delta),
         "delta": delta,
         "members": rows,
     }
+
+
+def model_digest(model: np.ndarray) -> str:
+    """Return the digest by which a membership version names the model it goes on from."""
+    row = np.ascontiguousarray(model, "<f8")
+    return hashlib.sha256(b"sottovoce start\n" + row.tobytes()).hexdigest()
 
 
 def save_model(path: Path, row: np.ndarray) -> None:

@@ -40,7 +40,6 @@ from sottovoce.peers.identity import CertificateSigner, Identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import (
-    EarlierSpending,
     EarlierVersions,
     earlier_versions,
     read_start,
@@ -126,12 +125,7 @@ class PeerConfig:
     def check(self) -> None:
         """Raise unless the agreement is signed by all and this identity is a member with a place to write."""
         self.agreement.require_signatures()
-        fingerprint = self.agreement.members[self.node].fingerprint
-        if fingerprint != self.identity.fingerprint:
-            raise IdentityError(
-                f"The agreement lists another certificate for {self.identity.name} than this identity's; "
-                "use the identity that signed it."
-            )
+        self.agreement.node_of(self.identity)
         if self.member_directory is None and self.state is None:
             raise ConfigError(
                 "A peer needs a member directory, or a state folder for a run without one; give one of them."
@@ -193,13 +187,13 @@ class Peer:
         config.check()
         self.config, self.agreement, self.identity = config, config.agreement, config.identity
         self.node, self.timing, self.log = config.node, config.core_timing, config.log
-        self.names = [member.name for member in self.agreement.members]
+        self.names = self.agreement.names
         self.agreed_run = AgreedRun(self.agreement, module=config.module, weights=config.weights)
         self._secrets = config.secrets_folder
         key = read_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
         with contextlib.ExitStack() as hold:  # the previous run may send nothing while it is counted
             start, earlier = self._continue_from(hold)
-            self.before = earlier.spending
+            self.before = earlier
             program = self.agreed_run.program(self.node, config.records, config.noise, key, start)
             spending = self.agreed_run.spending(self.node)
             self._check_contacts(program.contacts)
@@ -288,7 +282,7 @@ class Peer:
             "noise_amplification": self.agreed_run.noise_amplification(self.node),
             "tolerate": self.agreed_run.tolerate,
         }
-        return {**about, "before": self.before.parts} if self.before.parts else about
+        return {**about, "before": list(self.before.parts)} if self.before.parts else about
 
     def _continue_from(self, hold: contextlib.ExitStack) -> tuple[np.ndarray | None, EarlierVersions]:
         """Return the model that a membership change continues from, and what was spent before it."""
@@ -307,7 +301,7 @@ class Peer:
             parts = read_ledger(place)["about"].get("before", ())
             runs_before = tuple(part["run"] for part in reversed(parts))
             model = read_start(agreement, place / START, config.start)
-            return model, EarlierVersions(EarlierSpending(parts), runs_before)
+            return model, EarlierVersions(tuple(parts), runs_before)
         earlier = earlier_versions(
             config.previous,
             agreement,
@@ -574,8 +568,8 @@ class Peer:
             "of": run.rounds,
             "steps": core.program.progress()[0],
             "membership_version": agreement.membership_version,
-            "before": self.before.parts,
-            "epsilon_all_versions": self.before.total(spent, budget.delta),
+            "before": list(self.before.parts),
+            "epsilon_all_versions": self.before.total([spent], budget.delta),
             "algorithm": agreement.algorithm.name,
             "protocol": run.plan.schedule(0).name,
             "guarantee": {**self._stated(spent), "releases": draws},
