@@ -383,4 +383,4 @@ def service(
         screen.print(safe(install), soft_wrap=True)
         screen.print(safe(f"  systemctl status {out.name}; journalctl -u {out.name}"), soft_wrap=True)
 
-    emit({"unit": str(out), "command": [str(word) for word in command]}, json, text)
+    emit({"unit": str(out), "command": command}, json, text)

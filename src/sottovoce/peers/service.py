@@ -56,16 +56,17 @@ def peer_unit(
     member_directory: MemberDirectory | None = None,
     user: str = "",
     options: Mapping[str, str | int | None] | None = None,
-) -> tuple[list[str | Path], str]:
+) -> tuple[list[str], str]:
     """Return the command of ``peer run`` for the member ``name`` and the text of its unit.
 
-    ``options`` are further options of the command; those that are None are left out.
+    ``user`` is the account it runs under, empty for a unit of one user. ``options`` are further options of
+    the command; those that are None are left out.
     """
     extra = {option: value for option, value in (options or {}).items() if value is not None}
     directory = None if member_directory is None else member_directory.folder
     folders = {"--identity": identity, "--state": state, "--directory": directory}
     places = {option: folder.resolve() for option, folder in folders.items() if folder is not None}
-    command: list[str | Path] = [*program, "peer", "run", file.resolve(), "--data", data.resolve()]
+    command = [*map(str, program), "peer", "run", str(file.resolve()), "--data", str(data.resolve())]
     for option, value in {**places, **extra}.items():
         command += [option, str(value)]
     writable: list[Path] = [] if state is None else [state.resolve().parent]
@@ -73,45 +74,26 @@ def peer_unit(
         writable += [member_directory.folder, member_directory.copy]
     elif identity is not None:
         writable.append(identity.resolve())  # a mask key is erased there when the run has begun
-    member = agreement.members[agreement.index(name)]
-    address = str(extra.get("--listen") or (member.address if member.reachable else ""))
-    low = bool(address) and split_address(address)[1] < 1024
-    unit = systemd_unit(command, title=agreement.title, writable=writable, user=user, low_port=low)
-    return command, unit
-
-
-def systemd_unit(
-    command: Sequence[str | Path],
-    *,
-    title: str,
-    writable: Sequence[str | Path],
-    user: str = "",
-    low_port: bool = False,
-) -> str:
-    """Return the text of a unit that runs ``command``, whose paths are absolute.
-
-    ``user`` is the account it runs under, empty for a unit of one user. ``low_port`` allows it to
-    listen below 1024.
-    """
-    words = [str(word) for word in command]
-    if not Path(words[0]).is_absolute():
-        raise ConfigError(f"A unit starts a program by its whole path, got {words[0]!r}.")
-    if not "".join((*words, title, user, *map(str, writable))).isprintable():
+    if not Path(command[0]).is_absolute():
+        raise ConfigError(f"A unit starts a program by its whole path, got {command[0]!r}.")
+    if not "".join((*command, user, *map(str, writable))).isprintable():
         raise ConfigError("A unit holds printable text only; rename the file.")
     if user and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}\$?", user):
         raise ConfigError(f"{user!r} is not the name of an account.")
-    places = [Path(place) for place in writable]
-    protect_home = "no" if any(map(_at_home, places)) else "read-only" if any(map(_at_home, words)) else "yes"
+    member = agreement.members[agreement.index(name)]
+    address = str(extra.get("--listen") or (member.address if member.reachable else ""))
+    low_port = bool(address) and split_address(address)[1] < 1024
     capability = "CAP_NET_BIND_SERVICE" if low_port else ""
-    return _UNIT.format(
-        title=title.replace("%", "%%"),
-        command=" ".join(_quoted(word) for word in words),
+    unit = _UNIT.format(
+        title=agreement.title.replace("%", "%%"),
+        command=" ".join(map(_quoted, command)),
         user=f"User={user}\n" if user else "",
-        home=protect_home,
-        writable=" ".join(_quoted(str(place)) for place in places),
+        home="no" if any(map(_at_home, writable)) else "read-only" if any(map(_at_home, command)) else "yes",
+        writable=" ".join(_quoted(str(place)) for place in writable),
         capability=capability,
         ambient=f"AmbientCapabilities={capability}\n" if low_port else "",
     )
+    return command, unit
 
 
 def _at_home(place: str | Path) -> bool:
