@@ -26,13 +26,11 @@ from typing import Literal
 
 import numpy as np
 
-from sottovoce._validate import clip
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import n_params
-from sottovoce.algorithms.options import check_adjacency
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
@@ -56,10 +54,8 @@ class ADMMPlan(Plan):
     query = "prox-move"
 
     def __post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.adjacencies, self.name)
         if not isinstance(self.objective, GLM):
             raise InvalidInput(f"{self.name} is for linear models, got {type(self.objective).__name__}.")
-        clip(self.clip_norm, noisy=self.noise_std > 0)
 
     @property
     def width(self) -> int:
@@ -75,6 +71,10 @@ class ADMMPlan(Plan):
     def _regularized(self, zh: np.ndarray) -> np.ndarray:
         """Return z from z^ by the regularizer's proximal map."""
         return self.objective.regularizer.prox(zh, self.gamma)
+
+    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
+        """Return z and z^, and not who took part."""
+        return {"coef": rows[0], "mean": state.common[0][0]}
 
 
 class UsersADMM(ADMMPlan):
@@ -175,7 +175,3 @@ class CentralADMM(ADMMPlan, CentralPlan):
             return State((z + received if fresh else zh + lam * received,), (duals,))
 
         return Algorithm(init, message, update, lambda state: prox(state.common[0]))
-
-    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return z and z^."""
-        return {"coef": rows[0], "mean": state.common[0][0]}

@@ -32,7 +32,6 @@ from sottovoce.algorithms.options import (
     NoiseAllocation,
     allowed_mu,
     as_network_argument,
-    check_adjacency,
     check_noise_allocation,
     named_protocol,
     not_a_protocol,
@@ -119,7 +118,7 @@ class PrivateAveraging(Plan):
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
         width = options["dim"] if options["dim"] > 1 else None  # one is also the default
         center = _validate.point(options["center"], "center", width)
-        check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
+        options = super()._resolved(options)
         network = None if options["network"] is None else as_network(options["network"])
         protocol = as_network_argument(options["protocol"])
         if isinstance(protocol, str):

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
@@ -44,9 +43,6 @@ class CentralPlan(Plan):
     def schedule(self) -> Schedule:
         """The protocol that sends nothing."""
         return Schedule(ALONE, self.steps)
-
-    def guarantees(self) -> list[Guarantee]:
-        return [self.privacy()]
 
     def prepared(self, data: object) -> Any:
         """Return the holder's records as one part, checked; where one is replaced, as many as agreed."""

@@ -19,24 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from sottovoce import _validate
-from sottovoce.accounting.guarantee import Adjacency, Guarantee
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import ObservationModel, PairCorrelated
-from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.mafalda import gossiped, one_round
-from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
+from sottovoce.algorithms.muffliato_sgd import OneRoundPlan
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.base import Mechanism, RegularizedSource
+from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.protocols import Protocol
-from sottovoce.runners import Algorithm
 
 
 @dataclass(frozen=True, repr=False)
-class Decor(GradientPlan):
+class Decor(OneRoundPlan):
     """D-SGD with noise correlated along the edges of a network, at user level.
 
     Parameters are those of `GradientPlan` (the protocol is one round of `Gossip` on the network), and
@@ -61,13 +55,9 @@ class Decor(GradientPlan):
     True
     """
 
-    adjacency: Adjacency = "user"
     pair_multiplier: float = 0.0
 
     name = "decor"
-    needs = ("plain_gossip",)
-    adjacencies = ("user",)
-    uses_optimizer = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,15 +65,12 @@ class Decor(GradientPlan):
             raise InvalidInput(f"{self.name} takes one noise multiplier for all nodes.")
         _validate.clip(self.clip_norm or math.inf, noisy=self.pair_multiplier > 0)
 
-    def _accepted(self, protocol: Protocol) -> Protocol:
-        return one_round(super()._accepted(protocol), self.protocol, self.name)
-
     @property
     def observation(self) -> ObservationModel:
         """Own noise, and noise shared along the edges."""
         (each,) = self.releases(0)
         pair_std = self.pair_multiplier * (self.clip_norm or 0.0)
-        return PairCorrelated(gossiped(self.schedule(0)), each.noise_std, pair_std)
+        return PairCorrelated(self._gossip_network, each.noise_std, pair_std)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local and the outsider's statements and, where it is quick, the worst member's."""
@@ -96,11 +83,8 @@ class Decor(GradientPlan):
             return super().source(data, agents, random)
         hosted = [int(a) for a in agents]
         nodes = dict(zip(random.keys_for(hosted), hosted, strict=True))
-        pair_std, network = self.pair_multiplier * (self.clip_norm or 0.0), gossiped(self.schedule(0))
-        shared = PairSharedNoise(random.noise, network, pair_std, nodes)
+        pair_std = self.pair_multiplier * (self.clip_norm or 0.0)
+        shared = PairSharedNoise(random.noise, self._gossip_network, pair_std, nodes)
         mechanism = super().source(data, agents, replace(random, noise=shared))
         mechanism.noisy = True  # shared noise is added also where a node has none of its own
         return mechanism
-
-    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        return muffliato_sgd(source, start, self.rate)

@@ -21,12 +21,12 @@ from typing import Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
-from sottovoce._validate import clip, non_negative, several
+from sottovoce._validate import non_negative, several
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.options import allowed_mu, check_adjacency
+from sottovoce.algorithms.options import allowed_mu
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
@@ -94,8 +94,6 @@ class DPCD(CentralPlan):
 
     def __post_init__(self) -> None:
         non_negative(self.noise_multiplier, "noise_multiplier")
-        check_adjacency(self.adjacency, self.adjacencies, self.name)
-        clip(self.clip_norm, noisy=self.noise_multiplier > 0)
         check_separable(self.objective)
         for name, values in (("smoothness", self.smoothness), ("bounds", self.bounds)):
             if values is not None:

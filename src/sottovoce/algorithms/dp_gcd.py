@@ -19,12 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce._validate import clip
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.dp_cd import check_separable
-from sottovoce.algorithms.options import check_adjacency
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
@@ -75,8 +73,6 @@ class DPGCD(CentralPlan):
     width = 2  # the number of a coordinate, and its value
 
     def __post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.adjacencies, self.name)
-        clip(self.clip_norm, noisy=self.noise_ratio > 0)
         check_separable(self.objective)
 
     def releases(self, agent: int) -> Sequence[Release]:

@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Curator
 from sottovoce.algorithms.central_plan import ALONE, as_one_part
 from sottovoce.algorithms.gradient_plan import GradientPlan
@@ -86,9 +85,6 @@ class DPSGD(GradientPlan):
     def schedule(self) -> Schedule:
         """The protocol that sends nothing."""
         return self._schedule(ALONE)
-
-    def guarantees(self) -> list[Guarantee]:
-        return [self.privacy()]
 
     def prepared(self, data: object) -> Any:
         """Return the holder's records, checked; features must be dense."""

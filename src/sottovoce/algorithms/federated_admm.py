@@ -97,6 +97,7 @@ class FederatedADMM(UsersADMM):
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
+        options = super()._resolved(options)
         protocol, network = options["protocol"], options["network"]
         if protocol is None and network is not None:
             protocol = "masked"  # members without a server: a network is named for nothing else
@@ -184,10 +185,6 @@ class FederatedADMM(UsersADMM):
             update=update,
             output=lambda state: np.repeat(prox(state.common[0]), len(state.own[0]), axis=0),
         )
-
-    def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return z and z^; who took part stays untold."""
-        return {"coef": rows[0], "mean": state.common[0][0]}
 
 
 def absorbed(zh: np.ndarray, mean: np.ndarray, relaxation: float) -> np.ndarray:

@@ -26,7 +26,6 @@ from sottovoce._validate import count, probability
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.options import check_adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.fixed_point import FixedPointMechanism
 from sottovoce.noise.run_randomness import RunRandomness
@@ -87,7 +86,7 @@ class FixedPoint(CentralPlan):
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
-        check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
+        options = super()._resolved(options)
         if options["start"] is None:
             raise InvalidInput(
                 "A fixed-point iteration needs start=, an array (blocks, dim) free of the data."

@@ -17,12 +17,7 @@ from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
-from sottovoce.algorithms.options import (
-    as_network_argument,
-    check_adjacency,
-    check_protocol,
-    not_a_protocol,
-)
+from sottovoce.algorithms.options import as_network_argument, check_protocol, not_a_protocol
 from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
 from sottovoce.data.base import AgentRecords, as_agent_records
@@ -88,12 +83,10 @@ class GradientPlan(Plan):
         if not callable(getattr(objective, "query", None)):
             got = _validate.shown(objective)
             raise InvalidInput(f"objective must be a model, as GLM(...) or NetObjective(...), got {got}.")
-        check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
         clip_norm = objective.clip_norm if options["clip_norm"] is None else options["clip_norm"]
         if clip_norm is None:
             raise InvalidInput(f"{cls.name} needs clip_norm=..., the l2 bound of one contribution.")
-        clip_norm = _validate.clip(clip_norm, noisy=bool(np.any(options["noise_multiplier"])))
-        return cls._with_protocol({**options, "clip_norm": clip_norm})
+        return cls._with_protocol(super()._resolved({**options, "clip_norm": clip_norm}))
 
     @classmethod
     def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -185,8 +178,10 @@ class GradientPlan(Plan):
         """The protocol of every step: a pure function of the public seed and the step."""
         return self._schedule(self.protocol)
 
-    def _schedule(self, protocol: ScheduleArgument) -> Schedule:
-        options = {"network": self.network, "seed": self.seed}
+    def _schedule(
+        self, protocol: ScheduleArgument, row_noise: Callable[[int], float] | None = None
+    ) -> Schedule:
+        options = {"network": self.network, "seed": self.seed, "row_noise": row_noise}
         return Schedule(protocol, self.steps, **options, accept=self._accepted, grid=self._read_grid)
 
     @property

@@ -20,24 +20,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import TimeCorrelated
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.errors import InvalidInput
+from sottovoce.algorithms.muffliato_sgd import OneRoundPlan
 from sottovoce.graphs import Network
-from sottovoce.mechanisms.base import Mechanism, RegularizedSource
+from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.correlated import TimeCorrelatedNoise, TimeCorrelation, mafalda
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.protocols import Protocol
-from sottovoce.runners import Algorithm
 
 
 @dataclass(frozen=True, repr=False)
-class Mafalda(GradientPlan):
+class Mafalda(OneRoundPlan):
     """D-SGD with optimally correlated local noise, at user level, for one round of gossip per step.
 
     Parameters are those of `GradientPlan`; ``noise_multiplier`` is the noise of an equivalent single release:
@@ -58,16 +51,8 @@ class Mafalda(GradientPlan):
     (1.0, 'ldp')
     """
 
-    adjacency: Adjacency = "user"
-
     name = "mafalda"
-    needs = ("plain_gossip",)
-    adjacencies = ("user",)
-    uses_optimizer = False
     observation = TimeCorrelated()  # all steps of a node are one mechanism
-
-    def _accepted(self, protocol: Protocol) -> Protocol:
-        return one_round(super()._accepted(protocol), self.protocol, self.name)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the run of one node as a joint release: together the steps cost one."""
@@ -80,28 +65,10 @@ class Mafalda(GradientPlan):
             random = replace(random, noise=TimeCorrelatedNoise(random.noise, correlation(self)))
         return super().source(data, agents, random)
 
-    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        return muffliato_sgd(source, start, self.rate)
-
-
-def one_round(protocol: Protocol, option: object, name: str) -> Protocol:
-    """Refuse what is not one round of gossip on one network in every step."""
-    if not protocol.plain_gossip or protocol.rounds != 1:
-        raise InvalidInput(f"{name} averages by one round of Gossip, got {protocol!r}.")
-    if not isinstance(option, Protocol) and (callable(option) or isinstance(option, (list, tuple))):
-        raise InvalidInput(f"{name} takes one network for all steps; give one protocol, or its name.")
-    return protocol
-
-
-def gossiped(protocol: Protocol) -> Network:
-    """Return the network on which a protocol gossips."""
-    assert protocol.network is not None
-    return protocol.network
-
 
 def correlation(plan: Mafalda) -> TimeCorrelation:
     """Return the correlation of noise over time that a plan uses."""
-    return _correlation(gossiped(plan.schedule(0)), plan.steps)
+    return _correlation(plan._gossip_network, plan.steps)
 
 
 @lru_cache(maxsize=32)

@@ -18,9 +18,12 @@ from functools import cached_property
 
 import numpy as np
 
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import LinearGossip
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.schedule import Schedule
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.runners import Algorithm, State
@@ -59,7 +62,7 @@ class MuffliatoSGD(GradientPlan):
     @cached_property
     def schedule(self) -> Schedule:
         """The protocol of every step; fresh noise given by name is in proportion to a row's noise."""
-        return _ScaledSchedule(self)
+        return self._schedule(self.protocol, row_noise=self._row_noise)
 
     def _row_noise(self, k: int) -> float:
         """Return the largest noise in a row that step ``k`` gossips: the rate times that of a gradient."""
@@ -72,23 +75,34 @@ class MuffliatoSGD(GradientPlan):
         return muffliato_sgd(source, start, self.rate)
 
 
-class _ScaledSchedule(Schedule):
-    """Scales the fresh noise of protocols given by name to the noise of the rows."""
+@dataclass(frozen=True, repr=False)
+class OneRoundPlan(GradientPlan):
+    """Muffliato-SGD with one round of gossip on one network, at user level: `Decor` and `Mafalda`."""
 
-    def __init__(self, plan: MuffliatoSGD) -> None:
-        options = {"network": plan.network, "seed": plan.seed}
-        super().__init__(plan.protocol, plan.steps, **options, accept=plan._accepted)
-        self._row_noise = plan._row_noise
-        self._scaled: dict[float, Protocol] = {}
+    adjacency: Adjacency = "user"
 
-    def __call__(self, k: int) -> Protocol:
-        protocol = super().__call__(k)
-        if not isinstance(self.protocol, NamedProtocol) or not protocol.fresh_std:
-            return protocol
-        std = self._row_noise(k)
-        if std not in self._scaled:  # one object per scale: peers and accountants remember protocols
-            self._scaled[std] = protocol.scaled(std)
-        return self._scaled[std]
+    needs = ("plain_gossip",)
+    adjacencies = ("user",)
+    uses_optimizer = False
+
+    def _accepted(self, protocol: Protocol) -> Protocol:
+        """Refuse what is not one round of gossip on one network in every step."""
+        if not super()._accepted(protocol).plain_gossip or protocol.rounds != 1:
+            raise InvalidInput(f"{self.name} averages by one round of Gossip, got {protocol!r}.")
+        if not isinstance(self.protocol, (Protocol, NamedProtocol)):
+            raise InvalidInput(
+                f"{self.name} takes one network for all steps; give one protocol, or its name."
+            )
+        return protocol
+
+    @property
+    def _gossip_network(self) -> Network:
+        network = self.schedule(0).network
+        assert network is not None
+        return network
+
+    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+        return muffliato_sgd(source, start, self.rate)
 
 
 def muffliato_sgd(source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:

@@ -90,10 +90,6 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return check
 
 
-def _clip_norm(value: float, name: str) -> float:
-    return _validate.clip(value)
-
-
 _COUNTS = "steps records users dim tolerate local_steps primal_steps cap tokens period active_blocks"
 _POSITIVE = "gamma radius local_rate rho rho_growth feature_norm step_scale smoothness_mu batch_size"
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
@@ -107,7 +103,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "seed": partial(_validate.count, minimum=0),
     "adjacency": _validate.word,
     "sizes": _sizes,
-    "clip_norm": _clip_norm,
+    "clip_norm": lambda value, name: _validate.clip(value),
     "noise_multiplier": _noise_multipliers,
     "learning_rate": _learning_rate,
     "optimizer": _optimizer,
@@ -120,12 +116,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "noise_in": _one_of("mean", "increment", "state"),
     "output": _one_of("mean", "last"),
 }
-
-
-def check_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
-    """Refuse an adjacency that an algorithm is not accounted under."""
-    if adjacency not in allowed:
-        raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
 
 
 def allowed_mu(epsilon: float, delta: float) -> float:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 import numpy as np
 
+from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.accounting.accountant import ViewName, account
 from sottovoce.accounting.budget import AdversaryOptions
@@ -101,7 +102,14 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Return the checked options with names and defaults replaced by the objects they stand for."""
-        return options
+        adjacency, clip_norm = options["adjacency"], options.get("clip_norm")
+        if adjacency not in cls.adjacencies:
+            allowed = " or ".join(cls.adjacencies)
+            raise InvalidInput(f"adjacency of {cls.name} must be {allowed}, got {adjacency!r}.")
+        if clip_norm is None:
+            return options
+        noisy = bool(np.any(options[cls.noise_field]))
+        return {**options, "clip_norm": _validate.clip(clip_norm, noisy=noisy)}
 
     @classmethod
     def _variant(cls, options: Mapping[str, Any]) -> type[Plan]:
@@ -194,7 +202,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     def guarantees(self) -> list[Guarantee]:
         """Return the guarantees worth printing by default."""
-        return [self.privacy("local")]
+        return [self.privacy(None if self.central else "local")]
 
     # ---- accounting and cost --------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class Schedule:
     network, seed : for a protocol given by name.
     accept : raises an error about a protocol that the algorithm cannot use.
     grid : the common integer grid of a masked plan; rows of masked protocols lie on it.
+    row_noise : noise of the rows of a step; fresh noise of protocols given by name is in proportion to it.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Schedule:
         seed: int = 0,
         accept: Callable[[Protocol], Protocol] | None = None,
         grid: Callable[[], MaskGrid | None] | None = None,
+        row_noise: Callable[[int], float] | None = None,
     ) -> None:
         self.protocol, self.steps, self.network, self.seed = protocol, steps, network, seed
-        self._accept, self._grid = accept, grid
+        self._accept, self._grid, self._row_noise = accept, grid, row_noise
         self._drawn: dict[int, Protocol] = {}
         # by identity; the ungridded protocol is kept too, so that its identity stays its own
         self._gridded: dict[int, tuple[Protocol, Protocol]] = {}
+        self._scaled: dict[float, Protocol] = {}
 
     @property
     def is_stationary(self) -> bool:
@@ -69,6 +72,11 @@ class Schedule:
 
     def __call__(self, k: int) -> Protocol:
         protocol = self.ungridded(k)
+        if self._row_noise is not None and isinstance(self.protocol, NamedProtocol) and protocol.fresh_std:
+            std = self._row_noise(k)
+            if std not in self._scaled:  # one object per scale: peers and accountants remember protocols
+                self._scaled[std] = protocol.scaled(std)
+            return self._scaled[std]
         if not protocol.masked or self.grid_step is None:
             return protocol
         if id(protocol) not in self._gridded:
