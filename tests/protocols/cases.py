@@ -46,13 +46,14 @@ def averaging_protocols():
 
 
 def run_locally(protocol, values, noise=None, step=0):
+    """Return the rows that peers end with, and every row that was sent, by (round, sender, receiver)."""
     nodes = [protocol.local(v) for v in range(protocol.n)]
     for v, node in enumerate(nodes):
         node.start(values[v])
-    sent = 0
+    sent = {}
     for t in range(protocol.rounds):
         outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
-        sent += len(outbox)
+        sent |= {(t, v, to): row for (v, to), row in outbox.items()}
         for v, node in enumerate(nodes):
             node.receive(t, {w: outbox[w, v] for w in node.expects(t)}, noise, step)
     return np.array([node.result() for node in nodes]), sent

@@ -5,14 +5,13 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.protocols import Chebyshev
-from sottovoce.protocols.chebyshev import chebyshev_gamma
 
 
 def test_chebyshev_is_the_polynomial_with_the_right_start():
     network = sv.graphs.florentine()
     W, gap = network.W.toarray(), network.spectral_gap
     gamma = 2 * (1 - np.sqrt(gap * (1 - gap / 4))) / (1 - gap / 2) ** 2
-    assert chebyshev_gamma(gap) == pytest.approx(gamma)
+    assert Chebyshev(network, 1).gamma == pytest.approx(gamma)
     r = 1 - gap / 2
     assert gamma == pytest.approx(2 / (1 + np.sqrt(1 - r**2)))
     polynomials = [np.eye(15), W]
@@ -29,7 +28,7 @@ def test_chebyshev_is_the_polynomial_with_the_right_start():
 def test_a_zero_start_multiplies_the_mean():
     """The planted bug of the published recursion, x^{-1} = 0, is visible on the Florentine graph."""
     network = sv.graphs.florentine()
-    gamma = chebyshev_gamma(network.spectral_gap)
+    gamma = Chebyshev(network, 1).gamma
     previous, x = np.zeros(15), np.ones(15)
     for _ in range(300):
         previous, x = x, gamma * network.W @ x + (1 - gamma) * previous

@@ -1,15 +1,8 @@
 """Hypercube exchange."""
 
 import numpy as np
-import pytest
 
-from sottovoce.errors import InvalidInput
 from sottovoce.protocols import HypercubeExchange
-
-
-def test_exchange_needs_a_power_of_two():
-    with pytest.raises(InvalidInput, match="power of two"):
-        HypercubeExchange(6)
 
 
 def test_shares_are_those_of_the_view():

@@ -14,7 +14,7 @@ from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit_averaging, gossip_attack
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.noise.grid import from_grid, sum_of_rows, to_grid
+from sottovoce.noise.grid import from_grid, to_grid
 from sottovoce.privacy import ProtectiveNoise, account, exact_loss, learning_view
 from sottovoce.protocols import ExactConsensus, Masked, Tree
 
@@ -255,7 +255,7 @@ def test_every_tree_and_order_gives_the_same_bytes(dtype):
         assert masked.apply(values).tobytes() == expected.tobytes()
         local, sent = run_locally(masked, values)
         assert local.tobytes() == expected.tobytes()
-        assert sent == masked.messages == 22
+        assert len(sent) == masked.messages == 22
     # the plain tree rounds on the way, differently on every tree
     assert len({tree.apply(values).tobytes() for tree in trees()}) > 1
 
@@ -346,33 +346,6 @@ def test_it_is_an_exact_consensus_by_name_or_graph():
     assert isinstance(masked, ExactConsensus)
     assert masked.name == "masked"
     assert Masked(nx.karate_club_graph()).n == 34
-
-
-bad = [
-    (lambda: Masked(sv.graphs.path(2)), "two members"),
-    (lambda: Masked(sv.graphs.path(4), tolerate=3), "at most 2 of 4"),
-    (lambda: Masked(sv.graphs.path(6), partners=sv.graphs.path(6)), "has 1 partners"),
-    (lambda: Masked(sv.graphs.path(6), partners=[(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3)]), "part"),
-    (lambda: Masked(sv.graphs.ring(12), partners=4, tolerate=4), "has 4 partners"),
-    (lambda: Masked(sv.graphs.ring(6), partners=sv.graphs.ring(5)), "5 nodes, the network 6"),
-    (lambda: Masked(sv.graphs.ring(6), partners=[(0, 7)], tolerate=None), "the nodes are 0 to 5"),
-    (lambda: Masked(sv.graphs.ring(6), grid_step=0.3), "power of two"),
-    (lambda: Masked(sv.graphs.ring(6)).apply(np.full(6, 1e9)), "larger grid step"),
-    (lambda: Masked(sv.graphs.ring(6)).apply(np.array([1, 2, 3, 4, 5, np.nan])), "finite"),
-    (lambda: Masked(sv.graphs.ring(6)).apply(np.ones((5, 2), np.int64)), "one row per node"),
-    (lambda: Masked(sv.graphs.ring(6)).local(0).start(np.array([np.nan])), "finite"),
-    (lambda: Masked(sv.graphs.ring(6)).view([6]), "0 to 5"),
-    (lambda: Masked(sv.graphs.ring(6)).shares(0, [1, 1, 0, 1, 1, 1]), "hiding_std"),
-    (lambda: Masked(sv.graphs.ring(6)).hiding_std(0, [1, 1]), "one per member"),
-    (lambda: sum_of_rows(np.ones((2, 2))), "do not cancel"),
-]
-
-
-@pytest.mark.parametrize(("call", "words"), bad)
-def test_bad_input_is_refused_in_one_sentence(call, words):
-    with pytest.raises(InvalidInput, match=words) as caught:
-        call()
-    assert "\n" not in str(caught.value)
 
 
 def test_a_peer_refuses_rows_of_another_kind():

@@ -95,7 +95,7 @@ metropolis(graph) builds valid weights.
     def __post_init__(self) -> None:
         W = _as_csr(self.W)
         edges = canonical_edges(self.edges, W.shape[0])
-        _check_values(W)
+        _check_values(W, TOLERANCE)
         if self.averaging:
             _check_symmetric(W)
         _check_support(W, edges)
@@ -141,6 +141,13 @@ metropolis(graph) builds valid weights.
         v = check.node(v, self.n)
         row = slice(self.adjacency.indptr[v], self.adjacency.indptr[v + 1])
         return self.adjacency.indices[row].astype(np.int64)
+
+    def require_edges(self, pairs: np.ndarray, who_uses: str) -> None:
+        """Refuse pairs (m, 2) of nodes, in any order, that are not edges; ``who_uses`` begins the error."""
+        low, high = pairs.min(axis=1, initial=self.n), pairs.max(axis=1, initial=-1)
+        known = np.isin(low * self.n + high, self.edges[:, 0] * self.n + self.edges[:, 1])
+        for u, v in pairs[~(known & (low >= 0) & (high < self.n))][:1]:
+            raise GraphError(f"{who_uses} ({u}, {v}), which is not an edge of {self.name}.")
 
     def label(self, v: int) -> Hashable:
         """The name of node ``v``: its label, or its number where nodes have no labels."""
@@ -358,7 +365,15 @@ def _as_csr(matrix: Matrix) -> sp.csr_array:
     return W
 
 
-def _check_values(W: sp.csr_array) -> None:
+def checked_weights(matrix: Matrix, sum_tolerance: float) -> sp.csr_array:
+    """Return a csr copy of weights that average, connected or not, or say what is wrong with them."""
+    W = _as_csr(matrix)
+    _check_values(W, sum_tolerance)
+    _check_symmetric(W)
+    return W
+
+
+def _check_values(W: sp.csr_array, sum_tolerance: float) -> None:
     rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
     for k in np.flatnonzero(~np.isfinite(W.data) | (W.data < 0))[:1]:
         raise GraphError(
@@ -371,7 +386,7 @@ def _check_values(W: sp.csr_array) -> None:
             f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
         )
     sums = W.sum(axis=1)
-    for u in np.flatnonzero(np.abs(sums - 1.0) > TOLERANCE)[:1]:
+    for u in np.flatnonzero(np.abs(sums - 1.0) > sum_tolerance)[:1]:
         raise GraphError(f"Row {u} of the gossip matrix sums to {sums[u]:.12g}, expected 1; {_TRY}.")
 
 

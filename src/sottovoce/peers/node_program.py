@@ -179,7 +179,7 @@ class StepProgram:
             if self.keys is not None:
                 self.keys.turn_over()
             self._local = protocol.local(self.node)
-            self._local.start(row, noise=self._round_noise, step=self._step)
+            self._local.start(row)
             if protocol.rounds:
                 return
             self._close()

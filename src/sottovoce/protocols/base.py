@@ -181,11 +181,8 @@ class NodeState(ABC):
     rounds: int
 
     @abstractmethod
-    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
-        """Begin with this node's (already noised) row.
-
-        ``noise`` and ``step`` are for protocols whose first message holds fresh noise (a walk).
-        """
+    def start(self, row: np.ndarray) -> None:
+        """Begin with this node's (already noised) row."""
 
     @abstractmethod
     def sends(self, t: int) -> tuple[int, ...]:

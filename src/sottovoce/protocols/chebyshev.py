@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from sottovoce import _validate
 from sottovoce.graphs import Network, takes_network
 from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Noise
@@ -58,7 +57,9 @@ class Chebyshev(Gossip):
         if self._gamma is not None:
             return float(self._gamma)
         gap = self.network.spectral_gap
-        return 1.0 if self.n == 1 or gap > 1 - 1e-12 else chebyshev_gamma(gap)
+        if self.n == 1 or gap > 1 - 1e-12:
+            return 1.0
+        return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))
 
     def advance(
         self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
@@ -73,9 +74,3 @@ class Chebyshev(Gossip):
     def same_messages(self) -> LinearProtocol:
         """Plain gossip: the accelerated messages are an invertible triangular recombination of its own."""
         return Gossip(self.network, self.rounds)
-
-
-def chebyshev_gamma(gap: float) -> float:
-    """Return Muffliato's momentum for a spectral gap in (0, 1]."""
-    _validate.probability(gap, "spectral gap", zero=False)
-    return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))

@@ -49,8 +49,3 @@ class HypercubeExchange(ExactConsensus):
         (v,) = _validate.nodes(v, self.n, "node")
         nodes = np.arange(self.n)
         return [np.flatnonzero(nodes >> level == (v >> level) ^ 1) for level in range(self.rounds)]
-
-    @property
-    def messages(self) -> int:
-        """One row per node and round."""
-        return self.n * self.rounds

@@ -16,7 +16,7 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
-from sottovoce.leakage.view import GaussianView
+from sottovoce.leakage.span import Span
 from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, Noise
 from sottovoce.protocols.linear import LinearProtocol
@@ -54,24 +54,21 @@ class Gossip(LinearProtocol):
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
         """Return the neighbors of the observers, sorted."""
-        return self._heard(_validate.nodes(observers, self.n))
+        return super().senders(0, observers) if self.rounds else ()
 
     @property
     def symmetry(self) -> Callable[[int], np.ndarray] | None:
         """The symmetry that the network claims."""
         return self.network.symmetry
 
-    def _heard(self, observers: tuple[int, ...]) -> tuple[int, ...]:
-        return super().senders(0, observers) if self.rounds else ()
-
-    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees, by the block Krylov recursion."""
-        return self._view_of_one_matrix(_validate.nodes(observers, self.n), own_noise)
+    def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
+        if self.fresh_std:
+            return super()._span(observers, own_noise)
+        return self._span_of_one_matrix(observers, own_noise)
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
-        own = set(observers) if own_noise else set()
-        everyone = sorted(own | set(self._heard(observers)))
-        return tuple((t, w) for t in range(self.rounds) for w in everyone)
+        in_every_round = self._seen_in(0, observers, own_noise)
+        return tuple((t, w) for t in range(self.rounds) for w in in_every_round)
 
 
 class FreshNoiseGossip(Gossip):
@@ -132,12 +129,6 @@ class FreshNoiseGossip(Gossip):
             power = self.network.W @ power
             variance = variance + self.fresh_noise_std**2 * (power**2).sum(axis=1)
         return variance
-
-    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees; coordinates are (round, node) noises."""
-        if not self.fresh_noise_std:
-            return super().view(observers, own_noise)
-        return LinearProtocol.view(self, observers, own_noise)
 
 
 class NeighborSum(Gossip):

@@ -198,31 +198,29 @@ class LinearProtocol(Protocol):
         return tuple(int(w) for w in np.unique(heard))
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees, by the backward recursion over the rounds."""
+        """Return what a set of colluding nodes sees, over the nodes' noises."""
         chosen = _validate.nodes(observers, self.n)
-        span = observed_span(self.trace(chosen, own_noise), self._seen(chosen, own_noise))
-        return self._as_view(chosen, own_noise, span)
-
-    def _view_of_one_matrix(self, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
-        """Return the view of a protocol that uses ``matrix(0)`` in every round, by the Krylov recursion."""
-        events: list[Event] = [AddNoise(0, self.n, 1.0)]
-        if self.rounds:
-            events += [Observe(self.senders(0, observers)), ApplyMatrix(self.matrix(0))] * self.rounds
-        known = observers if own_noise else ()
-        trace = self._new_trace(self.n, events, known, fixed=True)
-        return self._as_view(observers, own_noise, repeated_matrix_span(trace))
-
-    def _as_view(self, observers: tuple[int, ...], own_noise: bool, span: Span) -> GaussianView:
-        """Return the view with this span over the nodes' noises, decodable by the backward recursion."""
-        messages = self._seen(observers, own_noise)
+        messages, span = self._seen(chosen, own_noise), self._span(chosen, own_noise)
         return replace(
             self._view_of_span(span),
-            observers=observers,
+            observers=chosen,
             messages=messages,
             own_noise=own_noise,
-            decode=lambda values: decode(self.trace(observers, own_noise), messages, values),
+            decode=lambda values: decode(self.trace(chosen, own_noise), messages, values),
             slack=span.slack,
         )
+
+    def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
+        """Return the span of all that is seen, by the backward recursion over the rounds."""
+        return observed_span(self.trace(observers, own_noise), self._seen(observers, own_noise))
+
+    def _span_of_one_matrix(self, observers: tuple[int, ...], own_noise: bool) -> Span:
+        """Return the span where every round uses ``matrix(0)``, by the Krylov recursion."""
+        each_round: list[Event] = [Observe(self.senders(0, observers)), ApplyMatrix(self.matrix(0))]
+        events = (AddNoise(0, self.n, 1.0), *each_round * self.rounds)
+        known = observers if own_noise else ()
+        trace = ExecutionTrace(self.n, self.n, events, known, True, self.faint, self._exact_matrices)
+        return repeated_matrix_span(trace)
 
     def _view_of_span(self, span: Span) -> GaussianView:
         owners = np.full(span.basis.shape[0], -1)  # fresh noise belongs to nobody
@@ -256,20 +254,8 @@ class LinearProtocol(Protocol):
             events.append(Observe(final))
         own = observers if own_noise else ()
         known = tuple(start + v for start in range(0, coordinates, n) for v in own)
-        return self._new_trace(coordinates, events, known)
-
-    def _new_trace(
-        self, coordinates: int, events: Sequence[Event], known: tuple[int, ...], fixed: bool = False
-    ) -> ExecutionTrace:
-        return ExecutionTrace(
-            self.memory * self.n if not fixed else self.n,
-            coordinates,
-            tuple(events),
-            known,
-            fixed=fixed,
-            faint=self.faint,
-            exact_matrices=self._exact_matrices,
-        )
+        size, matrices = self.memory * n, self._exact_matrices
+        return ExecutionTrace(size, coordinates, tuple(events), known, False, self.faint, matrices)
 
     def _events(self, t: int) -> tuple[Event, ...]:
         return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
@@ -333,13 +319,10 @@ class ExactConsensus(LinearProtocol):
     def blocks(self, v: Nodes) -> list[np.ndarray]:
         """Return the disjoint node sets whose sums or means node ``v`` sees."""
 
-    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees."""
-        chosen = _validate.nodes(observers, self.n)
-        if not own_noise or (len(chosen) > 1 and not self.knows_coalitions):
-            return super().view(chosen, own_noise)
-        blocks = self.blocks(chosen[0] if len(chosen) == 1 else chosen)
-        return self._as_view(chosen, own_noise, Span(block_basis(blocks, self.n)))
+    def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
+        if not own_noise or (len(observers) > 1 and not self.knows_coalitions):
+            return super()._span(observers, own_noise)
+        return Span(block_basis(self.blocks(observers), self.n))
 
 
 def block_basis(blocks: Sequence[np.ndarray], n: int) -> np.ndarray:
@@ -365,7 +348,7 @@ class LinearLocal(NodeState):
         self._state: np.ndarray | None = None
         self._done = 0
 
-    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
+    def start(self, row: np.ndarray) -> None:
         self._state = np.array(row, copy=True)
         if self.protocol.memory > 1:  # else not kept: a peer writes its machine down in every round
             self._previous = self.protocol._remembered(self._state)
@@ -385,23 +368,16 @@ class LinearLocal(NodeState):
         self._expect_round(t)
         present = self._present
         _, whence, weights = self.protocol._row_at(t, self.node, present.dtype)
-        heard = {w for w, weight in zip(whence, weights.data, strict=True) if weight != 0 and w != self.node}
-        missing = heard - set(rows)
+        missing = set(whence) - {self.node, *rows}
         if missing:
             raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
-        previous = self._previous if self.protocol.memory > 1 else present
-        mixed, previous = self.mixed(t, rows)[None], previous.reshape(1, -1)
+        gathered = np.array([present if w == self.node else rows[w] for w in whence], dtype=present.dtype)
+        mixed = np.asarray(weights @ gathered.reshape(len(gathered), -1))  # summed as the stacked product is
+        previous = (self._previous if self.protocol.memory > 1 else present).reshape(1, -1)
         (self._state,) = self.protocol.advance(t, mixed, previous, agents=[self.node], noise=noise, step=step)
         if self.protocol.memory > 1:
             (self._previous,) = self.protocol.remember(t, mixed, present.reshape(1, -1), previous)
         self._done = t + 1
-
-    def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:
-        """Return this node's row of ``matrix(t) @ state``, summed in the order the stacked product uses."""
-        own = self._present
-        _, whence, compact = self.protocol._row_at(t, self.node, own.dtype)
-        gathered = np.array([own if w == self.node else rows[w] for w in whence], dtype=own.dtype)
-        return np.asarray((compact @ gathered.reshape(len(gathered), -1))[0])
 
     def result(self) -> np.ndarray:
         if self._done != self.rounds:
@@ -431,6 +407,12 @@ def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     entries = matrix.tocoo()
     off = (entries.row != entries.col) & (entries.data != 0)
     return entries.row[off], entries.col[off]
+
+
+def row_copies(sources: np.ndarray) -> sparse.csr_array:
+    """Return the matrix by which every node takes over the row of its source."""
+    n = len(sources)
+    return sparse.csr_array((np.ones(n), sources, np.arange(n + 1)), shape=(n, n))
 
 
 def sorted_csr(matrix: sparse.sparray) -> sparse.csr_array:

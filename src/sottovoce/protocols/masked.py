@@ -19,7 +19,6 @@ division comes after the sum, in float64. Masks cancel bit for bit, so a simulat
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -35,7 +34,7 @@ from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
 from sottovoce.noise.samplers import Agents, Rows
-from sottovoce.protocols.base import Nodes, NodeState, Noise
+from sottovoce.protocols.base import Nodes, NodeState, Noise, block_variances
 from sottovoce.protocols.linear import ExactConsensus, LinearLocal, block_basis
 from sottovoce.protocols.trees import Tree
 
@@ -103,7 +102,7 @@ class Masked(ExactConsensus):
         if self.tolerate is not None and (known is None or known <= self.tolerate):
             _certify(self.partner_edges, self.n, self.tolerate)
         # The tree's schedule on the masked rows: sums only; the division comes after the sum is complete.
-        self._matrices = [_ones(self.tree.matrix(t)) for t in range(self.rounds)]
+        self._matrices = [matrix.sign() for matrix in self.tree._matrices]
 
     # ---- who sends what --------------------------------------------------------------------------
 
@@ -207,11 +206,8 @@ class Masked(ExactConsensus):
         It is the root of the summed variances of the user's component, so a change of ``d`` costs
         ``mu = d / hiding_std``. Members may have no noise of their own. The coalition's entries are 0.
         """
-        variance = self._variances(noise_std)
-        stds = np.zeros(self.n)
-        for block in self.blocks(v):
-            stds[block] = math.sqrt(math.fsum(variance[block]))
-        return stds
+        variances = block_variances(self.blocks(v), self._variances(noise_std))
+        return np.sqrt(np.where(np.isinf(variances), 0.0, variances))
 
     def view(self, observers: Nodes = (), own_noise: bool = True) -> GaussianView:
         """Return what a coalition sees that also taps every link; the empty one is the outsider.
@@ -295,7 +291,7 @@ class MaskedLocal(LinearLocal):
     protocol: Masked
     _floating: np.dtype | None = None
 
-    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
+    def start(self, row: np.ndarray) -> None:
         state = np.array(row, copy=True)
         self._floating, self._done = None, 0
         if state.dtype not in (np.int64, np.int32):
@@ -401,9 +397,3 @@ def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
                 f"{tolerate} colluding members could part {x} from {y} in the partner graph, and would learn "
                 "the sum of one part; add partners, lower tolerate, or leave partners out."
             )
-
-
-def _ones(matrix: sparse.csr_array) -> sparse.csr_array:
-    plain = matrix.copy()
-    plain.data = np.ones_like(plain.data)
-    return plain

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sottovoce import _validate
-from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.trace import AveragePair, Event
 from sottovoce.noise.samplers import Agents, Rows
@@ -74,13 +74,7 @@ class Randomized(LinearProtocol):
         self.edges = np.array(edges, dtype=np.int64).reshape(-1, 2)
         if len(self.edges) != self.rounds:
             raise InvalidInput(f"edges must hold one row per tick ({self.rounds}), got {len(self.edges)}.")
-        active = self.edges[self.edges[:, 0] >= 0]
-        low, high = active.min(axis=1, initial=self.n), active.max(axis=1, initial=-1)
-        known = network.edges[:, 0] * self.n + network.edges[:, 1]
-        foreign = ~np.isin(low * self.n + high, known)
-        if foreign.any():
-            u, v = active[np.flatnonzero(foreign)[0]]
-            raise GraphError(f"Randomized gossip was given ({u}, {v}), not an edge of {network.name}.")
+        network.require_edges(self.edges[self.edges[:, 0] >= 0], "Randomized gossip uses")
         self.edges.setflags(write=False)
 
     def matrix(self, t: int) -> sparse.csr_array:

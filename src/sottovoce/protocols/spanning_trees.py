@@ -139,8 +139,7 @@ def few_leaf_tree(
         else:
             links = _breadth_first(around, rng, c)
             _exchange_edges(links, around, rng, c)
-        parents = _from_the_middle(links)
-        candidate = (sum(len(joined) <= c for joined in links), _depth(parents), parents)
+        candidate = (sum(len(joined) <= c for joined in links), *_from_the_middle(links))
         if best is None or candidate[:2] < best[:2]:
             best = candidate
         if best[0] <= least:
@@ -156,13 +155,6 @@ def _of_all(n: int, c: int) -> np.ndarray:
         return np.concatenate([np.arange(1, middle + 1), [-1], np.arange(middle, n - 1)])
     # the root has c + 1 children, every other inner node c
     return np.concatenate([[-1], np.maximum(np.arange(n - 1) - 1, 0) // c])
-
-
-def _depth(parents: np.ndarray) -> int:
-    depth, layer = 0, np.flatnonzero(parents < 0)
-    while len(layer := np.flatnonzero(np.isin(parents, layer))):
-        depth += 1
-    return depth
 
 
 def _join(links: _Links, u: int, w: int) -> None:
@@ -284,10 +276,10 @@ def _way(links: _Links, start: int, end: int) -> list[int]:
     return way
 
 
-def _from_the_middle(links: _Links) -> np.ndarray:
-    """Root a tree in the middle of a longest path, where its depth is least."""
+def _from_the_middle(links: _Links) -> tuple[int, np.ndarray]:
+    """Root a tree in the middle of a longest path, where its depth is least; return depth and parents."""
     far = [*_parents_from(links, 0)][-1]
     longest = _way(links, far, [*_parents_from(links, far)][-1])
     middle = longest[len(longest) // 2]
     parents = _parents_from(links, middle) | {middle: -1}
-    return np.array([parents[u] for u in range(len(links))])
+    return len(longest) // 2, np.array([parents[u] for u in range(len(links))])

@@ -13,9 +13,8 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, erdos_renyi, takes_network
-from sottovoce.graphs.network import FAINTEST
-from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import Nodes
+from sottovoce.graphs.network import checked_weights
+from sottovoce.leakage.span import Span
 from sottovoce.protocols.linear import LinearProtocol, sorted_csr
 
 
@@ -43,12 +42,11 @@ class TimeVarying(LinearProtocol):
             if matrix.shape[0] != self.n:
                 raise GraphError(f"Round {t} has {matrix.shape[0]} nodes, expected {self.n} as in round 0.")
 
-    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees; by the Krylov recursion where all rounds are equal."""
+    def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
         first = self._matrices[0]
         if all(m is first or (m != first).nnz == 0 for m in self._matrices):
-            return self._view_of_one_matrix(_validate.nodes(observers, self.n), own_noise)
-        return super().view(observers, own_noise)
+            return self._span_of_one_matrix(observers, own_noise)
+        return super()._span(observers, own_noise)
 
 
 def fresh_erdos_renyi(n: int, rounds: int, rng: np.random.Generator, c: float = 1.5) -> TimeVarying:
@@ -130,13 +128,9 @@ def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, 
     off = entries.row != entries.col
     lost = off & (quiet[entries.row] | quiet[entries.col])
     pairs = np.array([(min(e), max(e)) for e in edges], dtype=np.int64).reshape(-1, 2)
-    if len(pairs):
-        known = {(int(u), int(v)) for u, v in network.edges}
-        for u, v in pairs:
-            if (int(u), int(v)) not in known:
-                raise GraphError(f"Dropout names ({u}, {v}), which is not an edge of {network.name}.")
-        low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
-        lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])
+    network.require_edges(pairs, "Dropout names")
+    low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
+    lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])
     active = off & ~lost
     places = (entries.row[active], entries.col[active])
     matrix = sparse.csr_array((entries.data[active], places), shape=network.W.shape)
@@ -146,23 +140,7 @@ def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, 
 
 def _checked(matrix: sparse.sparray | np.ndarray, t: int) -> sparse.csr_array:
     """Return a symmetric, non-negative, stochastic csr matrix, or say what is wrong with it."""
-    csr = sorted_csr(sparse.csr_array(matrix, dtype=np.float64))
-    if csr.shape[0] != csr.shape[1]:
-        raise GraphError(f"The matrix of round {t} must be square, got shape {csr.shape}.")
-    sums = np.asarray(csr.sum(axis=1)).ravel()
-    off = np.flatnonzero(np.abs(sums - 1) > 1e-9)
-    if len(off):
-        raise GraphError(
-            f"Row {off[0]} of the matrix of round {t} sums to {sums[off[0]]:.6g}, expected 1; "
-            "metropolis(graph) builds valid weights."
-        )
-    if (csr.data < 0).any() or abs(csr - csr.T).max() > 1e-12:
-        raise GraphError(f"The matrix of round {t} must be symmetric without negative entries.")
-    entries = csr.tocoo()
-    faint = (entries.row != entries.col) & (entries.data > 0) & (entries.data < FAINTEST)
-    if faint.any():
-        raise GraphError(
-            f"The matrix of round {t} has the weight {entries.data[faint][0]:g}, expected 0 or at least "
-            f"{FAINTEST:g}; metropolis(graph) builds valid weights."
-        )
-    return csr
+    try:
+        return checked_weights(matrix, sum_tolerance=1e-9)
+    except GraphError as error:
+        raise GraphError(f"The matrix of round {t} cannot average. {error}") from None

@@ -11,7 +11,7 @@ from sottovoce import _validate
 from sottovoce.errors import GraphError
 from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols.base import Nodes
-from sottovoce.protocols.linear import ExactConsensus
+from sottovoce.protocols.linear import ExactConsensus, row_copies, sorted_csr
 from sottovoce.protocols.spanning_trees import TreeKind, spanning_tree
 
 
@@ -80,12 +80,12 @@ class Tree(ExactConsensus):
         rows = np.concatenate([np.arange(self.n), self.parents[children]])
         columns = np.concatenate([np.arange(self.n), children])
         weights = np.where((rows == self.root) & (level == 1), 1.0 / self.n, 1.0)
-        return _csr(weights, rows, columns, self.n)
+        return sorted_csr(sparse.csr_array((weights, (rows, columns)), shape=(self.n, self.n)))
 
     def _down(self, level: int) -> sparse.csr_array:
         """Nodes at ``level`` take over their parent's row."""
         columns = np.where(self.depths == level, self.parents, np.arange(self.n))
-        return _csr(np.ones(self.n), np.arange(self.n), columns, self.n)
+        return row_copies(columns)
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
         """Return whose message of round ``t`` reaches an observer: children on the way up, parents down."""
@@ -134,14 +134,6 @@ def _rooted(parents: np.ndarray, network: Network) -> tuple[np.ndarray, np.ndarr
     if (depths < 0).any():
         lost = int(np.flatnonzero(depths < 0)[0])
         raise GraphError(f"parents is not a tree: node {lost} never reaches the root.")
-    edges = set(map(tuple, network.edges.tolist()))
-    for u, p in enumerate(parents.tolist()):
-        if p >= 0 and (min(u, p), max(u, p)) not in edges:
-            raise GraphError(f"The tree uses ({u}, {p}), which is not an edge of {network.name}.")
+    links = np.column_stack([np.arange(n), parents])
+    network.require_edges(links[parents >= 0], "The tree uses")
     return parents, depths
-
-
-def _csr(data: np.ndarray, rows: np.ndarray, columns: np.ndarray, n: int) -> sparse.csr_array:
-    matrix = sparse.csr_array((data, (rows, columns)), shape=(n, n))
-    matrix.sort_indices()
-    return matrix

@@ -8,18 +8,17 @@ its accountant is in `sottovoce.accounting.observation.random_walk`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from sottovoce import _validate
-from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
-from sottovoce.protocols.linear import LinearProtocol
+from sottovoce.protocols.linear import LinearProtocol, row_copies
 
 
 class Walk(Protocol):
@@ -105,18 +104,14 @@ class Walk(Protocol):
     def _sums(self, values: np.ndarray, noise: Noise, step: int) -> np.ndarray:
         if not self.std:
             return np.cumsum(values[self.path], axis=0)
-        rows = [self.contribution(t, values[[v]], noise, step) for t, v in enumerate(self.path)]
-        return np.cumsum(np.concatenate(rows), axis=0)
-
-    def contribution(self, t: int, row: np.ndarray, noise: Noise, step: int) -> np.ndarray:
-        """Return what the holder of step ``t`` adds to the token: its row (1, dim), with fresh noise."""
-        if not self.std:
-            return row
         if noise is None:
             carried = f"Contributions to this walk carry fresh noise of {self.std:g}"
             raise InvalidInput(f"{carried}; pass noise=..., for example as_noise(rng).")
-        holder = int(self.path[t])
-        return np.asarray(noise.perturb(row, agents=[holder], step=step, std=self.std, stream=1 + t))
+        contributions = [
+            noise.perturb(values[[v]], agents=[int(v)], step=step, std=self.std, stream=1 + t)
+            for t, v in enumerate(self.path)
+        ]
+        return np.cumsum(np.concatenate(contributions), axis=0)
 
     @property
     def messages(self) -> int:
@@ -166,62 +161,11 @@ class Walk(Protocol):
         return np.array([sums[t - 1] for t, _ in messages]).reshape(len(messages), values.shape[1])
 
     def local(self, node: int) -> NodeState:
-        """Return the state machine of one node: it acts only when it holds the token."""
-        (v,) = _validate.nodes(node, self.n, "node")
-        return _WalkLocal(self, v)
-
-
-class _WalkLocal(NodeState):
-    """Round t: the holder ``path[t]`` adds its contribution and passes the sum to ``path[t + 1]``."""
-
-    def __init__(self, walk: Walk, node: int) -> None:
-        self.walk, self.node, self.rounds = walk, node, walk.rounds
-
-    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
-        self._row = np.array(row, copy=True)
-        self._token: np.ndarray | None = None
-        self._result = np.zeros_like(self._row)  # until the token comes by
-        if self.walk.path[0] == self.node:
-            self._hold(None, 0, noise, step)
-
-    def _hold(self, token: np.ndarray | None, t: int, noise: Noise, step: int) -> None:
-        own = self.walk.contribution(t, self._row[None], noise, step)[0]
-        self._token = own if token is None else token + own
-        self._result = self._token / own.dtype.type(t + 1)
-
-    def sends(self, t: int) -> tuple[int, ...]:
-        path = self.walk.path
-        if path[t] != self.node:
-            return ()
-        if t + 1 < self.rounds:
-            return () if path[t + 1] == self.node else (int(path[t + 1]),)
-        return tuple(v for v in range(self.walk.n) if v != self.node) if self.walk.final_public else ()
-
-    def expects(self, t: int) -> tuple[int, ...]:
-        path = self.walk.path
-        if path[t] == self.node:
-            return ()
-        last = t + 1 == self.rounds
-        wanted = self.walk.final_public if last else path[t + 1] == self.node
-        return (int(path[t]),) if wanted else ()
-
-    def message(self, t: int) -> np.ndarray:
-        if self._token is None:
-            raise InvalidInput(f"Node {self.node} does not hold the token in step {t}.")
-        return self._token
-
-    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
-        path, last = self.walk.path, t + 1 == self.rounds
-        if not (self.walk.final_public if last else path[t + 1] == self.node):
-            return
-        token = self.message(t) if path[t] == self.node else rows[int(path[t])]
-        if last:
-            self._result = token / token.dtype.type(self.rounds)
-        else:
-            self._hold(token, t + 1, noise, step)
-
-    def result(self) -> np.ndarray:
-        return self._result
+        """Refuse: agreements do not take an average by a walk either."""
+        raise InvalidInput(
+            "An average by a walk gathers fresh noise at every visit and runs in one process; peers take "
+            "masked, tree or gossip."
+        )
 
 
 @takes_network
@@ -241,10 +185,8 @@ def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int
 def _checked_path(path: np.ndarray, network: Network, steps: int) -> np.ndarray:
     if path.shape != (steps,) or (path < 0).any() or (path >= network.n).any():
         raise InvalidInput(f"path must hold {steps} nodes from 0 to {network.n - 1}, got shape {path.shape}.")
-    known = set(map(tuple, network.edges.tolist()))
-    for here, there in itertools.pairwise(path.tolist()):
-        if here != there and (min(here, there), max(here, there)) not in known:
-            raise GraphError(f"The walk hops from {here} to {there}, not an edge of {network.name}.")
+    hops = np.column_stack([path[:-1], path[1:]])
+    network.require_edges(hops[hops[:, 0] != hops[:, 1]], "The walk uses")
     path.setflags(write=False)
     return path
 
@@ -257,7 +199,9 @@ class TokenPass(LinearProtocol):
 
     def __init__(self, n: int, source: int, to: Sequence[int]) -> None:
         self.n, self.rounds = n, 1
-        self._matrices = [_copies(n, list(to), source)]
+        sources = np.arange(n)
+        sources[list(to)] = source
+        self._matrices = [row_copies(sources)]
 
 
 class Broadcast(LinearProtocol):
@@ -272,14 +216,8 @@ class Broadcast(LinearProtocol):
         self.rounds = max(1, int(distance.max()))
         self._matrices = []  # the rows of each layer are replaced by their parents'
         for level in range(1, self.rounds + 1):
-            layer = np.flatnonzero(distance == level).tolist()
-            around = [network.neighbors(v) for v in layer]
-            parents = [int(w[distance[w] == level - 1].min()) for w in around]
-            self._matrices.append(_copies(self.n, layer, parents))
-
-
-def _copies(n: int, to: list[int], source: int | list[int]) -> sparse.csr_array:
-    """Return the matrix by which the nodes ``to`` take over the rows of their sources."""
-    columns = np.arange(n)
-    columns[to] = source
-    return sparse.csr_array((np.ones(n), columns, np.arange(n + 1)), shape=(n, n))
+            sources = np.arange(self.n)
+            for v in np.flatnonzero(distance == level).tolist():
+                around = network.neighbors(v)
+                sources[v] = around[distance[around] == level - 1].min()
+            self._matrices.append(row_copies(sources))
