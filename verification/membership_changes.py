@@ -181,7 +181,7 @@ class Consortium:
                  f"{self.agreement.plan.steps} steps left")  # fmt: skip
         return forecast
 
-    def booked(self, name: str, view: str) -> float:
+    def charged(self, name: str, view: str) -> float:
         [entry] = self.directories[name].lifetime_ledger.summary()
         return next(float(row["spent"]) for row in entry["budgets"] if row["view"] == view)
 
@@ -228,8 +228,8 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
         group.start()
         group.reach(10)
         codes = end()  # at once: a quick machine would go on to the last step
-        booked = {view: group.booked("m1", view) for view in forecast}
-        forecasts.append({"change": what, "forecast": forecast, "book": booked})
+        charged = {view: group.charged("m1", view) for view in forecast}
+        forecasts.append({"change": what, "forecast": forecast, "charged": charged})
         return codes
 
     def power_cut() -> dict[str, int]:
@@ -271,7 +271,7 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
 
 
 def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
-    """Compare models, books, ledgers and statements at the end."""
+    """Compare models, lifetime ledgers, run ledgers and statements at the end."""
     models = {(group.state(name) / "model.npz").read_bytes() for name in group.names}
     vectors = {np.load(group.state(name) / "model.npz")["parameters"].tobytes() for name in group.names}
     statements = {name: read_statement(group.state(name) / "statement.json") for name in group.names}
@@ -280,12 +280,12 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
         releases = group.sent(name)
         for who, run, _ in group.lost:
             if who == name:
-                releases = [*releases, *AgreedRun(run).releases(run.index(name))]
-        true, booked = gaussian_epsilon(mu(releases), DELTA), group.booked(name, "local")
-        lifetimes[name] = {"releases": sum(r.draws for r in releases), "composed": true, "book": booked,
-                       "agree": math.isclose(true, booked, rel_tol=1e-6)}  # fmt: skip
+                releases = [*releases, *AgreedRun(run).plan.releases(run.index(name))]
+        true, charged = gaussian_epsilon(mu(releases), DELTA), group.charged(name, "local")
+        lifetimes[name] = {"releases": sum(r.draws for r in releases), "composed": true, "charged": charged,
+                       "agree": math.isclose(true, charged, rel_tol=1e-6)}  # fmt: skip
     exact = all(
-        math.isclose(total, each["book"][view], rel_tol=1e-9)
+        math.isclose(total, each["charged"][view], rel_tol=1e-9)
         for each in seen["forecasts"]
         for view, total in each["forecast"].items()
     )
@@ -295,8 +295,8 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
         "compared_chains": all(len(each["compared"]) == len(group.names) - 1 for each in statements.values()),
         "epochs_in_statements": {name: len(each["before"]) for name, each in statements.items()},
         "incidents": sum(len(each["incidents"]) for each in statements.values()),
-        "books": lifetimes,
-        "books_true": all(each["agree"] for each in lifetimes.values()),
+        "lifetime_ledgers": lifetimes,
+        "ledgers_true": all(each["agree"] for each in lifetimes.values()),
         "forecasts_exact": exact,
     }
 
@@ -333,7 +333,7 @@ def main() -> int:
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record))
-    good = ("one_model", "finished", "compared_chains", "books_true", "forecasts_exact")
+    good = ("one_model", "finished", "compared_chains", "ledgers_true", "forecasts_exact")
     return 0 if all(record[name] for name in good) and not record["incidents"] else 1
 
 

@@ -21,16 +21,10 @@ from typing import Any
 
 # Today's keys and words of results -> the labels under which they are recorded. Only words that differ.
 STABLE = {
-    "center": "center",
-    "clip_norm": "clip_norm",
     "everyone": "local",
-    "batch_size": "batch_size",
     "batches": "batch_sizes",
     "member": "network",
-    "neighbor-sum": "neighbor-sum",
-    "optimizer": "optimizer",
     "outsiders": "outsider",
-    "standardize": "standardize",
     "suggestions": "ways_out",
 }
 

@@ -470,7 +470,7 @@ def test_compiled_block_equals_single_steps(case):
     [
         pytest.param(case, bad, id=f"{case}-{bad}")
         for case in OTHERS
-        if case.name != "dp-gcd"  # its choice of a coordinate moves: tests/algorithms/test_dp_gcd.py
+        if case.name != "dp-gcd"  # its choice of a coordinate moves: tests/mechanisms/test_noisy_max.py
         for bad in (0.0, 1e3, -1e3, 1e200, -1e300, *((np.nan, np.inf, -np.inf) if case.takes_nan else ()))
     ],
 )
@@ -498,7 +498,7 @@ def test_other_algorithms_refuse_records_that_are_not_finite(case, bad):
         case.plan(case.noise).run(case.data(bad), np.random.default_rng(0))
 
 
-@others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/algorithms/test_dp_gcd.py
+@others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/mechanisms/test_noisy_max.py
 def test_messages_of_other_algorithms_carry_the_planned_noise(case):
     plan, silent = case.plan(case.noise), quiet(case)
     drawn = []

@@ -25,7 +25,7 @@ def test_five_real_processes_go_through_six_changes(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["one_model"]
-    assert all(each["agree"] for each in record["books"].values())
+    assert all(each["agree"] for each in record["lifetime_ledgers"].values())
     assert record["epochs_in_statements"] == dict.fromkeys(["m0", "m1", "m2", "m3"], 5)
     changes = record["changes"]
     assert changes["restart"]["rounds_after"] > changes["restart"]["rounds_before"] > 0
