@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_five_real_processes_go_through_six_changes(tmp_path):
-    """Restart, leave, move, new key, expired certificate, lost disk: one model, true books."""
+    """Restart, leave, move, new key, expired certificate, lost disk: one model, true lifetime ledgers."""
     done = subprocess.run(
         [sys.executable, "-m", "verification.membership_changes", "--out", tmp_path / "record.json"],
         cwd=ROOT,
