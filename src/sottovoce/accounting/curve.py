@@ -241,25 +241,25 @@ class Curve:
             return max(one.renyi(alpha) for one in self.alternatives)
         return math.fsum(count * part.rdp(alpha) for part, count in self.parts)
 
-    def epsilon(self, delta: float, *, method: Method | None = None) -> float:
+    def epsilon(self, delta: float) -> float:
         """Return epsilon at ``delta``: exact for Gaussian curves, otherwise an upper bound."""
-        return self._evaluate(_EPSILON, _validate.delta(delta), method)
+        return self._evaluate(_EPSILON, _validate.delta(delta))
 
-    def delta(self, epsilon: float, *, method: Method | None = None) -> float:
+    def delta(self, epsilon: float) -> float:
         """Return delta at ``epsilon``: exact for Gaussian curves, otherwise an upper bound."""
-        return self._evaluate(_DELTA, _validate.non_negative(epsilon, "epsilon"), method)
+        return self._evaluate(_DELTA, _validate.non_negative(epsilon, "epsilon"))
 
-    def _evaluate(self, quantity: _Quantity, at: float, method: Method | None) -> float:
+    def _evaluate(self, quantity: _Quantity, at: float) -> float:
         """Return epsilon at a delta, or delta at an epsilon: the least of the upper bounds that are known."""
         if self.bounds:
-            return min(one._evaluate(quantity, at, method) for one in self._bounded_by)
+            return min(one._evaluate(quantity, at) for one in self._bounded_by)
         if self.others:
-            return self._largest_alternative(quantity, at, method)
+            return self._largest_alternative(quantity, at)
         if not self.parts:
             return 0.0
         if any(math.isinf(part.size) for part, _ in self.parts):
             return quantity.without_noise
-        if self.is_gaussian and method != "rdp":
+        if self.is_gaussian:
             return quantity.gaussian(self.mu, at)
         # basic composition: pure mechanisms add up to a pure one
         pure = all(part.is_pure for part, _ in self.parts)
@@ -267,7 +267,7 @@ class Curve:
         if quantity is _DELTA and at >= pure_epsilon:
             return 0.0
         bound = pure_epsilon if quantity is _EPSILON else 1.0
-        if (method or self.method) == "rdp" or not all(part.has_distribution for part, _ in self.parts):
+        if self.method == "rdp" or not all(part.has_distribution for part, _ in self.parts):
             return min(bound, quantity.rdp(self.renyi, at))
         distribution = composed(self.parts)
         value = min(bound, quantity.composed(distribution, at))
@@ -275,7 +275,7 @@ class Curve:
             value = min(value, quantity.rdp(self.renyi, at), quantity.rare(self.parts, at))
         return value
 
-    def _largest_alternative(self, quantity: _Quantity, at: float, method: Method | None) -> float:
+    def _largest_alternative(self, quantity: _Quantity, at: float) -> float:
         """Return the largest value; cheap Rényi bounds say where to look first and when to stop."""
         bounds = [
             quantity.rdp((_COARSE_ORDERS, [one.renyi(alpha) for alpha in _COARSE_ORDERS]), at)
@@ -285,7 +285,7 @@ class Curve:
         for bound, one in sorted(zip(bounds, self.alternatives, strict=True), key=lambda pair: -pair[0]):
             if bound <= largest:
                 break
-            largest = max(largest, one._evaluate(quantity, at, method))
+            largest = max(largest, one._evaluate(quantity, at))
         return largest
 
     # -- composing --------------------------------------------------------------------------------------
