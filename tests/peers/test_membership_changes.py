@@ -1,8 +1,6 @@
 """Epochs: members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
 
 import asyncio
-import contextlib
-import io
 import json
 import math
 import shutil
@@ -10,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 
-from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.ledger.lifetime import LifetimeBudget
 from sottovoce.ledger.run_ledger import read_ledger
@@ -38,8 +35,8 @@ class Members:
     version, and links in memory.
     """
 
-    def __init__(self, folder, connections, n=4, protocol="masked", epsilon=60.0, views=("local",)):
-        self.folder, self.connections = folder, connections
+    def __init__(self, folder, connections, call, n=4, protocol="masked", epsilon=60.0, views=("local",)):
+        self.folder, self.connections, self.call = folder, connections, call
         self.names = [f"m{i}" for i in range(n)]
         limits = [LifetimeBudget(epsilon, DELTA, "user", view) for view in views]
         self.directories = {
@@ -84,11 +81,17 @@ class Members:
     def agreement(self):
         return read_agreement(self.file)
 
-    def state(self, name):
-        return self.directories[name].folder / "runs" / self.agreement.run.hex()
+    def state(self, name, agreement=None):
+        return self.directories[name].folder / "runs" / (agreement or self.agreement).run.hex()
 
-    def run(self, stop_at=None):
-        """Run all members; stop everybody once somebody has done ``stop_at`` rounds. Return what came."""
+    def releases(self, name, agreement):
+        return read_ledger(self.state(name, agreement))["saved"].releases
+
+    def run(self, stop_at=None, options=None):
+        """Run all members; stop everybody once somebody has done ``stop_at`` rounds. Return what came.
+
+        ``options`` maps the name of a member to further options of its peer.
+        """
         connections, peers = self.connections(), []
 
         def log(event):
@@ -97,22 +100,10 @@ class Members:
                     peer.stop()
 
         for member in self.agreement.members:
-            name = member.name
+            more = options(member.name) if options else {}
+            population = self.population if member.name == "m0" else None
             peers.append(
-                Peer(
-                    PeerConfig(
-                        self.agreement,
-                        self.keys[name],
-                        self.records[name],
-                        None,
-                        member_directory=self.directories[name],
-                        log=log,
-                        transport=connections,
-                        previous=self.previous,
-                        start=self.file.with_suffix(".npz"),
-                        population=self.population if name == "m0" else None,
-                    )
-                )
+                self.peer(member.name, log=log, transport=connections, population=population, **more)
             )
 
         async def together():
@@ -120,45 +111,29 @@ class Members:
 
         return asyncio.run(together())
 
-    def peer(self, name, **options):
+    def peer(self, name, state=None, **options):
         """Start one member's peer, without running it."""
-        options = {"member_directory": self.directories[name], "previous": self.previous, **options}
-        return Peer(
-            PeerConfig(
-                self.agreement,
-                self.keys[name],
-                self.records[name],
-                None,
-                transport=self.connections(),
-                start=self.file.with_suffix(".npz"),
-                **options,
-            )
-        )
+        options = {
+            "member_directory": self.directories[name],
+            "previous": self.previous,
+            "transport": self.connections(),
+            "start": self.file.with_suffix(".npz"),
+            **options,
+        }
+        return Peer(PeerConfig(self.agreement, self.keys[name], self.records[name], state, **options))
 
     def forecast(self, name, *previous):
         """What `peer agree` prints of the present membership version."""
-        words = [part for file in previous for part in ("--previous", str(file))]
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-            main(
-                [
-                    "peer",
-                    "agree",
-                    str(self.file),
-                    "--directory",
-                    str(self.directories[name].folder),
-                    *words,
-                    "--json",
-                ]
-            )
-        return json.loads(out.getvalue())
+        words = [word for file in previous for word in ("--previous", file)]
+        folder = self.directories[name].folder
+        return self.call("peer", "agree", self.file, "--directory", folder, *words, "--json").json
 
     def next(self, drafter="m0", **changes):
         """Go to the next membership version: drafted by one, read and signed by all who remain."""
-        old, self.previous = self.file, self.agreement
+        self.previous = self.agreement
         self.file = self.folder / f"version{self.previous.membership_version + 1}.toml"
-        state = self.directories[drafter].folder / "runs" / self.previous.run.hex()
-        draft_membership_change(self.file, read_agreement(old), state, **changes)
+        state = self.state(drafter, self.previous)
+        draft_membership_change(self.file, self.previous, state, **changes)
         self.pin()
         self.sign()
 
@@ -167,9 +142,7 @@ class Members:
         signing.
         """
         self.file = self.folder / f"fork{len(list(self.folder.glob('fork*.toml')))}.toml"
-        draft_membership_change(
-            self.file, old, self.directories[drafter].folder / "runs" / old.run.hex(), **changes
-        )
+        draft_membership_change(self.file, old, self.state(drafter, old), **changes)
         if continues is not None:
             text = self.file.read_text().replace(old.run.hex(), continues)
             self.file.write_text(
@@ -190,8 +163,16 @@ class Members:
 
 
 @pytest.fixture
-def members(tmp_path, memory_links):
-    return lambda **options: Members(tmp_path, memory_links, **options)
+def members(tmp_path, memory_links, call):
+    return lambda **options: Members(tmp_path, memory_links, call, **options)
+
+
+@pytest.fixture
+def interrupted(members):
+    """Three members whose run over a tree was stopped after six rounds."""
+    group = members(n=3, protocol="tree")
+    group.run(stop_at=6)
+    return group
 
 
 def mu(releases):
@@ -270,25 +251,20 @@ def test_a_version_beyond_the_agreed_budget_is_refused(members):
         group.run()
 
 
-def test_what_a_version_goes_on_from_is_signed(members, tmp_path):
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
+def test_what_a_version_goes_on_from_is_signed(interrupted):
+    group = interrupted
     group.next(moved={"m2": "elsewhere.example:2"})
     model = np.load(group.file.with_suffix(".npz"))["parameters"]
     assert group.agreement.start == model_digest(model)
     np.savez(group.file.with_suffix(".npz"), parameters=model + 1.0)
     for name in group.names:
-        np.savez(
-            group.directories[name].folder / "runs" / group.previous.run.hex() / "model.npz",
-            parameters=model + 1,
-        )
+        np.savez(group.state(name, group.previous) / "model.npz", parameters=model + 1)
     with pytest.raises(ConfigError, match="is not here"):
         group.run()
 
 
-def test_the_old_version_cannot_be_gone_on_with(members):
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
+def test_the_old_version_cannot_be_gone_on_with(interrupted):
+    group = interrupted
     first = group.file
     group.next(moved={"m2": "elsewhere.example:2"})
     group.run(stop_at=2)
@@ -297,9 +273,8 @@ def test_the_old_version_cannot_be_gone_on_with(members):
         group.run()
 
 
-def test_a_new_key_must_be_pinned_and_everybody_signs(members):
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
+def test_a_new_key_must_be_pinned_and_everybody_signs(interrupted):
+    group = interrupted
     group.pin = lambda: None
     group.keys["m1"] = make_identity(group.folder / "renewed" / "m1", "m1")
     group.next(certificates=[group.keys["m1"].certificate])
@@ -334,47 +309,18 @@ def test_a_statement_says_its_version(members):
     assert result["compared"] == ["m1", "m2"]
 
 
-def test_the_command_shows_the_cost_and_writes_what_is_signed(members, capsys):
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
-    out = group.folder / "next.toml"
-    with pytest.raises(SystemExit) as stopped:
-        main(
-            [
-                "peer",
-                "membership",
-                str(group.file),
-                "--directory",
-                str(group.directories["m0"].folder),
-                "--moved",
-                "m2=elsewhere.example:2",
-                "-o",
-                str(out),
-                "--json",
-            ]
-        )
-    assert not stopped.value.code
-    result = json.loads(capsys.readouterr().out)
+def test_the_command_shows_the_cost_and_writes_what_is_signed(interrupted, call):
+    group, out = interrupted, interrupted.folder / "next.toml"
+    command = ("peer", "membership", group.file, "--directory", group.directories["m0"].folder, "-o", out)
+    answer = call(*command, "--moved", "m2=elsewhere.example:2", "--json")
+    assert answer.code == 0
+    result = answer.json
     assert result["run"] == read_agreement(out).run.hex()
-    spent = mu(read_ledger(group.state("m0"))["saved"].releases)
+    spent = mu(group.releases("m0", group.agreement))
     assert result["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
     total = math.hypot(spent, 2 / Z * math.sqrt(result["steps"]))
     assert result["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
-    with pytest.raises(SystemExit) as stopped:
-        main(
-            [
-                "peer",
-                "membership",
-                str(group.file),
-                "--directory",
-                str(group.directories["m0"].folder),
-                "--moved",
-                "m2",
-                "-o",
-                str(out),
-            ]
-        )
-    assert stopped.value.code == 1
+    assert call(*command, "--moved", "m2").code == 1
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree"])
@@ -386,9 +332,7 @@ def test_what_is_forecast_before_signing_is_what_the_ledger_then_says(protocol, 
     first = group.file
     group.next(without=["m3"])
     result = group.forecast("m0", first)
-    releases = read_ledger(group.directories["m0"].folder / "runs" / group.previous.run.hex())[
-        "saved"
-    ].releases
+    releases = group.releases("m0", group.previous)
     assert 0 < len(releases) < STEPS
     planned = list(group.agreement.plan.releases(0))
     done = sum(release.draws for release in planned)
@@ -419,12 +363,11 @@ def test_what_is_forecast_before_signing_is_what_the_ledger_then_says(protocol, 
         assert row["spent"] == pytest.approx(by_view[row["view"]]["total"], rel=1e-12)
 
 
-def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_closed(members):
+def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_closed(interrupted):
     """Somebody starts the membership version while the old service is up: what that would still send was
     never counted.
     """
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
+    group = interrupted
     old, first = group.peer("m0"), group.file
     directory, run = group.directories["m0"], group.agreement.run.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
@@ -443,16 +386,15 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
         directory.lifetime_ledger.begun(run)
 
 
-def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(members):
-    group = members(n=3, protocol="tree")
+def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(interrupted):
+    group = interrupted
     first = group.agreement
-    group.run(stop_at=6)
     group.next(moved={"m2": "elsewhere.example:2"})
     group.run(stop_at=2)
     second = group.agreement
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
-    spent_mu = mu(read_ledger(group.directories["m2"].folder / "runs" / first.run.hex())["saved"].releases)
+    spent_mu = mu(group.releases("m2", first))
     total = math.hypot(spent_mu, mu(second.plan.releases(2)))
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
@@ -467,16 +409,15 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(members):
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
 
-def test_a_version_that_was_signed_but_never_begun_hides_nothing(members):
-    group = members(n=3, protocol="tree")
+def test_a_version_that_was_signed_but_never_begun_hides_nothing(interrupted):
+    group = interrupted
     first = group.agreement
-    group.run(stop_at=6)
     group.next(moved={"m2": "elsewhere.example:2"})
     middle, file = group.agreement, group.file
     group.next_from(
         first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run.hex()
     )
-    spent_mu = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    spent_mu = mu(group.releases("m0", first))
     with pytest.raises(ConfigError, match=first.run.hex()[:16]):
         earlier_versions(middle, group.agreement, "m0", member_directory=None)
     earlier = earlier_versions(
@@ -487,20 +428,19 @@ def test_a_version_that_was_signed_but_never_begun_hides_nothing(members):
     assert file.exists()
 
 
-def test_two_versions_of_one_run_are_both_counted(members):
+def test_two_versions_of_one_run_are_both_counted(interrupted):
     """A membership version begun and given up for another that continues the same run: both have cost
     something.
     """
-    group = members(n=3, protocol="tree")
+    group = interrupted
     first, file = group.agreement, group.file
-    group.run(stop_at=6)
     group.next(moved={"m2": "elsewhere.example:2"})
     given_up = group.agreement
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
     assert group.agreement.continues == first.run.hex() != given_up.run.hex()
     earlier = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
-    spent_mu = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    spent_mu = mu(group.releases("m0", first))
     total = math.hypot(spent_mu, mu(given_up.plan.releases(0)))
     assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
@@ -547,33 +487,15 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     group = members(n=3, protocol="tree")
     places = {name: tmp_path / f"state-{name}" for name in group.names}
 
-    def run(folders, stop_at, previous=None, places_before=None):
-        connections, peers = group.connections(), []
-        for name in group.names:
-            peers.append(
-                Peer(
-                    PeerConfig(
-                        group.agreement,
-                        group.keys[name],
-                        group.records[name],
-                        folders[name],
-                        transport=connections,
-                        log=lambda event: (
-                            event["event"] == "round"
-                            and event["at"] >= stop_at
-                            and [peer.stop() for peer in peers]
-                        ),
-                        previous=previous,
-                        previous_state=(places_before or {}).get(name),
-                        start=group.file.with_suffix(".npz"),
-                    )
-                )
-            )
-
-        async def together():
-            return await asyncio.gather(*[peer.run() for peer in peers], return_exceptions=True)
-
-        return asyncio.run(together())
+    def run(folders, stop_at, places_before=None):
+        return group.run(
+            stop_at,
+            lambda name: {
+                "state": folders[name],
+                "member_directory": None,
+                "previous_state": (places_before or {}).get(name),
+            },
+        )
 
     run(places, 6)
     first = group.agreement
@@ -584,18 +506,18 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     after = {name: tmp_path / f"after-{name}" for name in group.names}
     with pytest.raises(ConfigError, match="nothing here says what it cost"):
         run(after, 2)
-    ends = run(after, 99, first, places)
+    group.previous = first
+    ends = run(after, 99, places)
     assert all(end.statement["before"][0]["ledger"] == "whole" for end in ends)
-    group.file = old_file
+    group.file, group.previous = old_file, None
     with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run.hex()[:16]}"):
         run(places, 99)
 
 
-def test_the_summary_says_when_a_version_goes_on_from_another_model(members):
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
+def test_the_summary_says_when_a_version_goes_on_from_another_model(interrupted):
+    group = interrupted
     first = group.file
-    state = group.directories["m0"].folder / "runs" / group.agreement.run.hex()
+    state = group.state("m0")
     group.next(moved={"m2": "elsewhere.example:2"})
     assert group.forecast("m0", first)["remarks"] == []
     np.savez(state / "model.npz", parameters=np.ones(2))
