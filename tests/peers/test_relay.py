@@ -33,27 +33,28 @@ def rewritten(group, ports, *, relay=""):
 
 
 @pytest.fixture
-def direct(consortium):
-    """The models of a run in which everybody listens; its trees and starts follow from the run's name."""
-    group = consortium(n=3, graph="path:3", algorithm={**LEARNING}, epsilon=200.0)
-    return [outcome.model.tobytes() for outcome in group.run(noises=[SimulatedNoise(7) for _ in range(3)])]
+def group(consortium):
+    return consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
 
 
-def test_outbound_members_get_the_model_of_a_direct_run(consortium, direct, free_ports):
-    group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
-    rewritten(group, [None, free_ports(1)[0], None])
+@pytest.fixture
+def direct(group):
+    """The models of a run in which everybody listens; its state folders are moved away."""
+    outcomes = group.run(noises=[SimulatedNoise(7) for _ in range(3)])
     for i in range(3):
         group.state(i).rename(group.folder / f"first{i}")
+    return [outcome.model.tobytes() for outcome in outcomes]
+
+
+def test_outbound_members_get_the_model_of_a_direct_run(group, direct, free_ports):
+    rewritten(group, [None, free_ports(1)[0], None])
     assert [o.model.tobytes() for o in group.run(noises=[SimulatedNoise(7) for _ in range(3)])] == direct
 
 
-def test_a_relay_sees_no_plaintext(consortium, direct, monkeypatch):
+def test_a_relay_sees_no_plaintext(group, direct, monkeypatch):
     """The same bytes as directly; on the relay's sockets no frame, no name, no run, no certificate."""
     seen, passes = bytearray(), Relay._passes
     monkeypatch.setattr(Relay, "_passes", lambda self, piece: (seen.extend(piece), passes(self, piece)))
-    group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
-    for i in range(3):
-        group.state(i).rename(group.folder / f"first{i}")
     sent = []
 
     async def scene():
@@ -113,7 +114,7 @@ def test_a_relay_serves_its_tokens_only(consortium):
     asyncio.run(scene())
 
 
-def test_a_relay_does_not_join_one_side_with_itself(consortium):
+def test_a_relay_does_not_join_one_side_with_itself():
     async def scene():
         relay = Relay("127.0.0.1:0", patience=0.3)
         await relay.start()
@@ -167,11 +168,8 @@ class HttpProxy:
         await asyncio.gather(copy(reader, out), copy(there, writer), return_exceptions=True)
 
 
-def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_ports):
+def test_outbound_members_call_through_a_company_proxy(group, direct, free_ports):
     """One member is reachable, the others leave their networks by an HTTP proxy with a password."""
-    group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
-    for i in range(3):
-        group.state(i).rename(group.folder / f"first{i}")
     (port,) = free_ports(1)
     rewritten(group, [None, port, None])
 
