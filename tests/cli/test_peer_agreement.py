@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tests.peers.conftest import Consortium
 
-from sottovoce.cli.main import main
 from sottovoce.peers.agreement import read_agreement
 
 
@@ -17,14 +16,12 @@ def consortium(tmp_path):
 
 
 @pytest.fixture
-def cli(capsys):
-    def call(*words):
-        with pytest.raises(SystemExit) as ended:
-            main(["peer", *map(str, words), "--json"])
-        out = capsys.readouterr()
-        return ended.value.code, json.loads(out.out.strip().split("\n")[-1] if words[0] == "run" else out.out)
+def cli(call):
+    def run(*words):
+        answer = call("peer", *words, "--json")
+        return answer.code, json.loads(answer.out.splitlines()[-1]) if words[0] == "run" else answer.json
 
-    return call
+    return run
 
 
 def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
@@ -57,11 +54,7 @@ def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
 
 def test_bad_input_on_the_command_line_is_a_sentence_and_a_code(cli, consortium, tmp_path):
     group = consortium()
-    key = tmp_path / "own"
-    key.mkdir(mode=0o700)
-    (key / "key.pem").touch(mode=0o600)
-    (key / "key.pem").write_bytes(group.identities[0].key)
-    (key / "certificate.pem").write_bytes(group.identities[0].certificate)
+    key = group.identity_folder(0)
     data = tmp_path / "mine.npz"
     np.savez(data, X=np.zeros((3, 3)))
     wrong = tmp_path / "wrong.npz"
@@ -103,9 +96,8 @@ def test_status_and_ledger_of_a_finished_run(cli, consortium):
     assert heard == {int(r): digest for r, digest in ledgers["sent"].items()}
 
 
-def test_titles_with_brackets_are_shown_as_they_are(consortium, capsys):
+def test_titles_with_brackets_are_shown_as_they_are(consortium, call):
     group = consortium(n=2, graph="path:2", title="[/red] half [bold]price")
-    with pytest.raises(SystemExit) as end:
-        main(["peer", "agree", str(group.file)])
-    assert not end.value.code
-    assert "[/red] half [bold]price" in capsys.readouterr().out
+    answer = call("peer", "agree", group.file)
+    assert answer.code == 0
+    assert "[/red] half [bold]price" in answer.out

@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from sottovoce.cli.main import main
 from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.member_directory import MemberDirectory
 
@@ -39,18 +38,16 @@ delta = 1e-5
 
 
 @pytest.fixture
-def sottovoce(capsys, monkeypatch, tmp_path):
+def sottovoce(call, monkeypatch, tmp_path):
     """Run a command; return (exit code, what it printed)."""
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
 
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            main([str(word) for word in words])
-        output = capsys.readouterr()
-        return end.value.code or 0, output.out + output.err
+    def run(*words):
+        answer = call(*words)
+        return answer.code, answer.out + answer.err
 
-    return call
+    return run
 
 
 @pytest.fixture
