@@ -152,7 +152,7 @@ def a_step(
     plan = sv.algorithms.registry.algorithm(algorithm)(
         objective, network, steps=2000, sizes=data.sizes, batch_size=batch_size, noise_multiplier=1.0
     )
-    mechanism = plan.source(data, range(agents), RunRandomness.from_rng(rng))
+    mechanism = plan.mechanism(data, range(agents), RunRandomness.from_rng(rng))
     start = objective.random_init(rng, agents)
     rule = plan.algorithm(mechanism, start)
     gossip, state = plan.schedule(0), rule.init()

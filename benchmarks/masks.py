@@ -102,7 +102,7 @@ def whole_step(objective: Any, batch_size: int, records: int = 6000) -> Callable
     rng = np.random.default_rng(0)
     x = rng.standard_normal((records, 1, 32, 32), dtype=np.float32)
     data = objective.prepared(AgentData(x, rng.integers(0, 10, records), [np.arange(records)]))
-    source = plan.source(data, [0], RunRandomness.from_rng(sv.privacy.ProtectiveNoise()))
+    source = plan.mechanism(data, [0], RunRandomness.from_rng(sv.privacy.ProtectiveNoise()))
     rule = plan.algorithm(source, objective.random_init(rng, 1))
     state, taken = rule.init(), iter(range(plan.steps))
     assert plan.grid is not None

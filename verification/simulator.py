@@ -205,7 +205,7 @@ def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple
     """Return (text, gate) of some members, each with one record whose features are its row of ``values``."""
     data = Shards(np.ascontiguousarray(values), np.ones(len(values)), np.arange(len(values) + 1))
     random = RunRandomness(noise, batches=0, start=0)
-    gate = plan.source(data, nodes, random)
+    gate = plan.mechanism(data, nodes, random)
     return plan.algorithm(gate, plan.starting(data, random, nodes)), gate
 
 

@@ -181,3 +181,12 @@ def _number(value: object, name: str) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number, got {shown(value)}.") from None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'ring'?)"`` if a known word is near, else an empty string."""
+    import difflib
+
+    lowered = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.5)
+    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""

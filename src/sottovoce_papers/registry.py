@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from sottovoce._validate import did_you_mean
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 
@@ -149,13 +150,10 @@ def registry() -> dict[str, Experiment]:
 
 def find(name: str) -> Experiment:
     """Return one experiment by name, or say which there are."""
-    import difflib
-
     known = registry()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f", did you mean {near[0]}?" if near else ";"
-        raise InvalidInput(f"there is no experiment {name!r}{meant} `sottovoce reproduce list` shows all.")
+        near = did_you_mean(name, known)
+        raise InvalidInput(f"there is no experiment {name!r}{near}; `sottovoce reproduce list` shows all.")
     return known[name]
 
 

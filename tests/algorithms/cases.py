@@ -191,22 +191,22 @@ def prox_loss(X: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.linalg.solve(X.T @ X / len(y) + np.eye(P), X.T @ y / len(y) + v)
 
 
-def plain_dp_sgd(data: Shards, source: Any) -> np.ndarray:
+def plain_dp_sgd(data: Shards, mechanism: Any) -> np.ndarray:
     w = np.zeros(P)
     for _ in range(STEPS):
         w = w - RATE * slopes(data.X, data.y, w).mean(axis=0)
     return w
 
 
-def plain_dp_cd(data: Shards, source: Any) -> np.ndarray:
+def plain_dp_cd(data: Shards, mechanism: Any) -> np.ndarray:
     w = np.zeros(P)
     for k in range(STEPS):
-        (j,) = source.chosen(k)  # public
+        (j,) = mechanism.chosen(k)  # public
         w[j] -= slopes(data.X, data.y, w).mean(axis=0)[j] / SMOOTH[j]
     return w
 
 
-def plain_dp_gcd(data: Shards, source: Any) -> np.ndarray:
+def plain_dp_gcd(data: Shards, mechanism: Any) -> np.ndarray:
     w = np.zeros(P)
     for _ in range(STEPS):
         g = slopes(data.X, data.y, w).mean(axis=0)
@@ -215,7 +215,7 @@ def plain_dp_gcd(data: Shards, source: Any) -> np.ndarray:
     return w
 
 
-def plain_admm(data: Shards, source: Any) -> np.ndarray:
+def plain_admm(data: Shards, mechanism: Any) -> np.ndarray:
     u, z = np.zeros((M, P)), np.zeros(P)
     for _ in range(STEPS):
         for i in range(M):
@@ -224,7 +224,7 @@ def plain_admm(data: Shards, source: Any) -> np.ndarray:
     return z
 
 
-def plain_federated(data: Shards, source: Any) -> np.ndarray:
+def plain_federated(data: Shards, mechanism: Any) -> np.ndarray:
     u, z = np.zeros((N, P)), np.zeros(P)
     for _ in range(STEPS):
         u = u + np.array([prox_loss(*data.user(i), 2 * z - u[i]) - z for i in range(N)])
@@ -232,39 +232,39 @@ def plain_federated(data: Shards, source: Any) -> np.ndarray:
     return z
 
 
-def plain_token(data: Shards, source: Any) -> np.ndarray:
+def plain_token(data: Shards, mechanism: Any) -> np.ndarray:
     u, z = np.zeros((N, P)), np.zeros(P)
     for k in range(STEPS):
-        i = source.holder(k)
+        i = mechanism.holder(k)
         move = prox_loss(*data.user(i), 2 * z - u[i]) - z
         u[i] += move
         z = z + move / N
     return z
 
 
-def plain_walk(data: Shards, source: Any) -> np.ndarray:
+def plain_walk(data: Shards, mechanism: Any) -> np.ndarray:
     w = np.zeros(P)
     for holder in PATH:
         w = w - RATE * slopes(*data.user(holder), w).mean(axis=0)
     return w
 
 
-def plain_secret(data: Shards, source: Any) -> np.ndarray:
-    w, (holder,) = np.zeros(P), source.first()
+def plain_secret(data: Shards, mechanism: Any) -> np.ndarray:
+    w, (holder,) = np.zeros(P), mechanism.first()
     for k in range(STEPS):
         w = w - RATE * slopes(*data.user(int(holder)), w).mean(axis=0)
-        holder = source.next(int(holder), k, 0)
+        holder = mechanism.next(int(holder), k, 0)
     return w
 
 
-def plain_one_round(data: Shards, source: Any) -> np.ndarray:
+def plain_one_round(data: Shards, mechanism: Any) -> np.ndarray:
     theta = np.zeros((N, P))
     for _ in range(STEPS):
         theta = W @ (theta - RATE * gradient(theta, data))
     return theta
 
 
-def plain_iteration(data: Shards, source: Any) -> np.ndarray:
+def plain_iteration(data: Shards, mechanism: Any) -> np.ndarray:
     u = np.zeros(P)
     for _ in range(STEPS):
         u = u + 0.5 * (contraction(u[None], data)[0] - u)
@@ -287,7 +287,7 @@ def values(bad: Any = None) -> np.ndarray:
     return rows
 
 
-def plain_gossip(data: np.ndarray, source: Any) -> np.ndarray:
+def plain_gossip(data: np.ndarray, mechanism: Any) -> np.ndarray:
     return W @ W @ data
 
 
@@ -338,12 +338,12 @@ class Other:
         return self.name
 
 
-def _coordinate(plan: Any, source: Any) -> float:
-    (j,) = source.chosen(0)
+def _coordinate(plan: Any, mechanism: Any) -> float:
+    (j,) = mechanism.chosen(0)
     return M / (plan.clip_norm * np.sqrt(SMOOTH[j] / sum(SMOOTH)))
 
 
-def unscaled(plan: Any, source: Any) -> float:
+def unscaled(plan: Any, mechanism: Any) -> float:
     return 1.0
 
 

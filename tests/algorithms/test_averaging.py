@@ -262,9 +262,9 @@ class Rounding:
     "protocol", [Walk(sv.graphs.path(3), 4, path=[0, 1, 2, 1]), Gossip(sv.graphs.path(3), 1)]
 )
 def test_rounding_slack_shrinks_the_ball(protocol):
-    source = Rounding()
-    sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
-    assert max(np.abs(values).max() for values in source.values) == 0.75
+    noise = Rounding()
+    sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), noise)
+    assert max(np.abs(values).max() for values in noise.values) == 0.75
 
 
 def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
@@ -288,8 +288,8 @@ def test_infinite_budget_is_the_plain_mean(protocol):
     """No noise, no grid, an infinite epsilon; and back to a finite budget from there."""
     options = {"network": sv.graphs.complete(4), "radius": 0.5}
     plan = sv.PrivateAveraging.for_budget(protocol, epsilon=math.inf, delta=1e-5, **options)
-    for source in (np.random.default_rng(0), ProtectiveNoise()):
-        result = plan.run(np.array([0.1, 0.2, 0.3, 9.0]), source)
+    for noise in (np.random.default_rng(0), ProtectiveNoise()):
+        result = plan.run(np.array([0.1, 0.2, 0.3, 9.0]), noise)
         np.testing.assert_allclose(result.outputs["rows"], (0.1 + 0.2 + 0.3 + 0.5) / 4, atol=1e-9)
         assert result.provenance["noise"] == "none: no privacy"
     assert math.isinf(plan.privacy("network").epsilon(1e-5))
@@ -405,10 +405,10 @@ def test_weighted_row_moves_by_at_most_its_sensitivity(name, bad):
         for value in (-50.0, bad):
             rows = ROWS.copy()
             rows[user] = [value, 3.0]
-            source = weighted(weighted_protocols()[name]).source(
+            mechanism = weighted(weighted_protocols()[name]).mechanism(
                 rows, range(4), RunRandomness.from_rng(SimulatedNoise(4))
             )
-            sent.append(source.released(0))
+            sent.append(mechanism.released(0))
         moved = np.linalg.norm(sent[0] - sent[1], axis=1)
         assert moved[user] <= 2 * WEIGHTS[user] / np.mean(WEIGHTS) + 1e-9
         assert moved[np.arange(4) != user].max() == 0
@@ -419,10 +419,10 @@ def test_weighted_rounding_slack_shrinks_the_ball():
     for name in ("tree", "masked"):
         wide = weighted(weighted_protocols()[name], dim=4000)
         tape = RecordedNoise(ProtectiveNoise())
-        source = wide.source(np.full((4, 4000), 9.0), range(4), RunRandomness.from_rng(tape))
+        mechanism = wide.mechanism(np.full((4, 4000), 9.0), range(4), RunRandomness.from_rng(tape))
         balls = np.array(WEIGHTS) / np.mean(WEIGHTS)
-        assert (np.linalg.norm(source.rows, axis=1) <= balls).all()
-        added = source.released(0) - source.rows
+        assert (np.linalg.norm(mechanism.rows, axis=1) <= balls).all()
+        added = mechanism.released(0) - mechanism.rows
         assert np.allclose(added.std(axis=1) / balls, 0.7, rtol=0.06)
 
 
@@ -431,10 +431,10 @@ def test_weight_that_differs_from_the_plan_is_refused():
         weighted(weighted_protocols()["tree"], site_weights=(9, 59, 30, 3)),
         weighted(weighted_protocols()["tree"]),
     )
-    source = ours.source(ROWS, range(4), RunRandomness.from_rng(SimulatedNoise(0)))
-    source.announced = type(source.announced)([theirs.releases(u) for u in range(4)])
+    mechanism = ours.mechanism(ROWS, range(4), RunRandomness.from_rng(SimulatedNoise(0)))
+    mechanism.announced = type(mechanism.announced)([theirs.releases(u) for u in range(4)])
     with pytest.raises(ReleaseMismatch):
-        source.released(0)
+        mechanism.released(0)
 
 
 def test_site_weights_with_budget_and_optimal_noise():

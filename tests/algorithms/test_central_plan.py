@@ -40,12 +40,12 @@ def test_compiled_block_equals_single_steps(model, make, recorded, every):
     found = []
     for compiled in (True, False):
         random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.from_rng(np.random.default_rng(3))
-        algorithm, source = hosted(plan, data, random)
-        source.recording()
+        algorithm, mechanism = hosted(plan, data, random)
+        mechanism.recording()
         assert algorithm.block is not None
         algorithm = algorithm if compiled else algorithm._replace(block=None)
         state = run_stacked(algorithm, plan.schedule, plan.steps, every=every)
-        charged = sum(release.draws for release in source.drain())
+        charged = sum(release.draws for release in mechanism.drain())
         found.append((algorithm.output(state), state.common, charged))
     assert (found[0][0] == found[1][0]).all()
     assert found[0][2] == found[1][2]
@@ -93,8 +93,8 @@ def test_no_record_moves_a_release_by_more_than_what_is_announced(seed):
     plan = gcd(model, records=n, steps=1, clip_norm=1.3, noise_ratio=0.0, smoothness=tuple(M))
     G = []
     for D in (X, empty, other):
-        _, source = hosted(plan, (D, y), RunRandomness.from_rng(seeded()))
-        G.append(source.gradient(start[None]))
+        _, mechanism = hosted(plan, (D, y), RunRandomness.from_rng(seeded()))
+        G.append(mechanism.gradient(start[None]))
     assert np.isfinite(G).all()
     assert (np.abs(G[2] - G[1]) <= C / n * slack).all()
     assert (np.abs(G[2] - G[0]) <= 2 * C / n * slack).all()
@@ -162,8 +162,8 @@ def test_protective_runs_differ():
 ])  # fmt: skip
 def test_draws_that_differ_from_the_plan_are_refused(make, lie, compiled):
     plan, other, data = make(), make(**lie), problem()
-    algorithm, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    source.announced = AnnouncedReleases([other.releases(0)])
+    algorithm, mechanism = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism.announced = AnnouncedReleases([other.releases(0)])
     algorithm = algorithm if compiled else algorithm._replace(block=None)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(algorithm, plan.schedule, plan.steps, every=plan.steps)

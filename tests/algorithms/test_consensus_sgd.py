@@ -38,7 +38,7 @@ def plan(**options):
 
 
 class Constant:
-    """A source that always answers the same."""
+    """A mechanism that always answers the same."""
 
     def __init__(self, decay=0.0):
         self.decay = decay
@@ -187,8 +187,10 @@ def test_small_node_is_not_hidden_by_low_noise_of_large_nodes():
         GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), weighting="sites", **options
     )
     data = Shards(np.ones((3010, 1)), np.tile([1.0, -1.0], 1505), np.array([0, 10, 1010, 2010, 3010]))
-    source = uneven.source(uneven.prepared(data), range(4), RunRandomness.from_rng(np.random.default_rng(0)))
-    std = source.stds / source.divisors  # what really stands behind a row of each node
+    mechanism = uneven.mechanism(
+        uneven.prepared(data), range(4), RunRandomness.from_rng(np.random.default_rng(0))
+    )
+    std = mechanism.stds / mechanism.divisors  # what really stands behind a row of each node
     assert std == pytest.approx(0.7 / np.array([10, 1000, 1000, 1000]))
     steps = options["steps"]
     # node 3 hears node 2 alone, then the sum of nodes 0 and 1

@@ -51,9 +51,9 @@ def tensors(data=None):
 def algorithm_of(plan, data, random, agents=None, start=None):
     hosted = list(range(plan.n)) if agents is None else list(agents)
     part = data.subset(hosted)
-    source = plan.source(plan.objective.prepared(part), hosted, random)
+    mechanism = plan.mechanism(plan.objective.prepared(part), hosted, random)
     rows = plan.starting(part, random, hosted) if start is None else start
-    return plan.algorithm(source, rows), source
+    return plan.algorithm(mechanism, rows), mechanism
 
 
 class Spy:
@@ -179,7 +179,9 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
     moved = np.linalg.norm(first.astype(float) - second.astype(float), axis=1)
     assert np.isfinite(moved).all()
     release = plan.releases(2)[0]
-    divisor = 1 if adjacency == "user" else EACH  # what the source noises is a sum; a row is it over the size
+    divisor = (
+        1 if adjacency == "user" else EACH
+    )  # what the mechanism noises is a sum; a row is it over the size
     assert moved[2] / divisor <= release.sensitivity * (1 + 1e-5)
     assert np.delete(moved, 2).max() == 0
     assert std / divisor == pytest.approx(release.noise_std)
@@ -237,8 +239,8 @@ def test_messages_carry_the_planned_noise(case, adjacency, kind):
 def test_draws_that_differ_from_the_plan_are_refused(case, lie):
     """The mechanism's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
-    algorithm, source = algorithm_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
-    source.announced = type(source.announced)([other.releases(a) for a in range(N)])
+    algorithm, mechanism = algorithm_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism.announced = type(mechanism.announced)([other.releases(a) for a in range(N)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(algorithm, plan.schedule, plan.steps)
 
@@ -248,7 +250,7 @@ def test_draws_that_differ_from_the_plan_are_refused(case, lie):
 def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, lie):
     plan = case.plan(noise_multiplier=1.0, batch_size=3)
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
-    mechanism = plan.source(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism = plan.mechanism(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         GradientMechanism(
             query=mechanism.query,
@@ -311,8 +313,8 @@ def hosted(plan, data, seed=7):
     """The algorithm and its mechanism over all agents."""
     ready, agents = plan.prepared(data), range(plan.n)
     random = RunRandomness(SimulatedNoise(seed), batches=seed, start=seed)
-    source = plan.source(ready, agents, random)
-    return plan.algorithm(source, plan.starting(ready, random, agents)), source
+    mechanism = plan.mechanism(ready, agents, random)
+    return plan.algorithm(mechanism, plan.starting(ready, random, agents)), mechanism
 
 
 def same(one, other):
@@ -341,8 +343,8 @@ def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
     plan = case.unclipped(**shared(case))
     random = RunRandomness(SimulatedNoise(7), batches=7, start=7)
     found = plan.run(case.data(), random).outputs[case.coef]
-    _, source = hosted(plan, case.data())
-    expected = case.plain(case.data(), source)
+    _, mechanism = hosted(plan, case.data())
+    expected = case.plain(case.data(), mechanism)
     assert np.abs(expected).max() > 0.05
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
 
@@ -394,7 +396,7 @@ def test_common_state_and_slices_of_other_algorithms_equal_the_stacked_run(case)
 
     def algorithm(agents):
         part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents)
-        return plan.algorithm(plan.source(part, agents, random), plan.starting(part, random, agents))
+        return plan.algorithm(plan.mechanism(part, agents, random), plan.starting(part, random, agents))
 
     slices = ([0, 1], [2, 3])
     whole, parts = algorithm([0, 1, 2, 3]), [algorithm(agents) for agents in slices]
@@ -436,7 +438,7 @@ def test_empty_batch_of_one_holder_is_released_as_noise():
 def spied_holder(plan, data):
     spy, ready = Spy(), plan.prepared(data)
     random = RunRandomness(spy, batches=3, start=0)
-    algorithm = plan.algorithm(plan.source(ready, [0], random), plan.starting(ready, random, [0]))
+    algorithm = plan.algorithm(plan.mechanism(ready, [0], random), plan.starting(ready, random, [0]))
     run_stacked(algorithm, plan.schedule, 2)
     return spy.seen
 
@@ -481,8 +483,8 @@ def test_one_change_moves_a_release_of_other_algorithms_by_at_most_the_sensitivi
     for against in (0.0,) if plan.adjacency == "add-remove" else (None, 1e3):
         rows = []
         for given in (against, bad):
-            algorithm, source = hosted(plan, case.data(given))
-            rows.append(algorithm.message(algorithm.init(), 0) * case.scale(plan, source))
+            algorithm, mechanism = hosted(plan, case.data(given))
+            rows.append(algorithm.message(algorithm.init(), 0) * case.scale(plan, mechanism))
         worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
     (release, *_) = case.plan(case.noise).releases(case.place)
     assert np.isfinite(worst)
@@ -503,8 +505,8 @@ def test_messages_of_other_algorithms_carry_the_planned_noise(case):
     plan, silent = case.plan(case.noise), quiet(case)
     drawn = []
     for seed in range(150):
-        (loud, source), (still, _) = hosted(plan, case.data(), seed), hosted(silent, case.data(), seed)
-        scale = case.scale(plan, source)
+        (loud, mechanism), (still, _) = hosted(plan, case.data(), seed), hosted(silent, case.data(), seed)
+        scale = case.scale(plan, mechanism)
         difference = scale * (loud.message(loud.init(), 0) - still.message(still.init(), 0))
         drawn.append(difference[case.place] if case.coef == "rows" or case.name == "walk" else difference)
     drawn = np.concatenate([np.ravel(rows) for rows in drawn])

@@ -76,7 +76,7 @@ def test_algorithms_are_pure_and_slices_equal_the_stacked_run(name):
     random = RunRandomness.from_rng(np.random.default_rng(2))
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
     algorithms = [
-        plan.algorithm(plan.source(data.subset([v]), [v], random), np.zeros((1, P))) for v in range(N)
+        plan.algorithm(plan.mechanism(data.subset([v]), [v], random), np.zeros((1, P))) for v in range(N)
     ]
     states = [algorithm.init() for algorithm in algorithms]
     for k in range(8):
@@ -149,7 +149,7 @@ def test_shared_noise_cancels_in_the_mean():
     random = RunRandomness.from_rng(np.random.default_rng(3))
     rows = []
     for plan in (quiet, clear):
-        algorithm = plan.algorithm(plan.source(data, range(N), random), np.zeros((N, P)))
+        algorithm = plan.algorithm(plan.mechanism(data, range(N), random), np.zeros((N, P)))
         rows.append(algorithm.message(algorithm.init(), 0))
     assert np.abs(rows[0] - rows[1]).max() > 1
     assert np.allclose(rows[0].mean(axis=0), rows[1].mean(axis=0), atol=1e-12)
@@ -161,8 +161,8 @@ def test_decor_s_messages_have_the_covariance_that_is_accounted():
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(600):
-        source = plan.source(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
-        rows.append(source(np.zeros((N, P)), 0).T)
+        mechanism = plan.mechanism(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
+        rows.append(mechanism(np.zeros((N, P)), 0).T)
     A = RING.adjacency.toarray()
     want = 0.25 * (0.49 * np.eye(N) + 2.25 * (np.diag(A.sum(axis=1)) - A))
     assert np.allclose(np.cov(np.concatenate(rows).T), want, atol=0.1 * want.max())

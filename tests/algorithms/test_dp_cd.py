@@ -25,9 +25,9 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
         model, clip_norm=math.inf, noise_multiplier=0.0, smoothness=tuple(M), step_scale=0.8, period=period
     )
     random = RunRandomness.from_rng(np.random.default_rng(3))
-    _, source = hosted(plan, (X, y), random)
+    _, mechanism = hosted(plan, (X, y), random)
     w, since = np.zeros(4), []
-    for t, j in enumerate(source.chosen(0, 23)):
+    for t, j in enumerate(mechanism.chosen(0, 23)):
         if period and t % period == 0 and t > 0:
             w, since = np.mean(since, axis=0), []
         gamma = 0.8 / M[j]

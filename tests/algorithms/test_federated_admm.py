@@ -205,7 +205,9 @@ def test_hosted_clients_equal_the_stacked_run():
     shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
     plan = FederatedADMM(GLM(l1=0.02), 6, 8, 0.6, 0.8, 0.3, 0.2)
     random, start = RunRandomness.from_rng(np.random.default_rng(3)), np.zeros((6, 3))
-    algorithms = [plan.algorithm(plan.source(shards.subset([v]), [v], random), start[[v]]) for v in range(6)]
+    algorithms = [
+        plan.algorithm(plan.mechanism(shards.subset([v]), [v], random), start[[v]]) for v in range(6)
+    ]
     states = [algorithm.init() for algorithm in algorithms]
     for k in range(8):
         sent = np.concatenate([t.message(s, k) for t, s in zip(algorithms, states, strict=True)])

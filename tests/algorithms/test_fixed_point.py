@@ -83,7 +83,7 @@ def test_fixed_point_equals_noisy_coordinate_descent():
     direct = DPCD(model, n, T, C, z, smoothness=tuple(M), output="last")
     w = direct.run((X, y), np.random.default_rng(3)).outputs["coef"]
     random = RunRandomness.from_rng(np.random.default_rng(3))
-    chosen = direct.source(direct.prepared((X, y)), [0], random).chosen(0, T)
+    chosen = direct.mechanism(direct.prepared((X, y)), [0], random).chosen(0, T)
     clips = C * np.sqrt(M / M.sum())
 
     def operator(u, data):

@@ -194,8 +194,8 @@ def test_protective_noise_lowers_the_clip_and_differs_every_time():
     one, two = (plan.run(data, ProtectiveNoise(), start=objective.start()[0]) for _ in range(2))
     assert one.outputs["rows"].tobytes() != two.outputs["rows"].tobytes()
     assert one.provenance["noise"] == "protective"
-    source = plan.source(data, range(4), RunRandomness.from_rng(ProtectiveNoise()))
-    assert source.inner_clip < 1.0 == objective.clip_norm
+    mechanism = plan.mechanism(data, range(4), RunRandomness.from_rng(ProtectiveNoise()))
+    assert mechanism.inner_clip < 1.0 == objective.clip_norm
     linear = ConsensusSGD(GLM(), RING, **COMMON)
     once, again = (linear.run(shards(), ProtectiveNoise()).outputs["coef"] for _ in range(2))
     assert (once != again).any()

@@ -22,8 +22,8 @@ def test_mafalda_noise_has_the_planned_correlation():
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(300):
-        source = plan.source(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
-        rows.append(np.stack([source(np.zeros((N, P)), k) for k in range(4)]))
+        mechanism = plan.mechanism(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
+        rows.append(np.stack([mechanism(np.zeros((N, P)), k) for k in range(4)]))
     Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
     want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.C.T @ found.C)
     assert np.allclose(np.cov(Z.T), want, atol=0.06 * want.max())

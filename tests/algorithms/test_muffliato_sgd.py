@@ -62,8 +62,8 @@ def test_named_fresh_noise_follows_the_largest_row_noise():
 def test_muffliato_takes_every_schedule_and_keeps_the_mean(name):
     plan = MuffliatoSGD(GLM("logistic", l2=0.1), SCHEDULES[name](), **COMMON)
     random = RunRandomness(SimulatedNoise(0), 1, 2)
-    source = plan.source(shards(), range(N), random)
-    algorithm = plan.algorithm(source, np.zeros((N, P)))
+    mechanism = plan.mechanism(shards(), range(N), random)
+    algorithm = plan.algorithm(mechanism, np.zeros((N, P)))
     state = algorithm.init()
     for k in range(3):
         sent = algorithm.message(state, k)

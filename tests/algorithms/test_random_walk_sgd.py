@@ -73,8 +73,8 @@ def test_block_equals_the_steps(graph, noise, monkeypatch):
         # paths and noise of a protective source are fresh in every call: one mechanism, its draws kept
         random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
         monkeypatch.setattr(random_walk, "_NUMBERS", 1 << 10)
-    source = plan.source(data, range(6), random)
-    algorithm = plan.algorithm(source, np.zeros((6, 3)))
+    mechanism = plan.mechanism(data, range(6), random)
+    algorithm = plan.algorithm(mechanism, np.zeros((6, 3)))
     begin = algorithm.init()
     steps = run_stacked(algorithm._replace(block=None), plan.schedule, 50, state=begin)
     for every in (7, 50) if noise == "simulated" else (7,):
@@ -274,7 +274,7 @@ def test_hosted_slices_equal_the_stacked_run():
     )  # record level, Poisson batches
     random = RunRandomness.from_rng(np.random.default_rng(2))
     start = np.zeros((6, 3))
-    algorithms = [plan.algorithm(plan.source(data.subset([v]), [v], random), start[[v]]) for v in range(6)]
+    algorithms = [plan.algorithm(plan.mechanism(data.subset([v]), [v], random), start[[v]]) for v in range(6)]
     states = [algorithm.init() for algorithm in algorithms]
     for k in range(30):
         sent = np.concatenate([t.message(s, k) for t, s in zip(algorithms, states, strict=True)])
@@ -305,17 +305,17 @@ def test_invalid_walks_are_refused():
         RandomWalkSGD(GLM(), "gossip:1", 3, network=ring, **user)
     plan = RandomWalkSGD(GLM(), ring, 3, path="secret", **user)
     with pytest.raises(InvalidInput, match="one process"):
-        plan.source(walk_shards().subset([1]), [1], RunRandomness.from_rng(np.random.default_rng(0)))
+        plan.mechanism(walk_shards().subset([1]), [1], RunRandomness.from_rng(np.random.default_rng(0)))
     assert RandomWalkSGD.sequential
 
 
 def test_mechanism_of_a_public_path_stops_a_visit_that_is_not_on_it():
     data = walk_shards()
     plan = RandomWalkSGD(GLM(), "ring:6", 3, 0.3, 0.5, 0.7, adjacency="user", path=(0, 1, 2))
-    source = plan.source(data, range(6), RunRandomness.from_rng(np.random.default_rng(0)))
-    source.rows(np.zeros((1, 3)), 1, 0, [1])
+    mechanism = plan.mechanism(data, range(6), RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism.rows(np.zeros((1, 3)), 1, 0, [1])
     with pytest.raises(ReleaseMismatch, match="does not list"):
-        source.rows(np.zeros((1, 3)), 1, 0, [2])
+        mechanism.rows(np.zeros((1, 3)), 1, 0, [2])
 
 
 def test_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reach_the_bound():

@@ -34,7 +34,7 @@ def test_token_admm_block_equals_single_steps(noise, monkeypatch):
     random = RunRandomness.from_rng(np.random.default_rng(3))
     if noise == "protective":
         random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
-    algorithm = plan.algorithm(plan.source(shards, range(6), random), np.zeros((6, 3)))
+    algorithm = plan.algorithm(plan.mechanism(shards, range(6), random), np.zeros((6, 3)))
     begin = algorithm.init()
     steps = run_stacked(algorithm._replace(block=None), plan.schedule, 60, state=begin)
     block = run_stacked(algorithm, plan.schedule, 60, state=begin, every=7)

@@ -90,10 +90,10 @@ def gcd(model=None, **changes):
 
 
 def hosted(plan, data, random):
-    """The plan's algorithm and source on some data, as a runner makes them."""
+    """The plan's algorithm and mechanism on some data, as a runner makes them."""
     ready = plan.prepared(data)
-    source = plan.source(ready, [0], random)
-    return plan.algorithm(source, plan.starting(ready, random, [0])), source
+    mechanism = plan.mechanism(ready, [0], random)
+    return plan.algorithm(mechanism, plan.starting(ready, random, [0])), mechanism
 
 
 SIZES = [4, 9, 5, 12, 10]

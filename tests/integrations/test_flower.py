@@ -110,7 +110,7 @@ def test_nothing_is_answered_when_the_ledger_fails(tmp_path, monkeypatch):
 def test_noise_that_was_not_announced_is_not_sent(tmp_path):
     plan, (X, y) = plan_of(CONFIG), shards().user(3)
     with ClientSide(plan, X, y, user=3, folder=tmp_path) as client:
-        client.source.noise_stds = np.ones_like(client.source.noise_stds)
+        client.mechanism.noise_stds = np.ones_like(client.mechanism.noise_stds)
         with pytest.raises(ReleaseMismatch):
             client.answer(0, np.zeros(3))
         assert not client.releases

@@ -86,14 +86,14 @@ def test_client_messages_have_the_announced_noise():
     X, y = admm_problem(9, n=400, p=3)
     shards = Shards.from_parts(X, y, np.arange(400)[:, None])
     plan = FederatedADMM(GLM(), 400, 3, 1.0, 0.8, 0.3, 0.2)
-    source = plan.source(shards, range(400), RunRandomness.from_rng(np.random.default_rng(3)))
-    answer = source.proximal_step(np.zeros((400, 3)), np.zeros(3), 0)
+    mechanism = plan.mechanism(shards, range(400), RunRandomness.from_rng(np.random.default_rng(3)))
+    answer = mechanism.proximal_step(np.zeros((400, 3)), np.zeros(3), 0)
     (release,) = plan.releases(0)
     std = (answer.released - answer.local).std()
     assert 0.9 < std / release.noise_std < 1.1
     assert np.linalg.norm(answer.local, axis=1).max() <= release.sensitivity / 2 * (1 + 1e-12)
     assert np.linalg.norm(answer.local, axis=1).max() >= release.sensitivity / 2 * 0.9
-    again = source.proximal_step(np.zeros((400, 3)), np.zeros(3), 0)
+    again = mechanism.proximal_step(np.zeros((400, 3)), np.zeros(3), 0)
     assert (again.released == answer.released).all()  # in a simulation, by the key
 
 
@@ -101,13 +101,15 @@ def test_repeated_step_is_one_release():
     X, y = admm_problem(9, n=4, p=3)
     shards = Shards.from_parts(X, y, np.arange(4)[:, None])
     plan = FederatedADMM(GLM(), 4, 3, 0.5, 0.8, 0.3, 0.2, secure_sum=False)
-    source = plan.source(shards, range(4), RunRandomness.from_rng(sv.privacy.ProtectiveNoise())).recording()
-    algorithm = plan.algorithm(source, np.zeros((4, 3)))
+    mechanism = plan.mechanism(
+        shards, range(4), RunRandomness.from_rng(sv.privacy.ProtectiveNoise())
+    ).recording()
+    algorithm = plan.algorithm(mechanism, np.zeros((4, 3)))
     state = algorithm.init()
     sent = algorithm.message(state, 0)
-    charged = source.drain()
+    charged = mechanism.drain()
     after = algorithm.update(state, sent, 0)
     assert (after.own[0] == 0.5 * sent).all()
-    assert source.drain() == ()
+    assert mechanism.drain() == ()
     assert {r.sender for r in charged} == set(np.flatnonzero(np.abs(sent).sum(axis=1)).tolist())
     assert all(r.noise_std == 0.2 and r.sensitivity == 1.2 for r in charged)

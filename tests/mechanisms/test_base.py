@@ -17,12 +17,12 @@ def announced(**changes):
 
 
 def test_announced_steps_pass_and_later_steps_are_refused():
-    source, noise = gradient_mechanism(releases=announced(count=2))
+    mechanism, noise = gradient_mechanism(releases=announced(count=2))
     for step, stream in ((0, 0), (3, 0), (3, 1)):
-        source(THETA, step, stream)
+        mechanism(THETA, step, stream)
     for step, stream in ((4, 0), (0, 2)):
         with pytest.raises(ReleaseMismatch, match="does not list"):
-            source(THETA, step, stream)
+            mechanism(THETA, step, stream)
     assert len(noise.calls) == 3  # nothing was drawn for the others
 
 
@@ -32,11 +32,11 @@ def test_every_agents_numbers_are_compared(place, field):
     planned = announced()
     right = planned[place][0]
     planned[place] = [Release(**{**right.to_dict(), field: np.nextafter(getattr(right, field), 9.0)})]
-    source, noise = gradient_mechanism(releases=planned)
+    mechanism, noise = gradient_mechanism(releases=planned)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        source(THETA, 0)
+        mechanism(THETA, 0)
     others = [p for p in range(3) if p != place]
-    source.rows(THETA[others], 0, 0, others)
+    mechanism.rows(THETA[others], 0, 0, others)
     assert len(noise.calls) == 1
 
 
@@ -101,22 +101,22 @@ def test_agent_that_announced_nothing_may_draw_nothing():
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "user"])
 def test_mechanism_records_every_draw_with_its_own_numbers(adjacency):
-    source, _ = gradient_mechanism(adjacency, sample_rates=[1.0, 0.5, 0.25])
-    source(THETA, 0)
-    assert source.drain() == ()  # not metered yet
-    assert source.recording() is source
-    source.rows(THETA[[1]], 3, 0, [1])
-    source.rows(THETA[[2]], 4, 0, [2])
+    mechanism, _ = gradient_mechanism(adjacency, sample_rates=[1.0, 0.5, 0.25])
+    mechanism(THETA, 0)
+    assert mechanism.drain() == ()  # not metered yet
+    assert mechanism.recording() is mechanism
+    mechanism.rows(THETA[[1]], 3, 0, [1])
+    mechanism.rows(THETA[[2]], 4, 0, [2])
     record = adjacency == "add-remove"
     expected = [
         Release(7, 3, 0.5 if record else 4.0, 1.0 if record else 4.0, adjacency, 0.5 if record else 1.0),
         Release(9, 4, 0.25 if record else 4.0, 0.75 if record else 6.0, adjacency, 0.25 if record else 1.0),
     ]
-    source.recording()  # keeps what was noted
-    assert list(source.drain()) == expected
-    source.rows(THETA[[1]], 5, 0, [1])  # it goes on noting, and nothing twice
-    assert [r.step for r in source.drain()] == [5]
-    assert source.drain() == ()
+    mechanism.recording()  # keeps what was noted
+    assert list(mechanism.drain()) == expected
+    mechanism.rows(THETA[[1]], 5, 0, [1])  # it goes on noting, and nothing twice
+    assert [r.step for r in mechanism.drain()] == [5]
+    assert mechanism.drain() == ()
     quiet, _ = gradient_mechanism(adjacency, z=(0.0,) * 3)
     quiet.recording()(THETA, 0)
     assert quiet.drain() == ()

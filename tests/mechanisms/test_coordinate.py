@@ -17,17 +17,17 @@ from sottovoce.privacy import ProtectiveNoise
 
 def test_coordinates_are_uniform_public_and_fixed_by_step():
     plan, data = cd(steps=4000), problem()
-    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    drawn = source.chosen(0, 4000)
+    _, mechanism = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    drawn = mechanism.chosen(0, 4000)
     assert abs(np.bincount(drawn) / 4000 - 0.25).max() < 0.03
-    assert (source.chosen(1500, 700) == drawn[1500:2200]).all()
-    assert [int(source.chosen(k)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
+    assert (mechanism.chosen(1500, 700) == drawn[1500:2200]).all()
+    assert [int(mechanism.chosen(k)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
     _, other = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(1)))
     assert (other.chosen(0, 100) != drawn[:100]).any()
 
 
 class Silent:
-    """A source that keeps the values it perturbs and adds nothing."""
+    """A mechanism that keeps the values it perturbs and adds nothing."""
 
     protective = False
 
@@ -69,9 +69,9 @@ def test_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
     for target in (1e6, -1e6):
         X, y = np.ones((n, 2)), np.array([target, 0, 0, 0, 0])
         plan = cd(GLM("squared"), records=n, clip_norm=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
-        _, source = hosted(plan, (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
-        M = source.released_smoothness()
-        pull.append([source.coordinate(M, source.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
+        _, mechanism = hosted(plan, (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
+        M = mechanism.released_smoothness()
+        pull.append([mechanism.coordinate(M, mechanism.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
     C = 3.0 * np.sqrt(np.array([0.25, 0.75]))
     assert (np.array(pull[1]) - pull[0]) * n / C == pytest.approx([2.0, 2.0])
     assert plan.releases(0)[0].sensitivity == 2.0
@@ -89,11 +89,11 @@ def test_rounding_slack_lowers_the_coordinate_clip(adjacency):
     plan = cd(GLM("squared"), records=n, steps=1, noise_multiplier=z, smoothness=(1.0,), adjacency=adjacency)
     values = []
     for target in (1e6, -1e6 if adjacency == "replace-one" else 0.0):
-        _, source = hosted(
+        _, mechanism = hosted(
             plan, (np.ones((n, 1)), np.array([target, 0, 0, 0])), RunRandomness(Coarse(), 1, 1)
         )
-        source._grid = 0.0  # the sum itself, before it is rounded
-        values.append(source.coordinate(np.ones(1), source.margins(np.zeros((1, 1))), 0, 0) * n)
+        mechanism._grid = 0.0  # the sum itself, before it is rounded
+        values.append(mechanism.coordinate(np.ones(1), mechanism.margins(np.zeros((1, 1))), 0, 0) * n)
     moves = plan.releases(0)[0].sensitivity
     assert abs(values[0] - values[1]) + 2 * 0.01 * z == pytest.approx(moves)
     with pytest.raises(InvalidInput, match="rounding slack"):
@@ -130,9 +130,9 @@ def test_coordinate_clips_add_up_to_the_clip_norm():
 def test_protective_noise_drawn_twice_for_one_step_is_not_the_same():
     """Noise kept for a second query would cancel in the difference of the two answers."""
     plan, data = cd(), problem()
-    _, source = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
-    M, margins = source.released_smoothness(), source.margins(np.zeros((1, 4)))
-    assert len({source.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
+    _, mechanism = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
+    M, margins = mechanism.released_smoothness(), mechanism.margins(np.zeros((1, 4)))
+    assert len({mechanism.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
     _, seeded = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     assert len({seeded.coordinate(M, margins, 0, 5) for _ in range(4)}) == 1
 
@@ -145,6 +145,6 @@ def test_every_coordinate_of_every_record_is_clipped_at_its_own_bound(sparse):
     each = -(y / (1 + np.exp(y * (X @ start[0]))))[:, None] * X
     plan = gcd(clip_norm=0.5, smoothness=tuple(M))
     data = (sp.csr_array(X) if sparse else X, y)
-    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    assert np.allclose(source.gradient(start), np.clip(each, -C, C).mean(axis=0), atol=1e-14)
+    _, mechanism = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    assert np.allclose(mechanism.gradient(start), np.clip(each, -C, C).mean(axis=0), atol=1e-14)
     assert (np.abs(each) > C).any(axis=0).all()

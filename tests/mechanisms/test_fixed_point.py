@@ -27,11 +27,11 @@ def test_more_blocks_than_accounted_are_refused():
 
 def test_draws_are_compared_with_the_plan():
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
-    source = plan.source(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism = plan.mechanism(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
     for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
         other = replace(plan, **lie)
-        source.announced = AnnouncedReleases([other.releases(0)])
-        algorithm = plan.algorithm(source, plan.starting(None, source.random, [0]))
+        mechanism.announced = AnnouncedReleases([other.releases(0)])
+        algorithm = plan.algorithm(mechanism, plan.starting(None, mechanism.random, [0]))
         with pytest.raises(ReleaseMismatch, match="nothing was released"):
             run_stacked(algorithm, plan.schedule, plan.steps)
 

@@ -22,24 +22,24 @@ from sottovoce.objectives.nets.objective import NetObjective
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
-    source, noise = gradient_mechanism(adjacency)
+    mechanism, noise = gradient_mechanism(adjacency)
     sums = np.array([[1.2, 1.6 + 1.0], [1.2, 1.6], [0.5, 0.5]])
-    np.testing.assert_allclose(source(THETA, 6), (sums + 100) / [[2], [4], [8]], rtol=1e-12)
+    np.testing.assert_allclose(mechanism(THETA, 6), (sums + 100) / [[2], [4], [8]], rtol=1e-12)
     assert noise.calls == [([5, 7, 9], 6, [2.0, 4.0, 6.0], 0)]
     moves = 1 if adjacency == "add-remove" else 2
-    assert source.sensitivities.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
-    assert source.noise_stds.tolist() == [1.0, 1.0, 0.75]
-    assert source.width == 2
+    assert mechanism.sensitivities.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
+    assert mechanism.noise_stds.tolist() == [1.0, 1.0, 0.75]
+    assert mechanism.width == 2
 
 
 def test_at_user_level_the_mean_is_clipped_and_the_noise_is_not_divided():
-    source, noise = gradient_mechanism("user", divisors=[1.0, 5.0, 2.0])
+    mechanism, noise = gradient_mechanism("user", divisors=[1.0, 5.0, 2.0])
     rows = np.array([[3.0, 5.0], [1.2, 1.6], [0.25, 0.25]])  # sums over their divisors
     rows[0] *= 2 / math.hypot(3, 5)
-    np.testing.assert_allclose(source(THETA, 0, stream=4), rows + 100, rtol=1e-12)
+    np.testing.assert_allclose(mechanism(THETA, 0, stream=4), rows + 100, rtol=1e-12)
     assert noise.calls == [([5, 7, 9], 0, [2.0, 4.0, 6.0], 4)]
-    assert source.sensitivities.tolist() == [4.0] * 3
-    assert source.noise_stds.tolist() == [2.0, 4.0, 6.0]
+    assert mechanism.sensitivities.tolist() == [4.0] * 3
+    assert mechanism.noise_stds.tolist() == [2.0, 4.0, 6.0]
 
 
 def test_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
@@ -61,8 +61,8 @@ def test_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
 
 
 def test_rows_of_some_hosted_agents():
-    source, noise = gradient_mechanism(numbers=(50, 70, 90))
-    np.testing.assert_allclose(source.rows(THETA[[2, 0]], 1, 0, [2, 0])[:, 0], [100.5 / 8, 101.2 / 2])
+    mechanism, noise = gradient_mechanism(numbers=(50, 70, 90))
+    np.testing.assert_allclose(mechanism.rows(THETA[[2, 0]], 1, 0, [2, 0])[:, 0], [100.5 / 8, 101.2 / 2])
     assert noise.calls == [([90, 50], 1, [6.0, 2.0], 0)]  # keyed by number, with each one's own noise
 
 
@@ -82,25 +82,25 @@ def test_without_noise_nothing_is_drawn_and_one_noise_is_enough_to_draw():
 def test_rounding_slack_lowers_the_clip(adjacency, paid):
     """Two releases are rounded: twice the slack beside C, or beside 2C."""
     noise = Recorder(slack=0.25)
-    source, _ = gradient_mechanism(adjacency, noise=noise)
-    assert source.inner_clip == 2.0 - paid
+    mechanism, _ = gradient_mechanism(adjacency, noise=noise)
+    assert mechanism.inner_clip == 2.0 - paid
     assert noise.sizes == [(2, 6.0)]  # for the widest noise, 3 clips
-    longest = np.linalg.norm(source(THETA, 0)[1] * (1 if adjacency == "user" else 4) - 100)
+    longest = np.linalg.norm(mechanism(THETA, 0)[1] * (1 if adjacency == "user" else 4) - 100)
     assert longest == pytest.approx(2.0 - paid)
-    assert source.sensitivities.max() == {"add-remove": 1.0, "replace-one": 2.0, "user": 4.0}[adjacency]
+    assert mechanism.sensitivities.max() == {"add-remove": 1.0, "replace-one": 2.0, "user": 4.0}[adjacency]
 
 
 @pytest.mark.parametrize(("adjacency", "too_much"), [("add-remove", 1.0), ("user", 2.0)])
 def test_rounding_slack_above_the_clip_is_refused(adjacency, too_much):
     with pytest.raises(InvalidInput, match="rounding slack"):
         gradient_mechanism(adjacency, noise=Recorder(slack=too_much))
-    source, _ = gradient_mechanism(adjacency, noise=Recorder(slack=0.99 * too_much))
-    assert 0 < source.inner_clip < 0.05
+    mechanism, _ = gradient_mechanism(adjacency, noise=Recorder(slack=0.99 * too_much))
+    assert 0 < mechanism.inner_clip < 0.05
 
 
 def test_local_update_is_the_whole_move_clipped_once():
-    source, noise = gradient_mechanism("user", clip_norm=1e9, decay=0.5, z=(1e-9,) * 3)
-    moved = source.local_update(THETA, 2, steps=2, rate=0.1)
+    mechanism, noise = gradient_mechanism("user", clip_norm=1e9, decay=0.5, z=(1e-9,) * 3)
+    moved = mechanism.local_update(THETA, 2, steps=2, rate=0.1)
     mean = np.array([[3.0, 5.0], [6.0, 8.0], [0.5, 0.5]]) / [[2], [4], [8]]
     local = THETA
     for _ in range(2):
@@ -205,7 +205,7 @@ SLACK = 0.2
 
 
 class Rounding:
-    """A source that rounds by up to SLACK and keeps what it was handed."""
+    """A mechanism that rounds by up to SLACK and keeps what it was handed."""
 
     protective = True
 
@@ -222,11 +222,11 @@ def handed(x, adjacency):
     objective = NetObjective(nn.Linear(3, 2), clip_norm=1.0)
     data = AgentData(x, np.zeros(len(x), int), [np.arange(len(x))])
     noise = Rounding()
-    source = GradientMechanism(
+    mechanism = GradientMechanism(
         query=objective.query(data), agents=[0], random=RunRandomness(noise, 0, 0), clip_norm=1.0,
         noise_multipliers=[1.0], adjacency=adjacency, sample_rates=[1.0], divisors=[len(x)],
     )  # fmt: skip
-    source(np.zeros_like(objective.start(1)), 0)
+    mechanism(np.zeros_like(objective.start(1)), 0)
     return noise.handed
 
 

@@ -21,10 +21,10 @@ def test_selection_noise_has_the_scale_that_is_announced():
     y = np.ones(n)  # squared loss at zero: G = (-0.5, 0)
     plan = gcd(GLM("squared"), records=n, steps=1, clip_norm=50.0, noise_ratio=r, smoothness=1.0)
     b = r * 2 * (50 / math.sqrt(2)) / n
-    _, source = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
-    source.announced = None
+    _, mechanism = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism.announced = None
     b *= 0.05
-    chosen = [source.choose(np.zeros((1, 2)), k)[0] for k in range(4000)]
+    chosen = [mechanism.choose(np.zeros((1, 2)), k)[0] for k in range(4000)]
     rng = np.random.default_rng(5)
     G = np.array([-0.5, 0.0])
 
@@ -45,8 +45,8 @@ def test_laplace_grid_lowers_the_clip():
     X, y = np.full((n, 4), 1e6), np.ones(n)
     G = {}
     for noise in (ProtectiveNoise(), np.random.default_rng(0)):
-        _, source = hosted(plan, (X, y), RunRandomness.from_rng(noise))
-        G[source.random.protective] = np.abs(source.gradient(np.zeros((1, 4))))
+        _, mechanism = hosted(plan, (X, y), RunRandomness.from_rng(noise))
+        G[mechanism.random.protective] = np.abs(mechanism.gradient(np.zeros((1, 4))))
     D = 2 * 0.5 / n  # 2 C_j / n
     assert G[False] == pytest.approx(np.full(4, 0.5))
     assert (2 * G[True] / n + r * D / 2.0**20 <= D * (1 + 1e-12)).all()
@@ -57,13 +57,15 @@ def test_laplace_grid_lowers_the_clip():
 
 def test_kind_of_a_release_and_the_smoothness_release_are_compared_too():
     data = problem()
-    _, source = hosted(gcd(), data, RunRandomness.from_rng(np.random.default_rng(0)))
+    _, mechanism = hosted(gcd(), data, RunRandomness.from_rng(np.random.default_rng(0)))
     choose, value = gcd().releases(0)
-    source.announced = AnnouncedReleases([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
+    mechanism.announced = AnnouncedReleases(
+        [[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]]
+    )
     with pytest.raises(ReleaseMismatch, match="announced laplace"):
-        source.choose(np.zeros((1, 4)), 0)
+        mechanism.choose(np.zeros((1, 4)), 0)
     plan = cd(bounds=(1.0,) * 4)
-    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    source.announced = AnnouncedReleases([plan.releases(0)[1:]])
+    _, mechanism = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
+    mechanism.announced = AnnouncedReleases([plan.releases(0)[1:]])
     with pytest.raises(ReleaseMismatch, match="does not list"):
-        source.released_smoothness()
+        mechanism.released_smoothness()

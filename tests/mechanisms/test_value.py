@@ -14,7 +14,7 @@ def test_values_are_clipped_and_noised_around_the_center():
     noise = Recorder(slack=0.25)
     rows = np.array([[10.0], [4.125], [np.nan]])
     planned = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
-    source = ValueMechanism(
+    mechanism = ValueMechanism(
         rows=rows,
         agents=[5, 7, 9],
         random=RunRandomness(noise, batches=0, start=0),
@@ -23,19 +23,19 @@ def test_values_are_clipped_and_noised_around_the_center():
         center=4.0,
         releases=planned,
     )
-    assert source.rows.ravel().tolist() == [4.25, 4.125, 4.0]
+    assert mechanism.rows.ravel().tolist() == [4.25, 4.125, 4.0]
     assert noise.sizes == [(1, 3.0)]
-    assert source.released(0).ravel().tolist() == [104.25, 104.125, 104.0]
-    assert source.drain() == ()
+    assert mechanism.released(0).ravel().tolist() == [104.25, 104.125, 104.0]
+    assert mechanism.drain() == ()
     for _ in range(2):
-        source.recording().released(0)
-        assert source.recording().drain() == tuple(r for (r,) in planned)
-    source.released(0)
-    assert len(source.drain()) == 3
-    assert source.drain() == ()
+        mechanism.recording().released(0)
+        assert mechanism.recording().drain() == tuple(r for (r,) in planned)
+    mechanism.released(0)
+    assert len(mechanism.drain()) == 3
+    assert mechanism.drain() == ()
     assert noise.calls == [([5, 7, 9], 0, [3.0] * 3, 0)] * 4
     with pytest.raises(ReleaseMismatch):
-        source.released(1)
+        mechanism.released(1)
 
 
 def test_rounding_above_the_radius_is_refused_and_noise_later_draws_none():

@@ -61,7 +61,7 @@ def gradient_mechanism(
 ):
     noise = Recorder() if noise is None else noise
     given = {"clip_norm": 2.0, "sample_rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
-    source = GradientMechanism(
+    mechanism = GradientMechanism(
         query=Sums(RECORDS, decay),
         agents=[5, 7, 9],
         random=RunRandomness(noise, batches=3, start=0, numbers=numbers),
@@ -70,7 +70,7 @@ def gradient_mechanism(
         releases=releases,
         **given,
     )
-    return source, noise
+    return mechanism, noise
 
 
 THETA = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, 4.0]])

@@ -33,7 +33,7 @@ def masked_plan(**more):
 
 
 def released(plan, data, noise, step=0):
-    gate = plan.source(data, range(N), RunRandomness(noise, 0, 0))
+    gate = plan.mechanism(data, range(N), RunRandomness(noise, 0, 0))
     return gate(np.zeros((N, DIM)), step), gate
 
 

@@ -193,7 +193,7 @@ def test_settings_and_their_refusals(page, server):
     assert rows(page)[1][3] == fixed(plan.privacy("pairwise", observer=0, user=1).epsilon(DELTA))
     form.locator("[name=graph]").fill("rng:8")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
-    assert "did you mean ring?" in page.inner_text("#alert")
+    assert "did you mean 'ring'?" in page.inner_text("#alert")
     form.locator("[name=graph]").fill("file:/etc/passwd")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     assert "opens no files" in page.inner_text("#alert")

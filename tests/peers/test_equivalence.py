@@ -406,7 +406,7 @@ def test_a_draw_that_was_not_planned_stops_the_peer(consortium):
     group = agreed("consensus, user", consortium)
     for change in ("noise_stds", "sensitivities"):
         program = AgreedRun(group.agreement).program(0, group.records[0], ProtectiveNoise())
-        setattr(program.source, change, getattr(program.source, change) / 2)
+        setattr(program.mechanism, change, getattr(program.mechanism, change) / 2)
         with pytest.raises(ReleaseMismatch, match="nothing was released"):
             program.begin()
         assert program.take_releases() == ()
@@ -475,7 +475,7 @@ def test_batches_are_drawn_at_their_rate_and_secretly(consortium):
     keys = set()
     counts = np.zeros(200)
     for part in range(4):
-        batches = AgreedRun(group.agreement).program(part, wide, ProtectiveNoise()).source.batches
+        batches = AgreedRun(group.agreement).program(part, wide, ProtectiveNoise()).mechanism.batches
         keys.add(batches.key)
         for step in range(500):
             counts[batches.draw([0], step)[0]] += 1

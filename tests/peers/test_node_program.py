@@ -72,8 +72,8 @@ def test_batches_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
         program.begin()
     for r in range(some[0].rounds):
         for v, program in enumerate(some):
-            if not seen[v] or seen[v][-1] != program.source.batches.key:
-                seen[v].append(program.source.batches.key)
+            if not seen[v] or seen[v][-1] != program.mechanism.batches.key:
+                seen[v].append(program.mechanism.batches.key)
         rows = [program.message() for program in some]
         for program in some:
             program.receive({v: rows[v] for v in program.expects(r)})

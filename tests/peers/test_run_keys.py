@@ -384,10 +384,10 @@ def test_a_restart_draws_the_same_batches(group):
     members = group(algorithm=sampled)
     first, other = protected_program(members), protected_program(members)
     first.begin()
-    batches = [first.source.batches.draw([0], k)[0].tolist() for k in range(20)]
-    assert batches != [other.source.batches.draw([0], k)[0].tolist() for k in range(20)]
+    batches = [first.mechanism.batches.draw([0], k)[0].tolist() for k in range(20)]
+    assert batches != [other.mechanism.batches.draw([0], k)[0].tolist() for k in range(20)]
     other.restore(first.snapshot())
-    assert batches == [other.source.batches.draw([0], k)[0].tolist() for k in range(20)]
+    assert batches == [other.mechanism.batches.draw([0], k)[0].tolist() for k in range(20)]
 
 
 def test_no_key_is_left_when_the_run_is_over(group, memory_links, monkeypatch):

@@ -314,7 +314,7 @@ def test_the_command_writes_one_offline_file(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["explore", "rng:3"])
     assert stopped.value.code == 1
-    assert "did you mean ring?" in capsys.readouterr().err
+    assert "did you mean 'ring'?" in capsys.readouterr().err
 
 
 def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):

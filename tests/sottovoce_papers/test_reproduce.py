@@ -69,7 +69,7 @@ def test_lists_and_infinity_are_values(call):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("tabel1", "did you mean table1"),
+        ("tabel1", "did you mean 'table1'"),
         ("attack-ego414 --color red", "it has --rounds"),
         ("topologies --egos x", "expects whole numbers"),
         ("attack-ego414 --rounds", "expects a whole number"),

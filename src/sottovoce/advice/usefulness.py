@@ -310,7 +310,7 @@ def _smaller(plan: Plan, sizes: tuple[int, ...]) -> tuple[Plan, tuple[int, ...]]
 def _run(plan: Plan, data: object, rng: np.random.Generator) -> np.ndarray:
     """Run a plan for its rows alone: no result, no guarantees."""
     records, random, agents = plan.prepared(data), RunRandomness.from_rng(rng), range(plan.n)
-    source = plan.source(records, agents, random)
+    source = plan.mechanism(records, agents, random)
     algorithm = plan.algorithm(source, plan.starting(records, random, agents))
     schedule: Schedule | Protocol = plan.schedule
     if plan.schedule(0).exact and plan.steps > 1:  # any exact protocol ends with the same mean

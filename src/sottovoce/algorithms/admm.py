@@ -155,10 +155,10 @@ class CentralADMM(ADMMPlan, CentralPlan):
         moved = self._sensitivity(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
+    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
         return self._mechanism(RecordProxMechanism, agents, random, data=data)
 
-    def algorithm(self, source: ProximalMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: ProximalMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1] with the noise on the released mean."""
         prox, lam, fresh = self._regularized, self.relaxation, self.noise_in == "mean"
 
@@ -166,12 +166,12 @@ class CentralADMM(ADMMPlan, CentralPlan):
             return State((start,), (np.repeat(start[:, None], self.records, axis=1),))
 
         def message(state: State, k: int) -> np.ndarray:
-            return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
+            return mechanism.proximal_step(state.own[0], prox(state.common[0][0]), k).released
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             (zh,) = state.common
             z = prox(zh[0])
-            duals = source.proximal_step(state.own[0], z, k).local
+            duals = mechanism.proximal_step(state.own[0], z, k).local
             return State((z + received if fresh else zh + lam * received,), (duals,))
 
         return Algorithm(init, message, update, lambda state: prox(state.common[0]))

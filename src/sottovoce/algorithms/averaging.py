@@ -192,7 +192,7 @@ class PrivateAveraging(Plan):
         sensitivity = 2 * (self.radius * self._factors[agent])
         return (Release(agent, 0, sensitivity, self._noise_stds[agent], count=times),) if times else ()
 
-    def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
+    def mechanism(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
         gridded, dim = noise_on_grid(self, random, agents, [1.0] * len(agents)), data.shape[1]
         fresh, on_grid = random.protective and bool(self.protocol.fresh_std), gridded is not random
         if dim != self.dim and (fresh or on_grid):
@@ -219,8 +219,8 @@ class PrivateAveraging(Plan):
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         return None if self.protocol.adds_noise else super()._announced(agents)
 
-    def algorithm(self, source: ValueMechanism, start: np.ndarray) -> Algorithm:
-        return averaging(source)
+    def algorithm(self, mechanism: ValueMechanism, start: np.ndarray) -> Algorithm:
+        return averaging(mechanism)
 
     def prepared(self, data: object) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the center later."""
@@ -346,12 +346,12 @@ def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any)
     return plan
 
 
-def averaging(source: ValueMechanism) -> Algorithm:
+def averaging(mechanism: ValueMechanism) -> Algorithm:
     """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
     return Algorithm(
-        init=lambda: State((), (np.zeros_like(source.rows),)),
-        message=lambda state, k: source.released(k),
+        init=lambda: State((), (np.zeros_like(mechanism.rows),)),
+        message=lambda state, k: mechanism.released(k),
         # means of integer sums are float64, whatever the rows were
-        update=lambda state, received, k: State((), (received.astype(source.rows.dtype, copy=False),)),
+        update=lambda state, received, k: State((), (received.astype(mechanism.rows.dtype, copy=False),)),
         output=lambda state: state.own[0],
     )

@@ -6,8 +6,7 @@ algorithm's plan class are its options; there is no other list of them.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
@@ -20,7 +19,7 @@ from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
 from sottovoce.objectives.base import Objective
 
-__all__ = ["build_plan", "lists_to_tuples", "missing_options", "plan_options", "suggestion"]
+__all__ = ["build_plan", "lists_to_tuples", "missing_options", "plan_options"]
 
 
 def build_plan(
@@ -90,12 +89,6 @@ def missing_options(name: str, options: Collection[str]) -> list[str]:
         for key, item in plan_options(name).items()
         if item.default is MISSING and item.default_factory is MISSING and key not in (*options, noise)
     ]
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return a known word that is close to ``word``, as a parenthesis for a message; empty without one."""
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def lists_to_tuples(value: object) -> Any:

@@ -58,10 +58,10 @@ class ConsensusFedAvg(ConsensusSGD):
     adjacencies = ("user",)
     query = "local-update"
 
-    def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
-        """Return the update rule of the members that ``source`` hosts; the l2 term acts in local steps."""
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
+        """Return the update rule of the members that ``mechanism`` hosts; the l2 term acts in local steps."""
 
         def release(theta: np.ndarray, k: int) -> np.ndarray:
-            return source.local_update(theta, k, steps=self.local_steps, rate=self.local_rate)
+            return mechanism.local_update(theta, k, steps=self.local_steps, rate=self.local_rate)
 
         return consensus_sgd(release, start, self)

@@ -131,8 +131,8 @@ class ConsensusSGD(GradientPlan):
         stated = [self.privacy("local"), self.privacy("central")]
         return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
-    def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
-        return consensus_sgd(source, start, self, decay=source.decay)
+    def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
+        return consensus_sgd(mechanism, start, self, decay=mechanism.decay)
 
 
 def estimand(plan: ConsensusSGD) -> str:

@@ -77,14 +77,14 @@ class Decor(OneRoundPlan):
         stated = [self.privacy("local"), self.privacy("outsider")]
         return [*stated, self.privacy("network")] if self.n <= 128 else stated
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism before the hosted agents' records, with noise shared along the edges."""
         if not self.pair_multiplier:
-            return super().source(data, agents, random)
+            return super().mechanism(data, agents, random)
         hosted = [int(a) for a in agents]
         nodes = dict(zip(random.keys_for(hosted), hosted, strict=True))
         pair_std = self.pair_multiplier * (self.clip_norm or 0.0)
         shared = PairSharedNoise(random.noise, self._gossip_network, pair_std, nodes)
-        mechanism = super().source(data, agents, replace(random, noise=shared))
+        mechanism = super().mechanism(data, agents, replace(random, noise=shared))
         mechanism.noisy = True  # shared noise is added also where a node has none of its own
         return mechanism

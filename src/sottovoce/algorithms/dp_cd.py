@@ -137,30 +137,30 @@ class DPCD(CentralPlan):
             raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
+    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
         smoothness_mu = self._preliminary_mu
         return self._mechanism(CoordinateMechanism, agents, random, data=data, smoothness_mu=smoothness_mu)
 
-    def algorithm(self, source: CoordinateMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: CoordinateMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the holder's own state is the margins of its records."""
         prox, steps, length = self.objective.regularizer.prox, self.steps, self.period or self.steps
 
         def init() -> State:
-            M = source.released_smoothness()
+            M = mechanism.released_smoothness()
             model = CDModel(start, np.zeros_like(start), np.zeros((), np.int64), M)
-            return State(model, source.margins(start))
+            return State(model, mechanism.margins(start))
 
         def message(state: State, k: int) -> np.ndarray:
-            j = int(source.chosen(k)[0])
-            return np.array([[source.coordinate(state.common.M, state.own, j, k)]])
+            j = int(mechanism.chosen(k)[0])
+            return np.array([[mechanism.coordinate(state.common.M, state.own, j, k)]])
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             model: CDModel = state.common
-            j = int(source.chosen(k)[0])
+            j = int(mechanism.chosen(k)[0])
             gamma = self.step_scale / model.M[j]
             w = model.w.copy()
             w[:, j] = prox(model.w[:, j] - gamma * received[:, 0], gamma)
-            margins = source.moved(state.own, j, float(w[0, j] - model.w[0, j]))
+            margins = mechanism.moved(state.own, j, float(w[0, j] - model.w[0, j]))
             return restarted(CDModel(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
 
         def restarted(model: CDModel, margins: np.ndarray, k: int) -> State:
@@ -169,13 +169,15 @@ class DPCD(CentralPlan):
                 return State(model, margins)
             w = model.total / length
             fresh = CDModel(w, np.zeros_like(w), np.zeros((), np.int64), model.M)
-            return State(fresh, source.margins(w))
+            return State(fresh, mechanism.margins(w))
 
         def block(state: State, k: int, count: int) -> State:
             while count:
                 model: CDModel = state.common
                 part, gamma = min(count, length - k % length), self.step_scale / model.M
-                w, total, margins = source.descend(model.M, model.w, model.total, state.own, k, part, gamma)
+                w, total, margins = mechanism.descend(
+                    model.M, model.w, model.total, state.own, k, part, gamma
+                )
                 k, count = k + part, count - part
                 state = restarted(CDModel(w, total, model.taken + part, model.M), margins, k)
             return state

@@ -69,11 +69,11 @@ class DPDiNNO(GradientPlan):
     def _draws_per_step(self) -> int:
         return self.primal_steps
 
-    def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
         """Return Algorithm 3 of [1]; the received rows are sums over neighbors."""
         network, optimizer = self.schedule(0).network, self.optimizer
         assert network is not None
-        d = np.asarray(network.degrees, start.dtype)[list(source.agents)][:, None]
+        d = np.asarray(network.degrees, start.dtype)[list(mechanism.agents)][:, None]
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             own: DiNNOVariables = state.own
@@ -83,7 +83,7 @@ class DPDiNNO(GradientPlan):
             moments = optimizer.init(start) if self.fresh_moments else own.moments
             psi = own.theta
             for t in range(self.primal_steps):
-                h = source.gradient_with_l2(psi, k, t) + y + 2 * rho * (d * psi - middle)
+                h = mechanism.gradient_with_l2(psi, k, t) + y + 2 * rho * (d * psi - middle)
                 step, moments = optimizer.step(moments, h, self.rate(k), psi)
                 psi = psi - step
             return State((), DiNNOVariables(psi, y, moments))

@@ -44,13 +44,13 @@ class DPDSGD(GradientPlan):
     needs = ("linear", "averages")
     excludes = ("masked", "fresh_noise")
 
-    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1 of [1]."""
         optimizer = self.optimizer
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             (theta, moments), rate = state.own, self.rate(k)
-            step, moments = optimizer.step(moments, source.gradient_with_l2(theta, k), rate, theta)
+            step, moments = optimizer.step(moments, mechanism.gradient_with_l2(theta, k), rate, theta)
             return State((), DSGDVariables(received - step, moments))
 
         return Algorithm(

@@ -49,14 +49,14 @@ class DPDSGT(GradientPlan):
         """Parameters and tracked gradient."""
         return 2 * n_params(self.objective)
 
-    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1]."""
         dim = start.shape[1]
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             mixed, tracked = received[:, :dim], received[:, dim:]
             moved = mixed - mixed.dtype.type(self.rate(k)) * tracked
-            g = source.gradient_with_l2(moved, k)
+            g = mechanism.gradient_with_l2(moved, k)
             return State((), DSGTVariables(moved, tracked + g - state.own.g, g))
 
         return Algorithm(

@@ -91,15 +91,15 @@ class DPGCD(CentralPlan):
             raise InvalidInput(f"The plan knows {len(self.smoothness)} coordinates, the data {shards.dim}.")
         return shards
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
+    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
         return self._mechanism(NoisyMaxMechanism, agents, random, data=data)
 
-    def algorithm(self, source: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""
-        prox, gamma = self.objective.regularizer.prox, self.step_scale / source.M
+        prox, gamma = self.objective.regularizer.prox, self.step_scale / mechanism.M
 
         def message(state: State, k: int) -> np.ndarray:
-            return np.array([source.choose(state.common.w, k)], dtype=np.float64)
+            return np.array([mechanism.choose(state.common.w, k)], dtype=np.float64)
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             model: GCDModel = state.common

@@ -93,7 +93,7 @@ class DPSGD(GradientPlan):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
         return super().prepared(records)
 
-    def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; plain steps of a linear model are one compiled loop."""
         optimizer, prox, averaging = self.optimizer, self.objective.regularizer.prox, self.output == "mean"
 
@@ -110,7 +110,7 @@ class DPSGD(GradientPlan):
         def block(state: State, k: int, count: int) -> State:
             model: SGDModel = state.common
             rates = np.array([self.rate(t) for t in range(k, k + count)])
-            theta, total = source.descend(model.theta, model.total, k, rates)
+            theta, total = mechanism.descend(model.theta, model.total, k, rates)
             moments = model.moments._replace(taken=model.moments.taken + count)
             return State(SGDModel(theta, moments, total), ())
 
@@ -120,8 +120,8 @@ class DPSGD(GradientPlan):
                 return model.theta
             return model.total / model.theta.dtype.type(model.moments.taken)
 
-        compiled = block if source.descends and optimizer.plain else None
-        return Algorithm(init, lambda state, k: source(state.common.theta, k), update, output, compiled)
+        compiled = block if mechanism.descends and optimizer.plain else None
+        return Algorithm(init, lambda state, k: mechanism(state.common.theta, k), update, output, compiled)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the coefficients, and the last iterate."""

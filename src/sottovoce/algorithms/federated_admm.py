@@ -158,11 +158,11 @@ class FederatedADMM(UsersADMM):
             return super()._traffic()
         return 2 * self.steps, 2 * self.users * self.steps  # model down, noisy step up
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> ClientProxMechanism:
+    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> ClientProxMechanism:
         random = noise_on_grid(self, random, agents, [1.0] * len(agents))
         return self._mechanism(ClientProxMechanism, agents, random, data=data, everyone=self.secure_sum)
 
-    def algorithm(self, source: ProximalMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: ProximalMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 3 of [1]: z^ is common, each client's dual its own.
 
         Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure
@@ -171,11 +171,11 @@ class FederatedADMM(UsersADMM):
         prox, lam = self._regularized, self.relaxation
 
         def message(state: State, k: int) -> np.ndarray:
-            return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
+            return mechanism.proximal_step(state.own[0], prox(state.common[0][0]), k).released
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             (zh,), (u,) = state
-            step = source.proximal_step(u, prox(zh[0]), k)
+            step = mechanism.proximal_step(u, prox(zh[0]), k)
             own = u + lam * (step.local if self.secure_sum else step.released)
             return State((absorbed(zh, received[:1], lam),), (own,))
 

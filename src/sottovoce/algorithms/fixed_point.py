@@ -113,15 +113,15 @@ class FixedPoint(CentralPlan):
         scale = (self.sensitivity, self.noise_std, self.adjacency)
         return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)
 
-    def source(self, data: object, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
+    def mechanism(self, data: object, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
         return self._mechanism(FixedPointMechanism, agents, random, data=data, blocks=len(self.start))
 
-    def algorithm(self, source: FixedPointMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: FixedPointMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1: the blocks that move are released, the others stay."""
 
         def message(state: State, k: int) -> np.ndarray:
-            u = state.common[0].reshape(source.blocks, -1)
-            rows, released = source.released(u, k)
+            u = state.common[0].reshape(mechanism.blocks, -1)
+            rows, released = mechanism.released(u, k)
             lam = self.relaxation
             if callable(lam):
                 lam = probability(lam(k), "relaxation", zero=False)

@@ -254,7 +254,7 @@ class GradientPlan(Plan):
 
     # ---- running and calibration ----------------------------------------------------------------------
 
-    def source(
+    def mechanism(
         self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
     ) -> Mechanism:
         """Return the mechanism before the hosted agents' records; audits pass a query instead of records."""

@@ -59,11 +59,11 @@ class Mafalda(OneRoundPlan):
         (each,) = super().releases(agent)
         return (replace(each, joint=True),)
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism before the hosted agents' records, with noise correlated over the steps."""
         if any(self._multipliers):
             random = replace(random, noise=TimeCorrelatedNoise(random.noise, correlation(self)))
-        return super().source(data, agents, random)
+        return super().mechanism(data, agents, random)
 
 
 def correlation(plan: Mafalda) -> TimeCorrelation:

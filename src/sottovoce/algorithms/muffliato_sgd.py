@@ -71,8 +71,8 @@ class MuffliatoSGD(GradientPlan):
             divisor = min(self._divisors(self.sizes or [1]))
         return self.rate(k) * z * float(self.clip_norm or 1.0) / divisor or 1.0
 
-    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        return muffliato_sgd(source, start, self.rate)
+    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
+        return muffliato_sgd(mechanism, start, self.rate)
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,16 +101,16 @@ class OneRoundPlan(GradientPlan):
         assert network is not None
         return network
 
-    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
-        return muffliato_sgd(source, start, self.rate)
+    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
+        return muffliato_sgd(mechanism, start, self.rate)
 
 
-def muffliato_sgd(source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
+def muffliato_sgd(mechanism: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
     """Return Algorithm 3 of [1]."""
 
     def message(state: State, k: int) -> np.ndarray:
         (theta,) = state.own
-        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * source.gradient_with_l2(theta, k)
+        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * mechanism.gradient_with_l2(theta, k)
         return moved
 
     return Algorithm(

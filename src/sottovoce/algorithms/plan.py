@@ -1,10 +1,10 @@
 """Plans: the object that runs is the object that is accounted.
 
 A plan is a frozen description of a run. Its facts are `steps`; ``schedule(k)``, the protocol of step k;
-``algorithm(source, start)``, the update rule of the agents hosted here; ``source(data, agents, random)``, the
-mechanism before their records; ``releases(agent)``, every noisy value an agent will publish; `observation`,
-what an adversary observes of them; and `width`, the numbers in a row. Runners, the accountant, peers, ledgers
-and the command line read these facts.
+``mechanism(data, agents, random)``, which turns the records of the hosted agents into noisy rows;
+``algorithm(mechanism, start)``, the update rule of these agents; ``releases(agent)``, every noisy value an agent
+will publish; `observation`, what an adversary observes of them; and `width`, the numbers in a row. Runners, the
+accountant, peers, ledgers and the command line read these facts.
 
 `CentralPlan` (one holder of all records) and `GradientPlan` (agents that release gradients) fill in most of
 them.
@@ -139,11 +139,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """The protocol of every step."""
 
     @abstractmethod
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``source`` hosts, from the rows ``start``."""
+    def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``mechanism`` hosts, from the rows ``start``."""
 
     @abstractmethod
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism before the records ``data`` of the hosted ``agents``, in their order."""
 
     @abstractmethod

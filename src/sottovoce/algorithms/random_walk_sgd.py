@@ -154,13 +154,13 @@ class RandomWalkSGD(GradientPlan):
     def _releases(self) -> dict[int, tuple[Release, ...]]:
         return {}
 
-    def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
         """Return the walk along the public path: in step k the holder steps and hands over.
 
         Only the holder computes and releases. Until the end the output is the token's model, where
         its holder is hosted, if it will be handed to everybody; otherwise what each agent saw last.
         """
-        path, places = self._holders, {agent: place for place, agent in enumerate(source.agents)}
+        path, places = self._holders, {agent: place for place, agent in enumerate(mechanism.agents)}
 
         def message(state: State, k: int) -> np.ndarray:
             (theta,) = state.own
@@ -168,9 +168,9 @@ class RandomWalkSGD(GradientPlan):
             if place is None:
                 return theta
             token = theta[[place]]
-            gradient = source.rows(token, k, 0, [place])
-            if source.decay:  # the l2 term holds no data and costs nothing
-                gradient = gradient + theta.dtype.type(source.decay) * token
+            gradient = mechanism.rows(token, k, 0, [place])
+            if mechanism.decay:  # the l2 term holds no data and costs nothing
+                gradient = gradient + theta.dtype.type(mechanism.decay) * token
             moved: np.ndarray = theta.copy()
             moved[[place]] -= theta.dtype.type(self.rate(k)) * gradient
             return moved
@@ -302,24 +302,24 @@ class SecretWalkSGD(RandomWalkSGD):
                 )
         return records
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> RandomWalkMechanism:
+    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> RandomWalkMechanism:
         if list(agents) != list(range(self.n)):
             raise InvalidInput('a walk on a secret path runs in one process; peers take path="public".')
         return self._mechanism(RandomWalkMechanism, agents, random, data=data)
 
-    def algorithm(self, source: RandomWalkMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
+    def algorithm(self, mechanism: RandomWalkMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
         """Return walks whose paths are drawn as they go, one row per token; `block` is compiled."""
         rate = self.rate
 
         def init() -> State:
-            holders = source.first()
-            return State((), Tokens(start[holders], holders, np.zeros(len(source.agents), np.int64)))
+            holders = mechanism.first()
+            return State((), Tokens(start[holders], holders, np.zeros(len(mechanism.agents), np.int64)))
 
         def message(state: State, k: int) -> np.ndarray:
             theta, holders, counts = state.own
             moved, counts = theta.copy(), counts.copy()
             for token, v in enumerate(holders.tolist()):
-                gradient = source.row(theta[token], k, token, holder=v, contributions=int(counts[v]))
+                gradient = mechanism.row(theta[token], k, token, holder=v, contributions=int(counts[v]))
                 moved[token] -= rate(k) * gradient
                 counts[v] += 1
             return moved
@@ -327,7 +327,7 @@ class SecretWalkSGD(RandomWalkSGD):
         def update(state: State, received: np.ndarray, k: int) -> State:
             _, holders, counts = state.own
             visits = np.bincount(holders, minlength=len(counts))
-            after = [source.next(v, k, token) for token, v in enumerate(holders.tolist())]
+            after = [mechanism.next(v, k, token) for token, v in enumerate(holders.tolist())]
             return State((), Tokens(received, np.array(after, holders.dtype), counts + visits))
 
         def block(state: State, k: int, count: int) -> State:
@@ -336,7 +336,7 @@ class SecretWalkSGD(RandomWalkSGD):
             if first != last:
                 rates = np.array([rate(k + i) for i in range(count)])
             theta, holders, counts = state.own
-            return State((), Tokens(*source.many_steps(theta, holders, counts, k, rates)))
+            return State((), Tokens(*mechanism.many_steps(theta, holders, counts, k, rates)))
 
         return Algorithm(init, message, update, lambda state: state.own.theta, block)
 

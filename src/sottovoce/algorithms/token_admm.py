@@ -107,19 +107,19 @@ class TokenADMM(UsersADMM):
     def _traffic(self) -> tuple[int, int]:
         return self.steps, self.steps
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> TokenProxMechanism:
+    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> TokenProxMechanism:
         if list(agents) != list(range(self.users)):
             raise InvalidInput(f"{self.name} runs in one process, where all users are hosted.")
         return self._mechanism(TokenProxMechanism, agents, random, data=data)
 
-    def algorithm(self, source: TokenProxMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: TokenProxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 4 of [1], one row being the token's; `block` is compiled."""
         n, prox = len(start), self._regularized
 
         def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
-            i = source.holder(k)
+            i = mechanism.holder(k)
             z, visits = prox(token.zh[0]), int(token.counts[i])
-            return i, source.row(token.u[i], z, k, holder=i, contributions=visits)
+            return i, mechanism.row(token.u[i], z, k, holder=i, contributions=visits)
 
         def message(state: State, k: int) -> np.ndarray:
             return np.asarray(state.own.zh + moved(state.own, k)[1] / n)
@@ -134,7 +134,7 @@ class TokenADMM(UsersADMM):
 
         def block(state: State, k: int, count: int) -> State:
             token: Token = state.own
-            u, zh, counts = source.many_steps(token.u, token.zh, token.counts, k, count)
+            u, zh, counts = mechanism.many_steps(token.u, token.zh, token.counts, k, count)
             return State((), Token(zh, u, counts))
 
         return Algorithm(

@@ -193,7 +193,7 @@ def train_models(
         query = CopiesQuery(net, problem, member=member, copies=copies, guard=guard)
         numbers = first * problem.agents + np.arange(copies * problem.agents)
         random = RunRandomness(source, batches, 0, tuple(numbers.tolist()))
-        gradients = plan.source(query, query.agents.tolist(), random)
+        gradients = plan.mechanism(query, query.agents.tolist(), random)
         theta = np.tile(np.asarray(start, dtype=np.float32), (copies * problem.agents, 1))
         tap = _Tap(plan.schedule, copies, direction, views or {}, np.asarray(start, float), problem.owner)
         algorithm = plan.algorithm(gradients, theta)

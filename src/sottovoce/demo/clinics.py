@@ -315,7 +315,7 @@ def _trained(
     data = plan.prepared(clinics.shards)
     for seed in range(repeats):  # the plan is accounted already: its runs need not account again
         random = RunRandomness.from_rng(SimulatedNoise(seed))
-        source = plan.source(data, range(16), random)
+        source = plan.mechanism(data, range(16), random)
         algorithm = plan.algorithm(source, plan.starting(data, random, range(16)))
         models = algorithm.output(run_stacked(algorithm, plan.schedule, plan.steps, noise=random.noise))
         scores.append(np.mean([clinics.accuracy(row) for row in models]))

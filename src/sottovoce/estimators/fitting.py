@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce._validate import did_you_mean
 from sottovoce.accounting import wording
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
-from sottovoce.algorithms.build import build_plan, plan_options, suggestion
+from sottovoce.algorithms.build import build_plan, plan_options
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
@@ -197,7 +198,7 @@ def _check_options(options: Mapping[str, object], algorithm: str, budget: Budget
         if called:
             raise InvalidInput(f"{called}write {name}=...")
         if name not in known:
-            near = suggestion(option, {*known, *_PLACES})
+            near = did_you_mean(option, {*known, *_PLACES})
             raise InvalidInput(f"fit has no option {option!r} for {algorithm}{near}.")
 
 

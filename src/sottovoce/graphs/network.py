@@ -159,7 +159,7 @@ metropolis(graph) builds valid weights.
         if self.labels is None:
             return check.node(label, self.n)  # type: ignore[arg-type]
         if label not in self.labels:
-            near = suggestions(str(label), [str(known) for known in self.labels])
+            near = check.did_you_mean(str(label), [str(known) for known in self.labels])
             raise GraphError(f"No node of {self.name} is called {label!r}{near}.")
         return self.labels.index(label)
 
@@ -339,15 +339,6 @@ def component_labels(edges: np.ndarray, n: int) -> np.ndarray:
     u, v = edges[:, 0], edges[:, 1]
     half = sp.csr_array((np.ones(len(edges)), (u, v)), shape=(n, n))
     return connected_components(half, directed=False)[1].astype(np.int64)
-
-
-def suggestions(name: str, known: Sequence[str]) -> str:
-    """Return ``"; did you mean ring?"`` if a known name is near, else an empty string."""
-    from difflib import get_close_matches
-
-    lowered = {k.lower(): k for k in known}
-    near = [lowered[k] for k in get_close_matches(name.lower(), list(lowered), n=2, cutoff=0.5)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _as_csr(matrix: Matrix) -> sp.csr_array:

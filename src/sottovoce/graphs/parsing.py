@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce._validate import did_you_mean
 from sottovoce.errors import GraphError
 from sottovoce.graphs import families, files, random
-from sottovoce.graphs.network import Network, network_of, suggestions
+from sottovoce.graphs.network import Network, network_of
 from sottovoce.graphs.weights import WEIGHTS
 
 
@@ -61,8 +62,8 @@ def parse(text: str, rng: np.random.Generator | None = None) -> Network:
     words = text.split(":")
     kind = _family_name(words[0])
     if kind not in ("file", "edges") and kind not in _FAMILIES:
-        near = suggestions(kind, [*_FAMILIES, *_ALIASES, "edges", "file"])
-        raise GraphError(f"Unknown graph {text!r}{near or '.'} Known: {', '.join(_FAMILIES)}, edges, file.")
+        near = did_you_mean(kind, [*_FAMILIES, *_ALIASES, "edges", "file"])
+        raise GraphError(f"Unknown graph {text!r}{near}. Known: {', '.join(_FAMILIES)}, edges, file.")
     options: dict[str, str] = {}
     while len(words) > 1 and "=" in words[-1]:
         key, _, value = (part.strip() for part in words[-1].partition("="))

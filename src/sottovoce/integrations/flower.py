@@ -158,8 +158,10 @@ class ClientSide:
         self.plan, self.user = replace(plan, sample_rate=1.0), user
         records = plan.objective.prepared(Shards(np.asarray(X), np.asarray(y), np.array([0, len(y)])))
         dim = records.dim
-        self.source = self.plan.source(records, [user], RunRandomness.from_rng(noise_of(seed))).recording()
-        self.algorithm = self.plan.algorithm(self.source, np.zeros((1, dim)))
+        self.mechanism = self.plan.mechanism(
+            records, [user], RunRandomness.from_rng(noise_of(seed))
+        ).recording()
+        self.algorithm = self.plan.algorithm(self.mechanism, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
         self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
         self.ledger = RunLedger(folder, session=run, node=user, about={"algorithm": plan.name, "user": user})
@@ -191,7 +193,7 @@ class ClientSide:
         self.spending.require(*planned)
         state: State = State((zh[None],), (self.u[None].copy(),))
         row = self.algorithm.message(state, k)
-        drawn = self.source.drain()
+        drawn = self.mechanism.drain()
         if drawn != planned:
             raise ReleaseMismatch(f"Round {k} drew other noise than the plan announced; nothing was sent.")
         (u,) = self.algorithm.update(state, row, k).own

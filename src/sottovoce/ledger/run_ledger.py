@@ -27,7 +27,7 @@ from sottovoce.ledger.lifetime import Charge, charge_from_row
 from sottovoce.ledger.store import TRAILER, Entry, StoredRun, frame_digest
 
 # files of a state folder: "anchor" holds the head, "run" the name of the run
-LEDGER, HEAD_FILE, LOCK, RUN_FILE, CONTINUED = "ledger.sqlite", "anchor", "lock", "run", "continued"
+LEDGER, HEAD_FILE, LOCK, RUN_FILE, CONTINUED = "ledger.sqlite", "head", "lock", "run", "continued"
 _HEARD = struct.Struct("<QI96s")
 _HEAD = struct.Struct("<Q32s")
 _CHECKPOINT = 32  # commits after which the write-ahead log is emptied

@@ -108,7 +108,7 @@ class AnnouncedReleases:
 class Mechanism:
     """Checks every draw against the plan, adds the noise and records the release.
 
-    Subclasses state the scale of their releases by `set_scale`, or check them by `announce`.
+    Subclasses state the scale of their releases by `set_scale`, or check them by `check_and_record`.
     """
 
     agents: Sequence[int]  # numbers of the hosted agents
@@ -150,7 +150,7 @@ class Mechanism:
             s, n = self.sensitivities[index], self.noise_stds[index]
             self.announced.check(index, step, stream, sensitivity=s, noise_std=n, steps=steps)
 
-    def announce(self, release: Release) -> None:
+    def check_and_record(self, release: Release) -> None:
         """Check a release of the only hosted agent against the plan, and record it."""
         if self.announced is not None:
             s, std, kind, steps = release.sensitivity, release.noise_std, release.mechanism, release.steps

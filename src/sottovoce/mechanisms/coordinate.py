@@ -102,7 +102,7 @@ class CoordinateMechanism(Mechanism):
         std = sensitivity / self.smoothness_mu
         ratio = np.clip(np.where(np.isfinite(X), X, 0.0), -bounds, bounds) / bounds
         share = (ratio * ratio).sum(axis=0) / n
-        self.announce(Release(0, 0, sensitivity, std, self.adjacency, stream=PRELIMINARY))
+        self.check_and_record(Release(0, 0, sensitivity, std, self.adjacency, stream=PRELIMINARY))
         if std > 0:
             noise, rows = self.random.noise, self.numbers
             share = share * max(1 - 2 * noise.slack(p, std) / sensitivity, 0.0)
@@ -163,7 +163,9 @@ class CoordinateMechanism(Mechanism):
         return w[None], sums[None], u[None]
 
     def _announce_steps(self, step: int, count: int) -> None:
-        self.announce(Release(0, step, self.moves, self.noise_multiplier, self.adjacency, steps=count))
+        self.check_and_record(
+            Release(0, step, self.moves, self.noise_multiplier, self.adjacency, steps=count)
+        )
 
     def _noise(self, step: int, count: int) -> np.ndarray:
         """Return the noise of some steps, in units of C_j / n."""

@@ -44,7 +44,9 @@ class FixedPointMechanism(Mechanism):
             raise InvalidInput(f"Step {step} moves {len(rows)} blocks, but {most} are accounted per step.")
         if len(rows) == 0:
             return rows, target[rows]
-        self.announce(Release(0, step, self.sensitivity, self.noise_std, self.adjacency, count=len(rows)))
+        self.check_and_record(
+            Release(0, step, self.sensitivity, self.noise_std, self.adjacency, count=len(rows))
+        )
         if self.noise_std == 0:
             return rows, target[rows]
         std = self._drawn_std(u.shape[1])

@@ -58,7 +58,7 @@ class NoisyMaxMechanism(Mechanism):
         """Return the coordinate of the largest |G_j + noise| / sqrt(M_j), and G_j with fresh noise."""
         for stream, kind in enumerate(("noisy-max", "laplace")):
             scale = (self.moves, self.scale, self.adjacency)
-            self.announce(Release(0, step, *scale, mechanism=kind, stream=stream))
+            self.check_and_record(Release(0, step, *scale, mechanism=kind, stream=stream))
         G = self.gradient(theta)
         scores = self._noisy(G, self._scales, step, 0)
         np.abs(scores, out=scores)

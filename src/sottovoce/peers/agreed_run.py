@@ -125,7 +125,7 @@ class AgreedRun:
             random = RunRandomness(noise, os.urandom(32), 0)
         random = replace(random, start=agreement.seed)
         data = self._hosted_data(records)
-        source = self.plan.source(data, [node], random).recording()
+        source = self.plan.mechanism(data, [node], random).recording()
         first = self.plan.starting(data, random, [node])
         if start is not None:
             if start.shape != first.shape[1:]:

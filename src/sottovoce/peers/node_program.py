@@ -59,7 +59,7 @@ class StepProgram:
         also_contacts: Sequence[int] = (),
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
-        self.source, self.masked, self.keys = source, masked, keys
+        self.mechanism, self.masked, self.keys = source, masked, keys
         # who talks to whom is needed often, for past rounds too, and is read off the protocols once
         self._talks: list[list[Round]] = []
         last = None
@@ -95,7 +95,7 @@ class StepProgram:
     def begin(self) -> None:
         """Make the first row."""
         if self.keys is not None:
-            self.source.set_batch_key(self.keys.batches)
+            self.mechanism.set_batch_key(self.keys.batches)
         self._state = self.algorithm.init()
         self.begun = True
         self._open()
@@ -128,7 +128,7 @@ class StepProgram:
 
     def take_releases(self) -> tuple[Release, ...]:
         """Return what was drawn since the last call."""
-        return self.source.drain()
+        return self.mechanism.drain()
 
     def result(self) -> np.ndarray:
         """Return the output row; before the end, that of the last finished step."""
@@ -139,7 +139,7 @@ class StepProgram:
     def snapshot(self) -> bytes:
         """Return everything needed to go on from here: keys of batches and masks too, until the last step."""
         local = {} if self._local is None else _variables(self._local)
-        batches = self.source.random.batches if self._step < self.steps and self.keys is None else None
+        batches = self.mechanism.random.batches if self._step < self.steps and self.keys is None else None
         secrets = {
             "batches": batches.hex() if isinstance(batches, bytes) else batches,
             "keys": None if self.keys is None else self.keys.to_dict(),
@@ -158,7 +158,7 @@ class StepProgram:
         batches = secrets["batches"]
         if batches is not None:
             # a repeated step must sample the same records: two batches under one label tell them apart
-            self.source.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
+            self.mechanism.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
         if self.keys is not None:
             self.keys.restore(secrets["keys"])
         if self.masked is not None:
@@ -191,7 +191,7 @@ class StepProgram:
 
     @property
     def _round_noise(self) -> NoiseSource:
-        return self.source.random.noise if self.keys is None else self.keys.round_noise
+        return self.mechanism.random.noise if self.keys is None else self.keys.round_noise
 
     def _close(self) -> None:
         assert self._local is not None
@@ -200,7 +200,9 @@ class StepProgram:
         self._chain = hashlib.sha256(self._chain + self._step.to_bytes(8, "little") + raw).digest()
         if self.keys is not None:
             self.keys.received(raw)
-            self.source.set_batch_key(self.keys.batches)  # batches of a step follow from what came before it
+            self.mechanism.set_batch_key(
+                self.keys.batches
+            )  # batches of a step follow from what came before it
         if self.masked is not None:
             received = self.masked.mean(received, self._step)
         self._state = self.algorithm.update(self._state, received[None], self._step)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from sottovoce._validate import did_you_mean
 from sottovoce.accounting.guarantee import ViewName
 from sottovoce.errors import ConfigError, InvalidInput
 
@@ -345,7 +346,7 @@ def misplaced_options(
 
     ``keys`` are those of the section itself.
     """
-    from sottovoce.algorithms.build import plan_options, suggestion
+    from sottovoce.algorithms.build import plan_options
 
     known = plan_options(name)
     offered = [key for key in known if key not in elsewhere]
@@ -354,7 +355,7 @@ def misplaced_options(
         if key in elsewhere:
             problems.append(f"[{section}] {key} has its own place: {elsewhere[key]}.")
         elif key not in known and key not in keys:
-            near = suggestion(key, [*offered, *keys])
+            near = did_you_mean(key, [*offered, *keys])
             problems.append(
                 f"[{section}]: {name} has no option {key!r}{near}; it knows {', '.join(offered)}."
             )
@@ -370,8 +371,6 @@ def _message(where: str, problems: Sequence[str]) -> str:
 
 def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
     """Return one sentence per problem; a key that only looks missing, since it is misspelled, is left out."""
-    from sottovoce.algorithms.build import suggestion
-
     sentences: dict[str, str] = {}
     meant: set[str] = set()
     for problem in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
@@ -383,7 +382,7 @@ def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
         place = _place(parts)
         if problem["type"] == "extra_forbidden":
             known = _known_keys(section, parts[:-1])
-            near = suggestion(parts[-1], known)
+            near = did_you_mean(parts[-1], known)
             meant |= {_place([*parts[:-1], key]) for key in known if repr(key) in near}
             sentences[place] = f"{place} is not known{near}; expected one of {', '.join(known)}."
         elif place not in sentences and place not in meant:

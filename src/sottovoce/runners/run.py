@@ -61,10 +61,10 @@ class RunnablePlan(Protocol):
     def starting(self, data: object, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows."""
 
-    def source(self, data: object, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+    def mechanism(self, data: object, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism before the agents' records."""
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
         """Return the update rule of the hosted agents."""
 
     def releases(self, agent: int) -> Sequence[Release]:
@@ -258,7 +258,7 @@ class _Run:
         """Return the update rule of the hosted agents, whose records are ``data``."""
         plan, random = self.plan, self.random
         first = plan.starting(data, random, agents) if start is None else _starting_rows(start, plan.n)
-        return plan.algorithm(plan.source(data, agents, random), first)
+        return plan.algorithm(plan.mechanism(data, agents, random), first)
 
     def record(self, step: int, rows: np.ndarray | None) -> None:
         """Evaluate the rows of all agents, where they are here."""

@@ -280,7 +280,7 @@ def _networks() -> dict[str, Case | Average]:
     def steps(plan: Any, side: bool, rng: np.random.Generator) -> Any:
         """Yield (state before the step, messages)."""
         data, random = plan.prepared(shards(side)), RunRandomness.from_rng(rng)
-        mechanism = plan.source(data, range(n), random)
+        mechanism = plan.mechanism(data, range(n), random)
         algorithm = plan.algorithm(mechanism, plan.starting(data, random, range(n)))
         state = algorithm.init()
         for k in range(plan.steps):

@@ -251,7 +251,7 @@ def test_masks_of_dropout_are_an_agents_own_whoever_is_hosted_beside_it():
     )  # fmt: skip
     theta = rows(objective, 3)
     random = RunRandomness.from_rng(np.random.default_rng(3))
-    together = plan.source(data, [0, 1, 2], random)(theta, 1)
-    slices = [plan.source(data.subset([a]), [a], random)(theta[[a]], 1) for a in range(3)]
+    together = plan.mechanism(data, [0, 1, 2], random)(theta, 1)
+    slices = [plan.mechanism(data.subset([a]), [a], random)(theta[[a]], 1) for a in range(3)]
     np.testing.assert_array_equal(np.concatenate(slices), together)
-    assert not np.array_equal(together, plan.source(data, [0, 1, 2], random)(theta, 0))
+    assert not np.array_equal(together, plan.mechanism(data, [0, 1, 2], random)(theta, 0))
