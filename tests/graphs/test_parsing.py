@@ -67,9 +67,9 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("rng:64", "Unknown graph 'rng:64' .did you mean 'ring'"),
+        ("rng:64", "Unknown graph 'rng:64' (did you mean 'ring'?)"),
         ("hypercub:3", "did you mean 'hypercube'"),
-        ("erdos:10:2", "did you mean 'er'"),
+        ("erdos:10:2", "did you mean 'erdos"),
         ("zzzzz", "Unknown graph 'zzzzz'. Known: path, ring"),
         ("", "Unknown graph ''. Known:"),
         ("ring", "Expected 1 number in 'ring', got 0; for example ring:64."),
