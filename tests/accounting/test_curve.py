@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
+from sottovoce.accounting.gaussian import gaussian_delta
 from sottovoce.accounting.renyi import rdp_delta, rdp_epsilon
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, Curve, Guarantee
@@ -76,12 +79,43 @@ def test_a_guarantee_looks_at_every_alternative():
         Guarantee(Adversary("local"), "replace-one", "ldp", mixed)
 
 
-def test_the_same_agents_twice_are_not_mixed_up_with_each_other():
-    """Two runs of one plan: agent i pays its own curve twice."""
-    often, seldom = Curve.sampled_gaussian(0.5, 5.0, 10), Curve.sampled_gaussian(0.01, 0.6, 10)
-    worst = Curve.worst([often, seldom])
-    assert (worst + worst).epsilon(1e-5) == (worst * 2).epsilon(1e-5)
-    assert (worst * 2).epsilon(1e-5) == max((often * 2).epsilon(1e-5), (seldom * 2).epsilon(1e-5))
+def test_repeated_and_added_worst_curves_differ():
+    """Twice the same run costs agent i its own curve twice; in two runs it may have two unlike roles."""
+    rare, often = Curve.sampled_gaussian(0.001, 0.2), Curve.sampled_gaussian(0.9, 0.5)
+    worst = Curve.worst([rare, often])
+    assert (worst * 2).epsilon(1e-6) == max((rare * 2).epsilon(1e-6), (often * 2).epsilon(1e-6))
+    assert (worst + worst).epsilon(1e-6) == (rare + often).epsilon(1e-6) == pytest.approx(23.193, abs=1e-3)
+    assert (worst + worst + worst).epsilon(1e-6) >= (rare + often + often).epsilon(1e-6)
+
+
+def test_the_worst_of_curves_with_several_bounds_is_above_each():
+    table = Curve.rdp(([2.0, 4.0, 8.0], [0.5, 1.0, 2.0]))
+    small = Curve.least([table, Curve.gaussian_mixture([0.0, 0.8], [0.5, 0.5])])
+    large = Curve.least([table * 2, Curve.gaussian_mixture([0.0, 1.6], [0.5, 0.5])])
+    worst = Curve.worst([small, large])
+    for delta in (1e-2, 1e-5, 1e-9):
+        assert worst.epsilon(delta) >= max(small.epsilon(delta), large.epsilon(delta))
+    assert Curve.from_dict(worst.to_dict()) == worst
+
+
+@pytest.mark.parametrize(("rounds", "rate", "mu"), [(50, 0.05, 1 / 3), (7, 0.5, 2.0), (200, 0.9, 0.05)])
+def test_a_drawn_number_of_gaussians_by_three_ways(rounds, rate, mu):
+    """A coin per round, one draw of their number, and the mean of the exact deltas."""
+    coins = Curve.gaussian_mixture([0.0, mu], [1 - rate, rate], rounds)
+    counts = binom.pmf(np.arange(rounds + 1), rounds, rate)
+    once = Curve.gaussian_mixture(mu * np.sqrt(np.arange(rounds + 1)), counts)
+    for delta in (1e-3, 1e-6, 1e-20):
+        epsilon = once.epsilon(delta)
+        direct = sum(w * gaussian_delta(mu * math.sqrt(k), epsilon) for k, w in enumerate(counts))
+        assert direct == pytest.approx(delta, rel=1e-9)
+        assert direct <= delta
+        assert epsilon <= coins.epsilon(delta) <= epsilon * 1.001 + 1e-4
+        assert epsilon <= rdp_epsilon(once.renyi, delta)
+    for alpha in (1.5, 4.0, 300.0):
+        assert once.renyi(alpha) == pytest.approx(coins.renyi(alpha), rel=1e-9)
+    assert Curve.from_dict(coins.to_dict()) == coins
+    with pytest.raises(InvalidInput, match="add up to 1"):
+        Curve.gaussian_mixture([0.0, 1.0], [0.5, 0.4])
 
 
 def test_many_different_worst_curves_stay_bounded_in_number_and_above_every_pairing():

@@ -196,7 +196,10 @@ def test_who_is_sampled_decides_which_rate_counts():
     added, replaced, whole = (kind.curve(4).epsilon(1e-5) for kind in kinds)
     assert added == Curve.sampled_gaussian(record, 1.0, 4).epsilon(1e-5)
     assert replaced == Curve.sampled_gaussian(record, 2.0, 4, adjacency="replace-one").epsilon(1e-5)
-    assert whole == Curve.sampled_gaussian(user, 2.0, 4, adjacency="replace-one").epsilon(1e-5)
+    assert whole == Curve.gaussian_mixture([0.0, 1.0], [0.8, 0.2], 4).epsilon(1e-5)
+    hidden = kinds[2]._replace(hidden=True).curve(4)
+    assert hidden == Curve.sampled_gaussian(user, 2.0, 4, adjacency="replace-one")
+    assert hidden.epsilon(1e-5) < whole < Curve.gaussian(2.0).epsilon(1e-5)
     assert kinds[0].curve(4, method="rdp").epsilon(1e-5) > added
     assert kinds[0]._replace(sample_rate=1.0).curve(4, method="rdp").method == "rdp"
 

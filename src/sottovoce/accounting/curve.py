@@ -7,7 +7,7 @@ place only, :meth:`Curve.renyi` and the composition of privacy loss distribution
 How epsilon is computed, best first:
 
 - only Gaussian parts: the exact formula of :mod:`sottovoce.accounting.gaussian`;
-- parts with a known privacy loss distribution (Gaussian, sampled Gaussian, Laplace, pure): numerical
+- parts with a known privacy loss distribution (Gaussian, sampled, mixed, Laplace, pure): numerical
   composition by dp-accounting, every rounding upwards (:mod:`sottovoce.accounting.pld`);
 - otherwise, or with ``method="rdp"``: Rényi losses added and converted once at the end.
 """
@@ -17,14 +17,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate, chain, combinations_with_replacement, product
 from typing import Any, Literal, NamedTuple
 
 from sottovoce import _validate
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from sottovoce.accounting.loss_parts import Gaussian, Laplace, LossPart, Pure, RenyiTable, SampledGaussian
+from sottovoce.accounting.loss_parts import (
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    LossPart,
+    Pure,
+    RenyiTable,
+    SampledGaussian,
+)
 from sottovoce.accounting.pld import Composed, Parts, composed, rare_delta, rare_epsilon
 from sottovoce.accounting.renyi import ORDERS, RenyiLoss, rdp_delta, rdp_epsilon
 from sottovoce.errors import CannotCompose, InvalidInput
@@ -42,12 +50,15 @@ class _Quantity(NamedTuple):
     without_noise: float
     gaussian: Callable[[float, float], float]
     rdp: Callable[[RenyiLoss, float], float]
+    mixture: Callable[[GaussianMixture, float], float]
     composed: Callable[[Composed, float], float]
     rare: Callable[[Parts, float], float]
 
 
-_EPSILON = _Quantity(math.inf, gaussian_epsilon, rdp_epsilon, Composed.epsilon, rare_epsilon)
-_DELTA = _Quantity(1.0, gaussian_delta, rdp_delta, Composed.delta, rare_delta)
+_EPSILON = _Quantity(
+    math.inf, gaussian_epsilon, rdp_epsilon, GaussianMixture.epsilon, Composed.epsilon, rare_epsilon
+)
+_DELTA = _Quantity(1.0, gaussian_delta, rdp_delta, GaussianMixture.delta, Composed.delta, rare_delta)
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,28 @@ class Curve:
         return cls._repeated(SampledGaussian(rate, noise, adjacency), steps, method)
 
     @classmethod
+    def gaussian_mixture(cls, mus: Sequence[float], weights: Sequence[float], count: int = 1) -> Curve:
+        """Return ``count`` Gaussian mechanisms, each with a mu that is drawn without data and then shown.
+
+        ``weights`` are the probabilities of ``mus``.
+
+        >>> rounds = Curve.gaussian_mixture([0.0, 4 / 12], [0.95, 0.05], count=50)
+        >>> round(rounds.epsilon(1e-5), 2)  # who takes part is seen
+        3.0
+        """
+        probable = sorted(
+            (_validate.loss(m, "mu"), float(w)) for m, w in zip(mus, weights, strict=True) if w > 0
+        )
+        missing = 1.0 - math.fsum(weight for _, weight in probable)
+        if not probable or abs(missing) > 1e-9:
+            raise InvalidInput(f"the weights of a mixture must add up to 1, they miss it by {missing:g}.")
+        shifts, shares = zip(*probable, strict=True)
+        if len(shifts) == 1:
+            return cls.gaussian(shifts[0], count)
+        largest = shares[-1] + max(missing, 0.0)  # what rounding took goes to the largest loss
+        return cls._repeated(GaussianMixture(shifts, (*shares[:-1], largest)), count)
+
+    @classmethod
     def pure(cls, epsilon: float, count: int = 1) -> Curve:
         """Return ``count`` mechanisms that are each ``epsilon``-DP with delta 0."""
         return cls._repeated(Pure(_validate.loss(epsilon, "epsilon")), count)
@@ -157,9 +190,7 @@ class Curve:
         """Compose many curves at once, which is quicker than adding them one by one."""
         curves = list(curves)
         if any(curve.bounds for curve in curves):
-            # a sum may be bounded by any choice of bounds: all first ones, or all last ones
-            choices = ([curve._bounded_by[at] for curve in curves] for at in (0, -1))
-            return cls.least(map(cls.total, choices))
+            return cls._with_bounds(cls.total, curves)
         if any(curve.others for curve in curves):
             return cls._every_pairing(Counter(curves))
         relations = {p.adjacency for c in curves for p, _ in c.parts if isinstance(p, SampledGaussian)}
@@ -169,12 +200,20 @@ class Curve:
         return cls(tuple(part for c in curves for part in c.parts), method)._tidy()
 
     @classmethod
+    def _with_bounds(cls, combine: Callable[[Iterable[Curve]], Curve], curves: list[Curve]) -> Curve:
+        """Combine curves of which some have several bounds; any choice of bounds will do, two are tried."""
+        return cls.least(combine([curve._bounded_by[at] for curve in curves]) for at in (0, -1))
+
+    @classmethod
     def _every_pairing(cls, counted: Counter[Curve]) -> Curve:
-        """Compose worst curves: equal ones are the same agents again, of others any may meet any."""
-        repeated = [curve * count for curve, count in counted.items()]
-        if math.prod(len(curve.alternatives) for curve in repeated) > _PAIRINGS:
-            return cls.total(cls.rdp(curve.renyi) if curve.others else curve for curve in repeated)
-        return cls.worst(map(cls.total, product(*(curve.alternatives for curve in repeated))))
+        """Compose worst curves: whoever loses most in one may lose least in another, equal ones included."""
+        choices = [(curve.alternatives, count) for curve, count in counted.items()]
+        if math.prod(math.comb(len(some) + k - 1, k) for some, k in choices) > _PAIRINGS:
+            return cls.total(
+                (cls.rdp(curve.renyi) if curve.others else curve) * count for curve, count in counted.items()
+            )
+        pairings = product(*(combinations_with_replacement(some, k) for some, k in choices))
+        return cls.worst(cls.total(chain.from_iterable(pairing)) for pairing in pairings)
 
     @classmethod
     def worst(cls, curves: Iterable[Curve]) -> Curve:
@@ -190,6 +229,9 @@ class Curve:
         >>> Curve.worst([Curve.gaussian(1.0), Curve.gaussian(2.0)]) == Curve.gaussian(2.0)
         True
         """
+        curves = list(curves)
+        if any(curve.bounds for curve in curves):
+            return cls._with_bounds(cls.worst, curves)
         largest: list[Curve] = []
         for one in (one for curve in curves for one in curve.alternatives):
             if not any(_within(one, other) for other in largest):
@@ -261,6 +303,9 @@ class Curve:
             return quantity.without_noise
         if self.is_gaussian:
             return quantity.gaussian(self.mu, at)
+        (part, count), *more = self.parts
+        if isinstance(part, GaussianMixture) and count == 1 and not more:
+            return quantity.mixture(part, at)
         # basic composition: pure mechanisms add up to a pure one
         pure = all(part.is_pure for part, _ in self.parts)
         pure_epsilon = sum(count * part.size for part, count in self.parts) if pure else math.inf
@@ -369,6 +414,7 @@ _BUILDERS: dict[str, Callable[..., Curve]] = {
     "sampled-gaussian": lambda sample_rate, noise_multiplier, adjacency, count: Curve.sampled_gaussian(
         sample_rate, noise_multiplier, count, adjacency=adjacency
     ),
+    "gaussian-mixture": Curve.gaussian_mixture,
     "pure": Curve.pure,
     "laplace": Curve.laplace,
     "rdp": lambda orders, values, count: Curve.rdp((orders, values), count),

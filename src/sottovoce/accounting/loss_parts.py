@@ -7,6 +7,7 @@ Gaussian, mu = Delta/sigma   alpha mu^2 / 2 (equivalently rho-zCDP with rho = mu
 pure eps0-DP                 min(eps0, alpha eps0^2 / 2)
 Laplace, r = Delta_1 / b     1/(alpha-1) ln[(alpha e^{(alpha-1) r} + (alpha-1) e^{-alpha r}) / (2 alpha-1)]
 sampled Gaussian, integer    1/(alpha-1) ln sum_k C(alpha,k) (1-q)^{alpha-k} q^k e^{(k^2-k)/(2 z^2)}
+mixture of Gaussians         1/(alpha-1) ln sum_i w_i e^{alpha (alpha-1) mu_i^2 / 2}
 ===========================  =============================================================================
 
 References: [1] Mironov, "Rényi differential privacy", CSF 2017, Table II;
@@ -22,6 +23,8 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+
+from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,53 @@ class SampledGaussian(LossPart):
 
     def __str__(self) -> str:
         return f"Gaussian, noise multiplier {self.noise_multiplier:.6g}, sample rate {self.sample_rate:.6g}"
+
+
+@dataclass(frozen=True)
+class GaussianMixture(LossPart):
+    """N(0, 1) against N(mu, 1), where mu is drawn and shown: visible participation, visits of a walk.
+
+    The draw must not depend on data. Then the loss is distributed as the mixture of those of all ``mus``,
+    which :mod:`sottovoce.accounting.pld` builds.
+    """
+
+    mus: tuple[float, ...]
+    weights: tuple[float, ...]  # how probable each is; they add up to 1
+    kind = "gaussian-mixture"
+
+    @property
+    def size(self) -> float:
+        return max(self.mus)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        typical = math.sqrt(math.fsum(w * mu * mu for mu, w in zip(self.mus, self.weights, strict=True)))
+        return typical, Gaussian(self.size).spread[1]
+
+    def rdp(self, alpha: float) -> float:
+        mus, weights = np.array(self.mus), np.array(self.weights)
+        exponent = alpha * (alpha - 1) * mus * mus / 2
+        if exponent.max() < 600:
+            return math.log1p(float(weights @ np.expm1(exponent))) / (alpha - 1)
+        return _log_sum_exp(np.log(weights) + exponent) / (alpha - 1)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the exact delta of one such mechanism: the mean over the draw."""
+        terms = zip(self.mus, self.weights, strict=True)
+        return math.fsum(weight * gaussian_delta(mu, epsilon) for mu, weight in terms)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon of one such mechanism at ``delta``, rounded upwards."""
+        low, high = 0.0, gaussian_epsilon(self.size, delta)
+        if self.delta(low) <= delta:
+            return low
+        while high - low > 1e-12 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.delta(middle) <= delta else (middle, high)
+        return high
+
+    def __str__(self) -> str:
+        return f"Gaussian, mu up to {self.size:.6g}, {len(self.mus)} cases"
 
 
 @dataclass(frozen=True)

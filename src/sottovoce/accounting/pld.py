@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.loss_parts import Gaussian, LossPart, SampledGaussian
+from sottovoce.accounting.loss_parts import Gaussian, GaussianMixture, LossPart, SampledGaussian
 
 Parts = tuple[tuple[LossPart, int], ...]  # mechanisms and how often each is used
 
@@ -67,11 +67,21 @@ def composed(parts: Parts) -> Composed:
     interval = _interval(grouped)
     total: Any = None
     for part, count in grouped:
-        one = part.distribution(interval)
+        one = _distribution(part, interval)
         if count > 1:
             one = one.self_compose(count)
         total = one if total is None else total.compose(one)
     return Composed(total, 1e-14 + 1e-16 * sum(count for _, count in grouped))
+
+
+def _distribution(part: LossPart, interval: float) -> Any:
+    if not isinstance(part, GaussianMixture):
+        return part.distribution(interval)
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    mixed = _mixed_density(part, interval)
+    return PrivacyLossDistribution(DensePLDPmf(interval, mixed.first, mixed.mass, mixed.infinite, True))
 
 
 def _interval(parts: list[tuple[LossPart, int]]) -> float:
@@ -193,8 +203,25 @@ def _density(part: LossPart, interval: float, added: bool) -> LossDensity:
         part = SampledGaussian(1.0, 1 / part.mu)
     if isinstance(part, SampledGaussian):
         return _gaussian_density(part, interval, added)
+    if isinstance(part, GaussianMixture):
+        return _mixed_density(part, interval)
     dense = part.distribution(interval)._pmf_remove.to_dense_pmf()
     return LossDensity(dense._lower_loss, np.maximum(dense._probs, 0.0), interval, dense._infinity_mass)
+
+
+def _mixed_density(mixture: GaussianMixture, interval: float) -> LossDensity:
+    """Return the density of a loss whose mu is drawn: the mixture of the densities."""
+    terms = [
+        (weight, _density(Gaussian(mu), interval, False))
+        for mu, weight in zip(mixture.mus, mixture.weights, strict=True)
+        if mu > 0
+    ]
+    first = min(term.first for _, term in terms)
+    mass = np.zeros(max(term.first + len(term.mass) for _, term in terms) - first)
+    mass[-first] = math.fsum(w for mu, w in zip(mixture.mus, mixture.weights, strict=True) if mu == 0)
+    for weight, term in terms:
+        mass[term.first - first :][: len(term.mass)] += weight * term.mass
+    return LossDensity(first, mass, interval, math.fsum(weight * term.infinite for weight, term in terms))
 
 
 def _gaussian_density(part: SampledGaussian, h: float, added: bool) -> LossDensity:
@@ -218,13 +245,16 @@ def _gaussian_density(part: SampledGaussian, h: float, added: bool) -> LossDensi
     ends = loss(np.array([-far, far]))
     first, last = int(np.floor(ends.min() / h)), int(np.ceil(ends.max() / h))
     edges = (first + np.arange(last - first + 1)) * h
-    # the loss is monotone in x: find the x of every edge by bisection from the two far ends
-    low, high = np.full(len(edges), -far), np.full(len(edges), far)
-    for _ in range(60):
-        middle = (low + high) / 2
-        below = sign * loss(middle) < sign * edges
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    at = (low + high) / 2
+    if q == 1 and part.adjacency == "add-remove":  # the loss is linear in x
+        at = np.clip(0.5 + sign * z * z * edges, -far, far)
+    else:
+        # the loss is monotone in x: find the x of every edge by bisection from the two far ends
+        low, high = np.full(len(edges), -far), np.full(len(edges), far)
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = sign * loss(middle) < sign * edges
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        at = (low + high) / 2
     p, r = _cells(upper, at, z), _cells(lower, at, z)
     start = edges[:-1]
     share = (p - r * np.exp(start)) / np.where(p > 0, p, 1) / -math.expm1(-h)

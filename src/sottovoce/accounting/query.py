@@ -26,6 +26,7 @@ from sottovoce.protocols import Protocol as CommunicationProtocol
 if TYPE_CHECKING:
     from sottovoce.accounting.observation.base import ObservationModel
 
+SAMPLED_CLIENTS = "Poisson sampling: every client takes part in every round independently"
 _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
@@ -88,7 +89,7 @@ class Query:
     label: Label | None = None
     progress: Callable[[int], None] | None = None
     _releases: dict[int, list[Release]] = field(default_factory=dict)
-    _counts: dict[tuple[int, bool], Counter[MechanismKey]] = field(default_factory=dict)
+    _counts: dict[int, Counter[MechanismKey]] = field(default_factory=dict)
 
     # ---- who observes, and about whom --------------------------------------------------------------------
 
@@ -158,12 +159,9 @@ class Query:
 
     def counts(self, agent: int, *, hidden: bool = False) -> Counter[MechanismKey]:
         """Return an agent's releases by kind; participation amplifies only where it is ``hidden``."""
-        if (agent, hidden) not in self._counts:
-            counts: Counter[MechanismKey] = Counter()
-            for key, count in count_by_key(self.releases(agent)).items():
-                counts[key if hidden else key._replace(user_rate=1.0)] += count
-            self._counts[agent, hidden] = counts
-        return self._counts[agent, hidden]
+        if agent not in self._counts:
+            self._counts[agent] = count_by_key(self.releases(agent))
+        return _hidden(self._counts[agent]) if hidden else self._counts[agent]
 
     def noise_stds(self) -> np.ndarray | None:
         """Return the Gaussian noise of every agent; None where an agent lists several scales."""
@@ -190,19 +188,53 @@ class Query:
         agents = range(self.plan.n) if self.user is None else [self.user]
         return any(r.sample_rate < 1 for agent in agents for r in self.releases(agent) if r.sensitivity)
 
-    def local_guarantee(self) -> Guarantee:
-        """Return the local-DP guarantee, which holds against any adversary, also that of the query."""
+    def last_steps_in_reach(self, delay: int) -> np.ndarray:
+        """Return (n,): the last step of which a release of each agent can reach the observers, -1 for none.
+
+        A release travels from the step ``delay`` steps after its own on.
+        """
+        plan = self.plan
+        reached = np.zeros(plan.n, dtype=bool)
+        reached[list(self.observers)] = True
+        last = np.full(plan.n, -1)
+        for travels in range(plan.steps - 1 + delay, delay - 1, -1):
+            if travels < plan.steps:
+                reached = plan.schedule(travels).reaching(reached)
+            last[reached & (last < 0)] = travels - delay
+            if (last >= 0).all():
+                break
+        return last
+
+    def local_guarantee(self, *, hidden: bool = False, delay: int | None = None) -> Guarantee:
+        """Return the local-DP guarantee, which holds against any adversary, also that of the query.
+
+        ``hidden`` : agents that take no part in a round send their noise alone, so nobody sees who did.
+        ``delay`` : rows go from node to node, and a release is in those of so many steps later and after;
+        observers who are named then learn nothing of what cannot reach them before the end.
+        """
         curves = ShareCurves(self.method)
         assumptions: tuple[str, ...] = ()
+        users = self.users(self.observers if self.view != "central" else ())
+        releases = {agent: self.releases(agent) for agent in users}
+        if delay is not None and self.observers and self.view != "central":
+            last = self.last_steps_in_reach(delay)
+            releases = {agent: _until(own, int(last[agent])) for agent, own in releases.items()}
+            assumptions = ("observers see what is sent to them, and no other output is published",)
         distinct = {  # of thousands of agents most have the same releases
-            tuple(map(_all_but_sender, self.releases(agent))): agent
-            for agent in self.users(self.observers if self.view != "central" else ())
+            tuple(map(_all_but_sender, own)): own for own in releases.values()
         }
-        for agent in distinct.values():
-            counts = self.counts(agent)
+        for own in distinct.values():
+            counts = count_by_key(own)
+            if hidden:
+                counts = _hidden(counts)
             if self.participations is not None:
-                counts = Counter({key: min(k, self.participations) for key, k in counts.items()})
+                known = {
+                    key._replace(user_rate=1.0): min(k, self.participations) for key, k in counts.items()
+                }
+                counts = Counter(known)
                 assumptions = (f"the client takes part in {self.participations} rounds",)
+            elif any(key.user_rate < 1 for key in counts):
+                assumptions = (SAMPLED_CLIENTS,)
             curves.add(counts)
         return self.answer("ldp", curves.worst, assumptions)
 
@@ -216,6 +248,16 @@ class Query:
     def report_progress(self, finished: int) -> None:
         if self.progress is not None:
             self.progress(finished)
+
+
+def _hidden(counts: Counter[MechanismKey]) -> Counter[MechanismKey]:
+    return Counter({key._replace(hidden=True): k for key, k in counts.items()})
+
+
+def _until(releases: Iterable[Release], last: int) -> list[Release]:
+    """Return the releases of the steps up to ``last``; a joint one is whole or not at all."""
+    started = [r for r in releases if r.step <= last]
+    return [r if r.joint else replace(r, steps=min(r.steps, last + 1 - r.step)) for r in started]
 
 
 _all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))

@@ -44,8 +44,8 @@ class Release:
     adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
     sample_rate : probability with which each *record* is in the batch (Poisson); 1 without sampling. It
         amplifies at record level only.
-    user_rate : probability with which the *agent* takes part (Poisson); it amplifies at user level, where who
-        took part stays hidden.
+    user_rate : probability with which the *agent* takes part (Poisson, whatever its data). At user level it
+        amplifies where who took part stays hidden; otherwise only the number of participations is random.
     mechanism : ``"gaussian"``, ``"laplace"`` or ``"noisy-max"``; an accountant refuses what it does not know.
     steps : how many steps in a row it happens in.
     count : how many such noisy values a step holds (the inner steps of DiNNO), streams 0, 1, ...
@@ -137,11 +137,12 @@ class MechanismKey(NamedTuple):
     ratio: float
     sample_rate: float
     user_rate: float
+    hidden: bool = False  # whether the adversary cannot see in which rounds the agent took part
 
     @classmethod
     def from_release(cls, release: Release) -> MechanismKey:
-        """Return the kind of a release."""
-        return cls(*(getattr(release, name) for name in cls._fields))
+        """Return the kind of a release, with participation in sight."""
+        return cls(*(getattr(release, name) for name in cls._fields if name != "hidden"))
 
     def curve(self, count: int, share: float = 1.0, method: Method = "pld") -> Curve:
         """Return the loss of ``count`` such releases of which an observer learns the share h = ``share``.
@@ -160,6 +161,9 @@ class MechanismKey(NamedTuple):
         rate = self.user_rate if self.adjacency == "user" else self.sample_rate
         if rate == 1.0 or noise == 0:
             return replace(Curve.gaussian(signal, count), method=method)
+        if self.adjacency == "user" and not self.hidden:
+            # each round costs all or nothing, and everybody sees which
+            return replace(Curve.gaussian_mixture([0.0, signal], [1 - rate, rate], count), method=method)
         if self.adjacency == "add-remove":
             return Curve.sampled_gaussian(rate, noise, count, method=method)
         # a record (or user) replaced moves the sum by twice the clip, and sampled curves count in clips

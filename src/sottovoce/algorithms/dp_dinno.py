@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
 from sottovoce.mechanisms.base import GradientSource
@@ -63,6 +64,7 @@ class DPDiNNO(GradientPlan):
     fresh_moments: bool = True
 
     name = "dp-dinno"
+    observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
     needs = ("neighbor_sum",)
     default_protocol = "neighbor-sum"
 

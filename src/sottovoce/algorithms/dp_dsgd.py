@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.mechanisms.base import RegularizedSource
@@ -41,6 +42,7 @@ class DPDSGD(GradientPlan):
     """
 
     name = "dp-dsgd"
+    observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
     needs = ("linear", "averages")
     excludes = ("masked", "fresh_noise")
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.runners import Algorithm, State
@@ -40,6 +41,7 @@ class DPDSGT(GradientPlan):
     """
 
     name = "dp-dsgt"
+    observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
     needs = ("linear", "averages")
     excludes = ("masked", "fresh_noise")
     uses_optimizer = False

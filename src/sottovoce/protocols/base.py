@@ -141,6 +141,14 @@ class Protocol(NotebookDisplay, ABC):
         """Return the protocol with another grid step; itself unless it is `masked`."""
         return self
 
+    def reaching(self, nodes: np.ndarray) -> np.ndarray:
+        """Return (n,) bool: whose first rows may be part of what ``nodes`` (a mask) see or end with."""
+        return np.ones(self.n, dtype=bool)
+
+    def hides_from(self, size: int) -> bool:
+        """Return whether masks leave no ``size`` members anything but the sum of all others."""
+        return False
+
     @property
     def convex(self) -> bool:
         """Whether every row that travels is a mean of rows, with weights that are not negative."""

@@ -197,6 +197,12 @@ class LinearProtocol(Protocol):
         heard = matrix.indices[(matrix.indices != rows) & (matrix.data != 0)]
         return tuple(int(w) for w in np.unique(heard))
 
+    def reaching(self, nodes: np.ndarray) -> np.ndarray:
+        reached = np.array(nodes, dtype=bool)
+        for t in reversed(range(self.rounds)):
+            reached[self.matrix(t)[np.flatnonzero(reached)].indices] = True
+        return reached
+
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees, over the nodes' noises."""
         chosen = _validate.nodes(observers, self.n)

@@ -9,7 +9,7 @@ import numpy as np
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import coalition_assumptions, worst_coalitions
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.query import SAMPLED_CLIENTS, Query
 from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols.base import block_variances
@@ -33,12 +33,13 @@ class Federation(ObservationModel):
             )
         stds = query.noise_stds()
         if query.view == "local" or not self.secure_sum or stds is None:
-            return query.local_guarantee()
+            # a secure sum needs an answer of every client, so clients that were not drawn send noise alone
+            return query.local_guarantee(hidden=self.secure_sum)
         protocol = query.plan.schedule(0)
         if protocol.masked:
             coalitions = worst_coalitions(query, protocol)
             if coalitions is None:
-                return query.local_guarantee()
+                return query.local_guarantee(hidden=True)
             assumptions = list(coalition_assumptions(query, protocol, coalitions, ()))
         else:
             coalitions = query.largest_noise_coalitions(stds) if query.any_members else query.coalitions or []
@@ -58,5 +59,5 @@ class Federation(ObservationModel):
         if query.plan.adjacency == "user" and any(
             r.user_rate < 1 for u in range(self.users) for r in query.releases(u)
         ):
-            assumptions.append("Poisson sampling: every client takes part in every round independently")
+            assumptions.append(SAMPLED_CLIENTS)
         return query.answer("exact", curves.worst, assumptions)

@@ -39,7 +39,7 @@ class LinearGossip(ObservationModel):
             return Averaging().guarantee(query)
         if query.label == "exact":
             raise query.unsupported_label()
-        return query.local_guarantee()
+        return query.local_guarantee(delay=0)
 
     def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
         """Return the guarantees of all users, of a single step from one view."""

@@ -15,17 +15,19 @@ class LocalOnly(ObservationModel):
     """Nothing is claimed beyond local privacy: any observer sees at most every message.
 
     ``published`` is a formula as printed, against any one node, for reproduction: a curve and the sentence
-    that names its source.
+    that names its source. ``delay``: rows go from node to node, and a release is in those of so many steps
+    later and after, so named observers learn nothing of what is out of their reach; None: all is seen.
     """
 
     published: tuple[Curve, str] | None = None
+    delay: int | None = None
     labels = ("published",)
     between_peers = True
 
     def guarantee(self, query: Query) -> Guarantee:
         """Return the local-DP guarantee, or the printed formula if it is requested by its label."""
         if query.label is None:
-            return query.local_guarantee()
+            return query.local_guarantee(delay=self.delay)
         if self.published is None or query.view not in ("network", "pairwise"):
             raise query.unsupported_label()
         curve, source = self.published
