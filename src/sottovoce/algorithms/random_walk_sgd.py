@@ -248,7 +248,7 @@ class SecretWalkSGD(RandomWalkSGD):
                 "Amplification by iteration needs gradients that the clip never touches (a clipped step "
                 f"may expand): l2 = 0 and clip_norm >= {steepest:g}; or leave feature_norm out."
             )
-        longest = max(self.rate(0), self.rate(self.steps - 1))
+        longest = max(self._rates)
         if longest > 2 / beta:
             raise InvalidInput(
                 f"Amplification by iteration needs learning_rate <= 2/beta = {2 / beta:.4g}, got "
@@ -269,7 +269,12 @@ class SecretWalkSGD(RandomWalkSGD):
             cap=self.cap,
             contractive=self.feature_norm is not None,
             final_public=self.final_public,
+            rates=self._rates if len(set(self._rates)) > 1 else None,
         )
+
+    @cached_property
+    def _rates(self) -> tuple[float, ...]:
+        return tuple(map(self.rate, range(self.steps)))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -331,10 +336,7 @@ class SecretWalkSGD(RandomWalkSGD):
             return State((), Tokens(received, np.array(after, holders.dtype), counts + visits))
 
         def block(state: State, k: int, count: int) -> State:
-            first, last = rate(k), rate(k + count - 1)
-            rates = np.full(count, first)
-            if first != last:
-                rates = np.array([rate(k + i) for i in range(count)])
+            rates = np.array(self._rates[k : k + count])
             theta, holders, counts = state.own
             return State((), Tokens(*mechanism.many_steps(theta, holders, counts, k, rates)))
 

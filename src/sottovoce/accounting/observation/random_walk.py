@@ -6,16 +6,22 @@ sigma times the sensitivity) and passes the model on along W. Node v sees the mo
 The accountant hands v the whole path, which does not depend on data; averaging over paths is then exact,
 
 .. math:: D_\\alpha = \\frac{1}{\\alpha-1} \\ln E_{path}\\, e^{(\\alpha-1)\\,\\varepsilon(path)},
-    \\qquad \\varepsilon(path) \\le \\sum_i \\frac{c}{t_i}, \\quad c = \\frac{\\alpha}{2\\sigma^2},
+    \\qquad \\varepsilon(path) \\le \\sum_i c\\, \\frac{\\nu_{s_i}^2}{\\sum_{j=s_i}^{s_i+t_i-1} \\nu_j^2},
+    \\quad c = \\frac{\\alpha}{2\\sigma^2},
 
-where t_i is the number of noisy steps from the i-th contribution of u until the token is next at u or at v
-(privacy amplification by iteration), and the term is 0 if that does not happen before the end. The
-expectation is a dynamic program over first-passage probabilities. It needs no condition on sigma, and holds
-whether senders are visible or not.
+where the i-th contribution of u is at time s_i, t_i is the number of noisy steps until the token is next at u
+or at v, and nu_j is the learning rate of step j (privacy amplification by iteration; c / t_i for equal
+rates). The term is 0 if the token is at neither before the end. The expectation is a dynamic program over
+first-passage probabilities. It needs no condition on sigma, and holds whether senders are visible or not.
+
+Without amplification every contribution that is seen costs in full, so the number of such contributions
+decides: a mixture of Gaussian mechanisms, whose privacy loss distribution is exact. The smaller of the two
+losses counts.
 
 References: [1] Cyffers, Bellet, "Privacy amplification by decentralization", AISTATS 2022; [2] Feldman,
-Mironov, Talwar, Thakurta, "Privacy amplification by iteration", FOCS 2018, Theorem 22. Departures: [1] and
-later work bound a fixed number of visits with weak convexity, under a condition on sigma; here visits are
+Mironov, Talwar, Thakurta, "Privacy amplification by iteration", FOCS 2018, Theorem 22; [3] Bok, Su,
+Altschuler, "Shifted interpolation for differential privacy", ICML 2024, for unequal steps. Departures: [1]
+and later work bound a fixed number of visits with weak convexity, under a condition on sigma; here visits are
 random, as they are, and the mixture over paths is exact.
 """
 
@@ -53,6 +59,7 @@ class TokenWalk(ObservationModel):
     steps, tokens, cap : hops of each token, tokens, contributions per agent (None: no cap).
     contractive : whether amplification by iteration may be counted on.
     final_public : whether the final model is broadcast.
+    rates : the learning rate of every step, where they differ.
     """
 
     network: Network
@@ -61,6 +68,7 @@ class TokenWalk(ObservationModel):
     cap: int | None = None
     contractive: bool = False
     final_public: bool = True
+    rates: tuple[float, ...] | None = None
     labels = ("exact",)
 
     def guarantee(self, query: Query) -> Guarantee:
@@ -99,8 +107,13 @@ class TokenWalk(ObservationModel):
             cap=self.cap,
             final_public=self.final_public,
             contractive=self.contractive,
+            rates=self.rates,
         )
-        return Curve.rdp((WALK_ORDERS, values.tolist()), self.tokens)
+        bounds = [Curve.rdp((WALK_ORDERS, values.tolist()), self.tokens)]
+        seen = contributions_seen(passage, cap=self.cap, final_public=self.final_public)
+        mus = np.sqrt(np.arange(len(seen))) / noise_to_sensitivity
+        bounds.append(Curve.gaussian_mixture(mus.tolist(), seen.tolist(), self.tokens))
+        return Curve.least(bounds)
 
     def _pairs(self, query: Query) -> list[tuple[int, int]] | None:
         """Return the (observer, user) pairs whose worst is the answer; None where only local is known.
@@ -177,6 +190,25 @@ def complete_passage(n: int, steps: int) -> FirstPassage:
     return FirstPassage(both, both.copy(), one, (1 - 1 / n) ** t / n)
 
 
+def contributions_seen(
+    passage: FirstPassage, *, cap: int | None = None, final_public: bool = False
+) -> np.ndarray:
+    """Return the probabilities that 0, 1, 2, ... contributions of u are seen by v, who knows the path.
+
+    A contribution is seen if the token is at u or at v after it, or if the final model is published.
+    """
+    T = len(passage.first)
+    again = passage.back + np.convolve(passage.over, passage.home)[:T]  # from u to its next visit
+    met = np.cumsum(passage.back + passage.over)[::-1]  # met[s]: at u or v after time s, before the end
+    weight = np.ones(T) if final_public else met
+    at_least = [1.0]  # so many contributions are seen
+    visit = passage.first  # when the k-th contribution is
+    while len(at_least) <= (T if cap is None else min(cap, T)) and at_least[-1] > 0:
+        at_least.append(min(at_least[-1], float(visit @ weight)))
+        visit = np.convolve(visit, again)[:T]
+    return -np.diff([*at_least, 0.0])
+
+
 def walk_loss(
     passage: FirstPassage,
     alpha: float | Sequence[float],
@@ -185,6 +217,7 @@ def walk_loss(
     cap: int | None = None,
     final_public: bool = False,
     contractive: bool = True,
+    rates: Sequence[float] | None = None,
 ) -> np.ndarray:
     """Return the Rényi loss from u to v of one token's walk, one value per order in ``alpha``.
 
@@ -197,6 +230,8 @@ def walk_loss(
     contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most
         2 / beta). Without it nothing is amplified by iteration: every contribution that is seen later costs
         in full.
+    rates : the learning rates of all steps; None for equal ones. Small steps after a large one add little
+        noise to what it released.
 
     Guarantees
     ----------
@@ -209,11 +244,8 @@ def walk_loss(
     sigma = _validate.positive(noise_to_sensitivity, "noise_to_sensitivity")
     if cap is not None:
         cap = _validate.count(cap, "cap")
-    T = len(passage.first)
-    t = np.arange(1, T + 1, dtype=np.float64)
-    rate = (orders - 1) * orders / (2 * sigma**2)
+    cost = _WaitingCost((orders - 1) * orders / (2 * sigma**2), len(passage.first), contractive, rates)
     with np.errstate(over="ignore", invalid="ignore"):
-        cost = np.exp(rate[:, None] / (t if contractive else np.ones(T)))  # cost[:, t - 1] = F(t)
         expectation = _expectation(passage, cost, cap, final_public)
         loss = np.log(expectation) / (orders - 1)
     loss = np.where(np.isnan(loss), math.inf, np.maximum(loss, 0.0))
@@ -222,14 +254,43 @@ def walk_loss(
     return loss
 
 
-def _expectation(passage: FirstPassage, cost: np.ndarray, cap: int | None, final_public: bool) -> np.ndarray:
-    """E_path prod F(t_i), one value per row of ``cost``; backwards over time, and over contributions left."""
+class _WaitingCost:
+    """``cost(s)[:, t - 1]``, one row per order: the factor of a contribution at s, seen t steps later."""
+
+    def __init__(
+        self, factors: np.ndarray, steps: int, contractive: bool, rates: Sequence[float] | None
+    ) -> None:
+        self.factors, self.steps = factors, steps
+        self._common: np.ndarray | None = None
+        if not contractive or rates is None or len(set(rates)) <= 1:
+            t = np.arange(1, steps + 1, dtype=np.float64)
+            with np.errstate(over="ignore"):
+                self._common = np.exp(factors[:, None] / (t if contractive else np.ones(steps)))
+        else:
+            if len(rates) != steps or not min(rates) >= 0:
+                raise InvalidInput(
+                    f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}."
+                )
+            self._squares = np.square(np.asarray(rates, dtype=np.float64))
+
+    def __call__(self, s: int) -> np.ndarray:
+        left = self.steps - s
+        if self._common is not None:
+            return self._common[:, :left]
+        noise = np.cumsum(self._squares[s:])  # of the steps s .. s + t - 1
+        share = np.divide(self._squares[s], noise, out=np.zeros(left), where=noise > 0)
+        return np.exp(self.factors[:, None] * share)
+
+
+def _expectation(
+    passage: FirstPassage, cost: _WaitingCost, cap: int | None, final_public: bool
+) -> np.ndarray:
+    """E_path prod F(s_i, t_i), one value per order; backwards over time, and over contributions left."""
     T = len(passage.first)
-    size = len(cost)
+    size = len(cost.factors)
     back, over, home = passage.back[1:], passage.over[1:], passage.home[1:]  # index 0 is t = 1
     seen = np.concatenate([[0.0], np.cumsum(back + over)])  # seen[m]: stopped within m steps
     homed = np.concatenate([[0.0], np.cumsum(home)])
-    weight_u, weight_v = cost[:, : T - 1] * back, cost[:, : T - 1] * over
     levels = 1 if cap is None or cap >= T else cap
     unlimited = cap is None or cap >= T
     later_u = later_v = np.ones((size, T))  # no contribution left: nothing more to pay
@@ -237,13 +298,11 @@ def _expectation(passage: FirstPassage, cost: np.ndarray, cap: int | None, final
         at_u, at_v = np.empty((size, T)), np.empty((size, T))
         next_u, next_v = (at_u, at_v) if unlimited else (later_u, later_v)
         for s in range(T - 1, -1, -1):
-            m = T - 1 - s
+            m, factor = T - 1 - s, cost(s)
             never = max(0.0, 1.0 - seen[m])
-            at_u[:, s] = (
-                np.einsum("ij,ij->i", weight_u[:, :m], next_u[:, s + 1 :])
-                + np.einsum("ij,ij->i", weight_v[:, :m], next_v[:, s + 1 :])
-                + never * (cost[:, T - s - 1] if final_public else 1.0)
-            )
+            after = back[:m] * next_u[:, s + 1 :] + over[:m] * next_v[:, s + 1 :]
+            at_u[:, s] = np.einsum("ij,ij->i", factor[:, :m], after)
+            at_u[:, s] += never * (factor[:, m] if final_public else 1.0)
             at_v[:, s] = at_u[:, s + 1 :] @ home[:m] + max(0.0, 1.0 - homed[m])
         later_u, later_v = at_u, at_v
     never = max(0.0, 1.0 - float(passage.first.sum()))
