@@ -40,6 +40,7 @@ from sottovoce.protocols.trees import Tree
 
 COMPLETE_UP_TO = 64  # up to so many members, all are partners of all by default
 PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
+_MAX_CERTIFIED = 10_000_000  # members times keys beyond which a certificate nobody ordered takes too long
 FINE = 2.0**-32  # grid step of simulations: sums up to 2^30 in steps of 2e-10
 
 
@@ -96,11 +97,11 @@ class Masked(ExactConsensus):
         self.grid_step = power_of_two(grid_step)
         self.tolerate = None if tolerate is None else _validate.count(tolerate, "tolerate", minimum=0)
         _refuse_few(self.n, self.tolerate)
-        self.partner_edges, known = _partner_edges(partners, self.n, self.tolerate or 0)
+        self.partner_edges, self._connectivity = _partner_edges(partners, self.n, self.tolerate or 0)
         self.partner_edges.setflags(write=False)
         self._partner_matrix = adjacency_matrix(self.partner_edges, self.n)
-        if self.tolerate is not None and (known is None or known <= self.tolerate):
-            _certify(self.partner_edges, self.n, self.tolerate)
+        if self.tolerate is not None:
+            self._certify(self.tolerate)
         # The tree's schedule on the masked rows: sums only; the division comes after the sum is complete.
         self._matrices = [matrix.sign() for matrix in self.tree._matrices]
 
@@ -116,6 +117,22 @@ class Masked(ExactConsensus):
         v = _validate.node(node, self.n)
         start, stop = self._partner_matrix.indptr[v : v + 2]
         return tuple(int(w) for w in self._partner_matrix.indices[start:stop])
+
+    def hides_from(self, size: int) -> bool:
+        """Return whether no ``size`` members can part the others in the partner graph, which hides them."""
+        if self.tolerate is not None and size <= self.tolerate:
+            return True
+        if self._connectivity is None and len(self.partner_edges) * self.n > _MAX_CERTIFIED:
+            return False
+        try:
+            self._certify(size)
+        except GraphError:
+            return False
+        return True
+
+    def _certify(self, size: int) -> None:
+        if self._connectivity is None or self._connectivity <= size:
+            _certify(self.partner_edges, self.n, size)
 
     # ---- the runner ------------------------------------------------------------------------------
 

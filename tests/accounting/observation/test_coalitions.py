@@ -112,6 +112,65 @@ def test_largest_noise_coalition_is_worst_under_masks():
     assert account(plan, "colluders", colluders=2, user=1).mu == pytest.approx(1 / math.sqrt(1 + 25 + 4 + 1))
 
 
+STAR = [(5, v) for v in range(5)]
+CIRCLE = [(v, (v + 1) % 8) for v in range(8)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("n", "size", "partners", "tolerate"), [(6, 1, STAR, 0), (8, 2, CIRCLE, 1)], ids=["star", "circle"]
+)
+def test_every_step_of_a_masked_schedule_needs_its_certificate(n, size, partners, tolerate, turned):
+    graph = sv.graphs.complete(n)
+    steps = [Masked(graph, tolerate=size), Masked(graph, partners=partners, tolerate=tolerate)]
+    plan = plan_of(
+        Consensus(), every(1.0, 2.0, steps=2), n=n, steps=2, schedule=steps[:: -1 if turned else 1]
+    )
+    anybody = account(plan, "colluders", colluders=size)
+    assert anybody.epsilon(D) == pytest.approx(by_name(plan, size), rel=1e-12)
+    assert anybody.mu > account(plan_of(Consensus(), every(1.0, 2.0, steps=2), n=n, steps=2,
+                                        schedule=steps[0]), "colluders", colluders=size).mu  # fmt: skip
+
+
+@pytest.mark.parametrize("colluders", [1, 2, 15])
+def test_masks_among_many_members_hide_from_more_colluders_than_were_stated(colluders):
+    """Sixteen partners each: no fifteen members can part the others, so nothing needs to be tried."""
+    plan = stationary_plan(Consensus(), Masked(sv.graphs.complete(92)), one)
+    guarantee = account(plan, "colluders", colluders=colluders)
+    assert (guarantee.label, guarantee.mu) == ("exact", pytest.approx(0.5 / math.sqrt(92 - colluders)))
+    assert account(plan, "colluders", colluders=16).label == "ldp"  # the partners of one member
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_members_over_trees_that_change_by_enumeration(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    n, steps, size = int(rng.integers(5, 9)), int(rng.integers(2, 6)), int(rng.integers(2, 4))
+    trees = [Tree(sv.graphs.complete(n), kind="uniform", rng=rng) for _ in range(steps)]
+    rates = {"adjacency": "add-remove", "sample_rate": 0.3} if seed % 2 else {}
+    plan = plan_of(Consensus(), every(1.0, 2.0, steps=steps, **rates), n=n, steps=steps, schedule=trees,
+                   adjacency=rates.get("adjacency", "user"))  # fmt: skip
+    named = by_name(plan, size)
+    monkeypatch.setattr("sottovoce.accounting.query._MAX_COALITIONS", 0)
+    tried = account(plan, "colluders", colluders=size)
+    assert tried.label == "exact"
+    if rates:  # one Rényi conversion of the largest loss at every order
+        assert named <= tried.epsilon(D) <= 1.2 * named
+        return
+    assert tried.epsilon(D) == pytest.approx(named, rel=1e-9)
+    monkeypatch.setattr("sottovoce.accounting.fresh_trees.MAX_WORK", 0)
+    bounded = account(plan, "colluders", colluders=size).epsilon(D)
+    assert named * (1 - 1e-9) <= bounded <= account(plan, "local").epsilon(D) * (1 + 1e-9)
+
+
+def test_three_of_forty_members_over_fresh_trees():
+    """All 9,139 coalitions are tried: about 3 where the local number is 6.5."""
+    rng = np.random.default_rng(0)
+    trees = [Tree(sv.graphs.complete(40), kind="uniform", rng=rng) for _ in range(50)]
+    plan = plan_of(Consensus(), every(1.4, math.sqrt(50), steps=50), n=40, steps=50, schedule=trees)
+    assert account(plan, "colluders", colluders=3).epsilon(D) < 3.2
+    assert account(plan, "local").epsilon(D) > 6.4
+
+
 def test_too_many_coalitions_are_bounded_by_local():
     big = plan_of(
         Averaging(), every(1.0, 1.0, steps=1), n=32, steps=1, schedule=sv.protocols.HypercubeExchange(32)

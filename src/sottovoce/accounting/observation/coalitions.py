@@ -36,13 +36,21 @@ def worst_coalitions(query: Query, protocol: Protocol) -> list[tuple[int, ...]] 
     if stds is None:
         return query.coalitions
     if protocol.masked:
-        if protocol.tolerate is not None and size <= protocol.tolerate:
+        if all(one.hides_from(size) for one in _protocols(query, protocol)):
             # all others stay in one component, so the coalition with the largest noise removes most of it
             return query.largest_noise_coalitions(stds)
     elif protocol.sum_tree is not None and size > 1 and (stds > 0).all() and steps_are_alike(query):
         worst = worst_tree_coalitions(protocol.sum_tree, stds**2, size)
         return sorted(set(worst)) if query.user is None else [worst[query.user]]
     return query.coalitions
+
+
+def _protocols(query: Query, first: Protocol) -> list[Protocol]:
+    """Return the protocols of all steps, each once."""
+    plan = query.plan
+    if plan.is_stationary or plan.observation.averages_once:
+        return [first]
+    return list({id(one): one for one in map(plan.schedule, range(plan.steps))}.values())
 
 
 def noise_amplification(protocol: Masked, stds: Sequence[float], user: int, colluders: int) -> float:

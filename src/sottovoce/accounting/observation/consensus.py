@@ -6,16 +6,19 @@ that step's averaging alone, and the losses of the steps add up for any objectiv
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import (
     CONSENSUS_ASSUMPTIONS,
+    all_equal,
     coalition_assumptions,
     leakage_with_noise,
     steps_are_alike,
@@ -29,6 +32,9 @@ from sottovoce.protocols.base import block_variances
 
 _BUFFERED_PROTOCOLS = 512  # protocols whose shares are held before they are counted, so that equal steps
 _BUFFERED_SHARES = 5_000_000  # are computed once; and how many shares
+_MAX_MASK_BYTES = 2**30  # bit masks of the components of all trees
+# for sampled steps over trees that change, whose worst coalition depends on the order
+SAMPLED_ORDERS = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
 
 Tally = Counter[tuple[MechanismKey, float]]  # how many releases of a kind are observed to which share
 Pair = tuple[int, int]  # number of the coalition, user
@@ -50,6 +56,8 @@ class Consensus(ObservationModel):
             return query.local_guarantee()
         protocol = _consensus_step(query, 0)
         coalitions = worst_coalitions(query, protocol)
+        if coalitions is None and (curve := _curve_over_trees(query)) is not None:
+            return query.answer("exact", curve, CONSENSUS_ASSUMPTIONS)
         if (query.view == "outsider" and not protocol.masked) or coalitions is None:
             return query.local_guarantee()
         curves = ShareCurves(query.method)
@@ -83,6 +91,50 @@ def _consensus_step(query: Query, step: int) -> Protocol:
             "exchange or a masked sum."
         )
     return protocol
+
+
+def _curve_over_trees(query: Query) -> Curve | None:
+    """Return the loss to any so many members over trees that change; None where that is not known.
+
+    Known is one Gaussian release in every step, with the same noise for all agents.
+    """
+    plan = query.plan
+    trees = [_consensus_step(query, k).sum_tree for k in range(plan.steps)]
+    stds, users, size = query.noise_stds(), query.users(), query.count or 1
+    if stds is None or not all_equal(stds) or not stds.all() or not all(tree is not None for tree in trees):
+        return None
+    keys = {u: query.counts(u) for u in users}
+    single = all(
+        [(r.step, r.steps, r.count, r.joint) for r in query.releases(u)] == [(0, plan.steps, 1, False)]
+        and all(key.mechanism == "gaussian" for key in keys[u])
+        for u in users
+    )
+    work = math.comb(plan.n - 1, size) * len(users) * plan.steps
+    memory = plan.n**2 * plan.steps * (plan.n // 64 + 1) * 8
+    if not single or memory > _MAX_MASK_BYTES:
+        return None
+    from sottovoce.accounting.fresh_trees import MAX_WORK, FreshTrees
+
+    fresh = FreshTrees([t.parents for t in trees if t], [t.depths for t in trees if t], size)
+    nodes = np.arange(1, plan.n + 1)
+    shares = np.concatenate([[1.0], 1 / nodes])
+    curves, tables = [], {}
+    for done, user in enumerate(users, 1):
+        (key,) = keys[user]
+        if key.curve(1).is_gaussian:
+            tried = work <= MAX_WORK
+            total = fresh.largest_losses(user, shares[None])[0] if tried else fresh.share_bound(user)
+            curves.append(Curve.gaussian(math.sqrt(float(round_up(total))) / key.ratio))
+        elif work * len(SAMPLED_ORDERS) <= MAX_WORK:
+            if key not in tables:
+                per_size = [key.curve(1, share, query.method) for share in shares]
+                tables[key] = np.array([[c.renyi(alpha) for c in per_size] for alpha in SAMPLED_ORDERS])
+            losses = fresh.largest_losses(user, tables[key]) * (1 + 1e-12)
+            curves.append(Curve.rdp((SAMPLED_ORDERS, losses.tolist())))
+        else:
+            return None
+        query.report_progress(done)
+    return Curve.worst(curves)
 
 
 def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = False) -> list[Tally]:
