@@ -24,13 +24,13 @@ from numpy.typing import ArrayLike
 from sottovoce import _validate
 from sottovoce.accounting.accountant import ViewName
 from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.calibration import calibrate_gaussian
 from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
     NoiseAllocation,
-    allowed_mu,
     as_network_argument,
     check_noise_allocation,
     named_protocol,
@@ -38,7 +38,7 @@ from sottovoce.algorithms.options import (
 )
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
-from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.value import ValueMechanism
@@ -254,35 +254,11 @@ class PrivateAveraging(Plan):
         if self.noise_std == 0:
             return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
         check_noise_allocation(self.noise, adversary.get("view"))
-        allowed = allowed_mu(epsilon, delta)
-        last, before = self.noise_std, self.privacy(**adversary).mu
-        if before == 0:
-            raise BudgetInfeasible(
-                "This observer learns nothing of this user at any noise; calibrate for another pair or view."
-            )
-        # The share h does not depend on the noise, so mu at noise s is mu at this noise, times this over s.
-        plan = self.with_noise(last * before / allowed)
-        mu = plan.privacy(**adversary).mu
-        for _ in range(20):
-            if abs(mu / allowed - 1) <= 1e-12 or last == plan.noise_std:
-                break
-            # rounding before fresh noise adds a part that no noise lowers: mu = slope / noise + fixed
-            slope = (before - mu) / (1 / last - 1 / plan.noise_std)
-            fixed = mu - slope / plan.noise_std
-            if fixed >= allowed:
-                raise BudgetInfeasible(
-                    f"The rounding of fresh noise alone passes epsilon {epsilon:g} at delta {delta:g}; allow "
-                    "more, or take fewer rounds."
-                )
-            last, before = plan.noise_std, mu
-            plan = self.with_noise(slope / (allowed - fixed))
-            mu = plan.privacy(**adversary).mu
-        nudge = 1e-12
-        # the last places: never above the target
-        while plan.privacy(**adversary).epsilon(delta) > epsilon:
-            plan = plan.with_noise(plan.noise_std * (1 + nudge))
-            nudge *= 2
-        return plan
+
+        def guarantee(noise_std: float) -> Guarantee:
+            return self.with_noise(noise_std).privacy(**adversary)
+
+        return self.with_noise(calibrate_gaussian(guarantee, epsilon, delta, start=self.noise_std))
 
     def describe(self) -> Mapping[str, Any]:
         protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce import _validate, protocols
-from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
@@ -116,15 +115,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "noise_in": _one_of("mean", "increment", "state"),
     "output": _one_of("mean", "last"),
 }
-
-
-def allowed_mu(epsilon: float, delta: float) -> float:
-    """Return the largest mu of Gaussian privacy within a budget; a budget that allows none is refused."""
-    mu = gaussian_mu(epsilon, delta)
-    if mu <= 0:
-        budget = f"epsilon {epsilon:g} at delta {delta:g}"
-        raise BudgetInfeasible(f"No noise meets {budget}; allow a larger epsilon or delta.")
-    return mu
 
 
 def check_noise_allocation(noise: str, view: str | None) -> None:
