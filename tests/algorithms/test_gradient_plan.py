@@ -95,6 +95,7 @@ def test_every_agent_gets_the_least_noise_that_meets_its_budget():
     assert max(each) <= 2.0
     assert min(each) > 1.99
     assert len(set(plan.noise_multiplier)) == 2
+    assert plan.calibrated_to(np.inf, DELTA, view="local").noise_multiplier == 0.0
 
 
 @pytest.mark.parametrize("view", ["local", "network", "central"])

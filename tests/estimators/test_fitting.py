@@ -99,6 +99,8 @@ def test_a_plan_of_the_caller():
     assert np.array_equal(by_plan.rows, by_function.rows)
     with pytest.raises(BudgetExceeded):
         fit(net, (X, y), plan=plan, rng=rng(), epsilon=0.01, delta=1e-5)
+    with pytest.raises(InvalidInput, match="The budget is for adjacency 'user', the plan has 'add-remove'"):
+        fit(net, (X, y), plan=plan, rng=rng(), epsilon=9.0, delta=1e-5, adjacency="user")
     with pytest.raises(InvalidInput, match="parameters"):
         fit(mlp(outputs=3), (X, y), plan=plan, rng=rng())
 

@@ -306,10 +306,11 @@ class GradientPlan(Plan):
     def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
         """Return this plan with the least noise that meets a budget.
 
-        Under the local view every agent gets the least noise that meets the budget for it: agents with more
-        records and the same batch size need less.
+        Under the local view, named as such, every agent gets the least noise that meets the budget for it:
+        agents with more records and the same batch size need less. Otherwise all get the same noise.
         """
-        if adversary.get("view") != "local" or adversary.get("user") is not None:
+        each_its_own = adversary.get("view") == "local" and adversary.get("user") is None
+        if not each_its_own or epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, **adversary)
         least: dict[tuple[float, int], float] = {}  # agents of the same rate and draws need the same noise
         keys = []
