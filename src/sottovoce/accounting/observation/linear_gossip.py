@@ -1,8 +1,8 @@
 """Linear gossip: noisy gradients mixed by gossip without consensus.
 
 One step is one averaging, which is exact. Over several steps the linear formula ignores that honest nodes
-evaluate gradients at points the adversary does not see. Its number has the label ``conditional`` and never
-accepts a budget; the local-DP guarantee always holds.
+evaluate gradients at points the adversary does not see. Its number has the label ``conditional`` and is
+never checked against a budget; the local-DP guarantee always holds.
 """
 
 from __future__ import annotations
