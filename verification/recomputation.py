@@ -466,27 +466,27 @@ def whom(
     if view in ("pairwise", "network", "colluders") and n < 2:
         view = "local"
     user = int(rng.integers(n)) if rng.random() < 0.4 else None
-    query: dict[str, Any] = {"view": view}
+    adversary: dict[str, Any] = {"view": view}
     if view == "pairwise":
         observer, user = rng.choice(n, 2, replace=False).tolist()
-        return query | {"observer": observer, "user": user}, [(observer,)], [user]
+        return adversary | {"observer": observer, "user": user}, [(observer,)], [user]
     about = [] if user is None else [user]
     if user is not None:
-        query["user"] = user
+        adversary["user"] = user
     others = [v for v in range(n) if v != user]
     if view in ("local", "outsider", "central"):
-        return query, [()], about or None
+        return adversary, [()], about or None
     if view == "network":
         if rng.random() < 0.5:
-            return query, [(v,) for v in others], about or None
+            return adversary, [(v,) for v in others], about or None
         observer = int(rng.choice(others))
-        return query | {"observer": observer}, [(observer,)], about or None
+        return adversary | {"observer": observer}, [(observer,)], about or None
     size = int(rng.integers(1, max(2, min(4, len(others) - (user is None)) + 1)))
     size = min(size, n - 1)
     if rng.random() < 0.4:
-        return query | {"colluders": size}, list(itertools.combinations(others, size)), about or None
+        return adversary | {"colluders": size}, list(itertools.combinations(others, size)), about or None
     chosen = tuple(sorted(rng.choice(others, size, replace=False).tolist()))
-    return query | {"colluders": list(chosen)}, [chosen], about or None
+    return adversary | {"colluders": list(chosen)}, [chosen], about or None
 
 
 @dataclass

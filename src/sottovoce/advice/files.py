@@ -47,7 +47,7 @@ def plan_file(requirements: Requirements, row: PlanSummary) -> str:
         model = {"name": name, "options": options}
     tables = plan_tables(plan, network={"graph": graph}, protocol=candidate.protocol, model=model)
     del tables["noise"]  # it follows from the budget
-    if plan.query == "value":
+    if plan.query_kind == "value":
         order = "the members" if requirements.reachable else "edges.txt"
         notes = [f"values.csv holds one value per member, in the order of {order}."]
     else:

@@ -245,7 +245,7 @@ def _largest_row(plan: GradientPlan, agent: int) -> float:
 
 def _signal(plan: Plan) -> float | None:
     """Return the largest signal of a run over its noise; None where steps are not noisy mean gradients."""
-    if not isinstance(plan, GradientPlan) or plan.query != "gradient":
+    if not isinstance(plan, GradientPlan) or plan.query_kind != "gradient":
         return None
     if any(r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)):
         return None

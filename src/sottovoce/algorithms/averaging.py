@@ -109,7 +109,7 @@ class PrivateAveraging(Plan):
     name = "averaging"
     needs = ("averages",)
     adjacencies = ("user",)
-    query = "value"
+    query_kind = "value"
     maskable = True
     noise_field = "noise_std"
     observation = Averaging()  # one release per node, averaged: exact for every view

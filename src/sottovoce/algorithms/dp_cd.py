@@ -89,7 +89,7 @@ class DPCD(CentralPlan):
     output: Literal["mean", "last"] = "mean"
 
     name = "dp-cd"
-    query = "coordinate"
+    query_kind = "coordinate"
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:

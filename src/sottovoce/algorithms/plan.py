@@ -2,9 +2,9 @@
 
 A plan is a frozen description of a run. Its facts are `steps`; ``schedule(k)``, the protocol of step k;
 ``mechanism(data, agents, random)``, which turns the records of the hosted agents into noisy rows;
-``algorithm(mechanism, start)``, the update rule of these agents; ``releases(agent)``, every noisy value an agent
-will publish; `observation`, what an adversary observes of them; and `width`, the numbers in a row. Runners, the
-accountant, peers, ledgers and the command line read these facts.
+``algorithm(mechanism, start)``, the update rule of these agents; ``releases(agent)``, every noisy value an
+agent will publish; `observation`, what an adversary observes of them; and `width`, the numbers in a row.
+Runners, the accountant, peers, ledgers and the command line read these facts.
 
 `CentralPlan` (one holder of all records) and `GradientPlan` (agents that release gradients) fill in most of
 them.
@@ -87,7 +87,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     needs: ClassVar[tuple[Capability, ...]] = ()  # of its protocols; () takes no protocol
     excludes: ClassVar[tuple[Capability, ...]] = ()
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
-    query: ClassVar[str] = "gradient"  # what its mechanism computes from records
+    query_kind: ClassVar[str] = "gradient"  # which query its mechanism computes from records
     maskable: ClassVar[bool] = False  # whether it sends its release unchanged, so that it can be masked
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
     sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait

@@ -32,10 +32,10 @@ class CompiledDescent(Protocol):
 
 
 class GradientQuery(Protocol):
-    """The clipped gradient sums of the hosted agents; the only code that reads their records.
+    """A query of the hosted agents' records: clipped gradient sums; the only code that reads the records.
 
     Agents are addressed by their position in the list that this process hosts, not by their number in the
-    network. (A query about privacy is `accounting.query.Query`.)
+    network.
 
     Guarantees
     ----------

@@ -283,7 +283,7 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
         )
     plan = build_plan(name, options, budget=section.budget)
     noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
-    if section.max_noise is not None and plan.query != "value":
+    if section.max_noise is not None and plan.query_kind != "value":
         raise ConfigError(f"[budget] max_noise is for averages; {name} does not know it before it runs.")
     if section.max_noise is not None and noise is not None and noise > section.max_noise:
         reason = f" with at most {section.max_noise:g} of noise in the result: it would be {noise:.3g}"
