@@ -248,7 +248,7 @@ def test_bad_input_is_refused_in_one_sentence(call, words):
 def test_site_weights_with_optimal_noise():
     plan = ConsensusSGD(
         GLM(), sv.protocols.Tree(sv.graphs.star(4)), steps=2, clip_norm=1.0, noise_multiplier=6.0,
-        sizes=[10, 40, 20, 80], weighting="sites", noise="optimal", floor=0.01,
+        sizes=[10, 40, 20, 80], weighting="sites", noise_allocation="optimal", floor=0.01,
     )  # fmt: skip
     losses = [plan.privacy("network", user=u).epsilon(1e-5) for u in range(4)]
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)

@@ -21,7 +21,11 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     requirements = sv.advice.Requirements.from_arguments(
         graph, epsilon=1.0, delta=1e-5, hide="member", colluders=c, records=sizes
     )
-    uneven = [candidate for candidate in averaging_candidates(requirements) if candidate.noise == "optimal"]
+    uneven = [
+        candidate
+        for candidate in averaging_candidates(requirements)
+        if candidate.noise_allocation == "optimal"
+    ]
     for candidate in uneven:
         plan = plan_for(requirements, candidate)
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)

@@ -441,7 +441,7 @@ def test_site_weights_with_budget_and_optimal_noise():
     tree = sv.protocols.Tree(sv.graphs.star(4))
     equal = sv.PrivateAveraging.for_budget(tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS)
     best = sv.PrivateAveraging.for_budget(
-        tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS, noise="optimal"
+        tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS, noise_allocation="optimal"
     )
     for found in (equal, best):
         assert 0.999 <= found.epsilon(1e-5) <= 1
@@ -471,7 +471,7 @@ def test_equal_site_weights_change_nothing():
 
 def test_average_carries_the_noise_that_is_accounted():
     plan = sv.PrivateAveraging(
-        "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise="optimal"
+        "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise_allocation="optimal"
     )
     assert sorted(np.round(noise_stds(plan), 6).tolist())[-2:] == [2.0, 2.0]
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(0)).outputs["rows"]

@@ -41,12 +41,13 @@ _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that ar
 class AveragingCandidate:
     """One way to average: a protocol by name, in words, and how noise is shared out.
 
-    ``noise`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a floor for everybody.
+    ``noise_allocation`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a
+    floor for everybody.
     """
 
     protocol: str
     words: str
-    noise: Literal["equal", "optimal"] = "equal"
+    noise_allocation: Literal["equal", "optimal"] = "equal"
 
     def has(self, capability: Capability) -> bool:
         """Return whether its protocol declares a capability."""
@@ -90,10 +91,10 @@ def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[Averagi
             f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
             f"noise (others {math.sqrt(FLOOR):.2g} of it)"
         )
-        yield AveragingCandidate(protocol, words, noise="optimal")
+        yield AveragingCandidate(protocol, words, noise_allocation="optimal")
     if requirements.training and n * math.comb(n, c) * max(STEPS[requirements.compute]) <= _PROGRAM_WORK:
         words = "a fresh random tree in every step, with more noise for members at its ends"
-        yield AveragingCandidate("tree:kind=uniform", words, noise="optimal")
+        yield AveragingCandidate("tree:kind=uniform", words, noise_allocation="optimal")
 
 
 def _leaves(tree: Tree) -> int:
@@ -124,8 +125,12 @@ def plan_for(
         "network": requirements.network,
         "seed": requirements.seed,
     }
-    if candidate.noise != "equal":
-        options |= {"noise": candidate.noise, "floor": FLOOR, "tolerate": requirements.colluders}
+    if candidate.noise_allocation != "equal":
+        options |= {
+            "noise_allocation": candidate.noise_allocation,
+            "floor": FLOOR,
+            "tolerate": requirements.colluders,
+        }
     if not requirements.training and requirements.hide == "member":
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)

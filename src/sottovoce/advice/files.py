@@ -95,8 +95,8 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     assert isinstance(plan, (PrivateAveraging, GradientPlan))
     assert isinstance(plan.noise_multiplier, float)  # an advised plan has one noise level for all
     options: dict[str, Any] = {}
-    if isinstance(plan, (PrivateAveraging, ConsensusSGD)) and plan.noise != "equal":
-        options = {"noise": plan.noise, "floor": plan.floor, "tolerate": plan.tolerate}
+    if isinstance(plan, (PrivateAveraging, ConsensusSGD)) and plan.noise_allocation != "equal":
+        options = {"noise_allocation": plan.noise_allocation, "floor": plan.floor, "tolerate": plan.tolerate}
     options["noise_multiplier"], rate = plan.noise_multiplier, None
     if isinstance(plan, PrivateAveraging):
         options["center"] = requirements.middle

@@ -184,7 +184,7 @@ class _Search:
             "network": plan.schedule(0).network if network is None else network,
         }
         if isinstance(plan, (PrivateAveraging, ConsensusSGD)):
-            changes["noise"] = "equal"
+            changes["noise_allocation"] = "equal"
         if isinstance(noise_level(plan), tuple):
             changes["noise_multiplier"] = 1.0
         if n is not None:

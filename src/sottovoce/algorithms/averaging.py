@@ -65,9 +65,9 @@ class PrivateAveraging(Plan):
     center : a public point, a number or one per coordinate.
     dim : numbers per node where it must be known without data (wire formats, costs).
     network, seed : for a protocol given by name.
-    noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
-        ``tolerate`` members, with ``noise_std`` the largest of all (what local privacy takes) and at least
-        the share ``floor`` of its variance for everybody, which is what remains once more collude.
+    noise_allocation : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody
+        from any ``tolerate`` members, with ``noise_std`` the largest of all (what local privacy takes) and at
+        least the share ``floor`` of its variance for everybody, which is what remains once more collude.
     site_weights : public positive numbers, one per node, say of records: the result is the weighted mean. A
         node of twice the mean weight sends twice its row and adds twice ``noise_std``, so that the noise
         hides every node's row alike. None: every node counts alike.
@@ -100,7 +100,7 @@ class PrivateAveraging(Plan):
     adjacency: Adjacency = "user"
     network: Any = None
     seed: int = 0
-    noise: NoiseAllocation = "equal"
+    noise_allocation: NoiseAllocation = "equal"
     floor: float = 0.1
     tolerate: int = 1
     site_weights: tuple[float, ...] | None = None
@@ -154,7 +154,7 @@ class PrivateAveraging(Plan):
     @cached_property
     def _noise_stds(self) -> tuple[float, ...]:
         """Standard deviation of every node's noise."""
-        if self.noise == "equal":
+        if self.noise_allocation == "equal":
             return tuple(float(self.noise_std) * factor for factor in self._factors)
         factors = np.array(self._factors)
         moves = factors / factors.max()
@@ -253,7 +253,7 @@ class PrivateAveraging(Plan):
             return super().calibrated_to(epsilon, delta, **adversary)
         if self.noise_std == 0:
             return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
-        check_noise_allocation(self.noise, adversary.get("view"))
+        check_noise_allocation(self.noise_allocation, adversary.get("view"))
 
         def guarantee(noise_std: float) -> Guarantee:
             return self.with_noise(noise_std).privacy(**adversary)
@@ -263,7 +263,7 @@ class PrivateAveraging(Plan):
     def describe(self) -> Mapping[str, Any]:
         protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}
         names = ["noise_std", "radius", "center", "noise_multiplier"]
-        names += ["noise", "floor", "tolerate"] if self.noise != "equal" else []
+        names += ["noise_allocation", "floor", "tolerate"] if self.noise_allocation != "equal" else []
         names += [] if self.site_weights is None else ["site_weights"]
         return {"algorithm": self.name, **protocol, **{name: getattr(self, name) for name in names}}
 

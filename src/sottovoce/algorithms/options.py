@@ -111,18 +111,18 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "smoothness_share": partial(_validate.probability, zero=False, one=False),
     "accounting": _one_of("pld", "rdp"),
     "weighting": _one_of("records", "sites"),
-    "noise": _one_of("equal", "optimal"),
+    "noise_allocation": _one_of("equal", "optimal"),
     "noise_in": _one_of("mean", "increment", "state"),
     "output": _one_of("mean", "last"),
 }
 
 
-def check_noise_allocation(noise: str, view: str | None) -> None:
+def check_noise_allocation(allocation: str, view: str | None) -> None:
     """Refuse to calibrate optimal noise against an adversary for whom everybody takes the same."""
-    if noise == "optimal" and view in ("local", "outsider"):
+    if allocation == "optimal" and view in ("local", "outsider"):
         raise BudgetInfeasible(
-            f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
-            "the same: leave noise out, or name the view network or colluders."
+            f'noise_allocation = "optimal" hides members from one another; against the view {view} everybody '
+            "takes the same: leave noise_allocation out, or name the view network or colluders."
         )
 
 
