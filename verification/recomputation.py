@@ -507,11 +507,11 @@ class Drawn:
 def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> Drawn:
     """Draw a protocol."""
     name = str(rng.choice(names))
-    if name in ("refreshed",):
+    if name in ("fresh-noise",):
         most = min(most, 5)
     network, W = graph(rng, most)
     n = network.n
-    rounds = int(rng.integers(1, 4 if name == "refreshed" else 8))
+    rounds = int(rng.integers(1, 4 if name == "fresh-noise" else 8))
     if name == "gossip":
         return Drawn(
             f"gossip:{rounds}", network, lambda w, s, p: gossip(w, s, [W] * rounds, None, Fraction(0)), name
@@ -521,10 +521,10 @@ def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> D
             f"chebyshev:{rounds}", network,
             lambda w, s, p: gossip(w, s, [W] * rounds, Fraction(p.gamma), Fraction(0)), name,
         )  # fmt: skip
-    if name == "refreshed":
+    if name == "fresh-noise":
         fresh = int(rng.integers(1, 9)) / 8
         return Drawn(
-            f"refreshed:{rounds}:fresh={fresh}", network,
+            f"fresh-noise:{rounds}:fresh={fresh}", network,
             lambda w, s, p: gossip(w, s, [W] * rounds, None, w.variances[0] * Fraction(fresh) ** 2), name,
             fresh=Fraction(fresh) ** 2,
         )  # fmt: skip
@@ -612,7 +612,7 @@ def seen(
 def averaging(rng: np.random.Generator) -> Case:
     """Averaging once, over any protocol."""
     drawn = protocol(
-        rng, ["gossip", "gossip", "chebyshev", "refreshed", "randomized", "time-varying", "time-varying",
+        rng, ["gossip", "gossip", "chebyshev", "fresh-noise", "randomized", "time-varying", "time-varying",
               "tree", "exchange", "masked", "walk"]
     )  # fmt: skip
     std, radius = eighths(rng, 0.3, 30), eighths(rng, 0.2, 4)
@@ -809,12 +809,12 @@ def consensus(rng: np.random.Generator, sampled: bool, name: str = "consensus-sg
 def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
     """Gradient steps with gossip: one step is one averaging, several are worth the own noise."""
     drawn = protocol(
-        rng, ["gossip", "chebyshev", "refreshed", "randomized", "time-varying"], 5 if sampled else 8
+        rng, ["gossip", "chebyshev", "fresh-noise", "randomized", "time-varying"], 5 if sampled else 8
     )
     n = drawn.network.n if drawn.network is not None else drawn.protocol.n
     steps = 1 if rng.random() < 0.6 else int(rng.integers(2, 8))
-    opts = options(rng, n, sampled, each=drawn.name != "refreshed", sites=False, steps=steps)
-    if drawn.name == "refreshed":  # fresh noise is in proportion to one noise, so let there be one
+    opts = options(rng, n, sampled, each=drawn.name != "fresh-noise", sites=False, steps=steps)
+    if drawn.name == "fresh-noise":  # fresh noise is in proportion to one noise, so let there be one
         if len(set(opts.divisors)) > 1:
             raise SottovoceError("unequal rows")
     plan = registry.algorithm("muffliato-sgd")(

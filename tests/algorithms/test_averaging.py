@@ -271,10 +271,10 @@ def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
     """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
     from sottovoce.noise.discrete import STEPS_PER_STD
 
-    refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
-    one, many = (sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
+    fresh_noise = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
+    one, many = (sv.PrivateAveraging(fresh_noise, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
     pair = {"observer": 0, "user": 3}
-    seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])
+    seen = math.sqrt(fresh_noise.scaled(1.0).view(0).leakage()[3])
     for plan in (one, many):
         allowed = math.sqrt(4 * 3 * plan.dim) / STEPS_PER_STD
         assert plan.privacy("pairwise", **pair).mu == pytest.approx(seen + allowed, rel=1e-9)
@@ -446,7 +446,7 @@ def test_site_weights_with_budget_and_optimal_noise():
     for found in (equal, best):
         assert 0.999 <= found.epsilon(1e-5) <= 1
     assert noise_in_result(best) <= noise_in_result(equal)
-    with pytest.raises(InvalidInput, match="once; refreshed draws more"):
+    with pytest.raises(InvalidInput, match="once; fresh-noise draws more"):
         weighted(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, fresh_noise_std=0.2))
 
 

@@ -46,13 +46,13 @@ def test_declared_capabilities():
     """Plans, accounts, peers and files read these instead of a class or a name."""
     ring = sv.graphs.ring(4)
     walk, masked = Walk(ring, 3, path=[0, 1, 2]), Masked(ring)
-    refreshed = FreshNoiseGossip(ring, 3, fresh_noise_std=0.1, noise_std=1.0)
+    fresh_noise = FreshNoiseGossip(ring, 3, fresh_noise_std=0.1, noise_std=1.0)
     assert (walk.ends_at, walk.adds_noise, walk.convex) == (2, True, False)
     assert (masked.masked, masked.tolerate, Tree(ring).masked, Tree(ring).tolerate) == (True, 1, False, None)
-    assert (refreshed.fresh_std, refreshed.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
+    assert (fresh_noise.fresh_std, fresh_noise.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
     assert masked.assumptions() != () == Tree(ring).assumptions()
-    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if p.tolerates_dropout]
-    assert goes_on == ["gossip", "refreshed"]
+    goes_on = [p.name for p in (*averaging_protocols(), fresh_noise, walk, masked) if p.tolerates_dropout]
+    assert goes_on == ["gossip", "fresh-noise"]
 
 
 @pytest.mark.parametrize(

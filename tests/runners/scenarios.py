@@ -35,7 +35,7 @@ def protocols():
     return {
         "gossip": sv.protocols.Gossip(net, 3),
         "chebyshev": sv.protocols.Chebyshev(net, 5),
-        "refreshed": sv.protocols.FreshNoiseGossip(net, 4, fresh_noise_std=0.1),
+        "fresh-noise": sv.protocols.FreshNoiseGossip(net, 4, fresh_noise_std=0.1),
         "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
         "masked": sv.protocols.Masked(net),
         # sums of more than 2^53 steps: added as floats they would lose their last digits
@@ -217,7 +217,7 @@ def linear_plans():
         "consensus-sgd masked": algorithms.ConsensusSGD(
             sv.objectives.GLM("logistic", l2=0.01, dim=shards().dim), "masked", network=net, **record
         ),
-        "refreshed": algorithms.MuffliatoSGD(
+        "fresh-noise": algorithms.MuffliatoSGD(
             model, sv.protocols.FreshNoiseGossip(net, 3, fresh_noise_std=0.05), **user
         ),
     }

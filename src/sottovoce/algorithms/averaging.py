@@ -7,7 +7,7 @@ References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato: Peer-to-Peer Priv
 Decentralized Optimization and Averaging", NeurIPS 2022, Algorithms 1 and 2.
 Departures from [1]: the pairwise loss is the exact projector form, because equation (6) understates it;
 values are clipped to a public ball before the noise and never after it; any averaging protocol may stand in
-for accelerated gossip (randomized, time-varying, refreshed, tree, exchange).
+for accelerated gossip (randomized, time-varying, fresh-noise, tree, exchange).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class ProtocolSection(PlanSection):
     rounds: int | None = Field(None, description="theoretical number when left out")
     tree: str | None = Field(None, description="how a tree is drawn: bfs, capped, uniform")
     root: int | None = Field(None, description="root of a tree")
-    fresh: float | None = Field(None, description="refreshed: fresh noise per round, a share of the noise")
+    fresh: float | None = Field(None, description="fresh-noise: fresh noise per round, a share of the noise")
     seed: int = Field(0, ge=0, description="draws trees and random edges; public")
 
     def named(self, default: str, where: str = "[protocol]") -> NamedProtocol:

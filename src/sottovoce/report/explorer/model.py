@@ -93,7 +93,7 @@ class ExplorerSettings(BaseModel):
             parts.append(str(self.rounds))
         if self.protocol in ("tree", "masked") and self.tree != "bfs":
             parts.append(f"kind={self.tree}")
-        if self.protocol == "refreshed":
+        if self.protocol == "fresh-noise":
             parts.append(f"fresh={self.fresh:g}")
         if self.protocol == "masked":
             parts.append(f"tolerate={self.tolerate}")
@@ -462,7 +462,7 @@ class ExplorerModel:
             protocol = {"name": chosen.named, "seed": chosen.seed}
             if parse(chosen.protocol).takes_rounds:
                 protocol |= {"name": chosen.protocol, "rounds": self.protocol.rounds}
-                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "refreshed" else {}
+                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "fresh-noise" else {}
             tables["protocol"] = protocol
         seed = (tables.get("noise") or {}).get("seed")
         tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
