@@ -250,10 +250,10 @@ def _signal(plan: Plan) -> float | None:
     if any(r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)):
         return None
     try:
-        width = n_params(plan.objective)
+        dim = n_params(plan.objective)
     except InvalidInput:
         return None
-    noise = step_noise(plan) * math.sqrt(width)
+    noise = step_noise(plan) * math.sqrt(dim)
     return math.sqrt(plan.steps) / noise if noise else math.inf
 
 

@@ -116,8 +116,8 @@ class PrivateAveraging(Plan):
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
-        width = options["dim"] if options["dim"] > 1 else None  # one is also the default
-        center = _validate.point(options["center"], "center", width)
+        dim = options["dim"] if options["dim"] > 1 else None  # one is also the default
+        center = _validate.point(options["center"], "center", dim)
         options = super()._resolved(options)
         network = None if options["network"] is None else as_network(options["network"])
         protocol = as_network_argument(options["protocol"])

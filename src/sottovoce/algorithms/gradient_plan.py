@@ -291,7 +291,7 @@ class GradientPlan(Plan):
     def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows, the same for every agent."""
         rng = np.random.default_rng(random.start)
-        dim = self.objective.query(data).width
+        dim = self.objective.query(data).dim
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 
     def metrics(self, rows: np.ndarray, data: AgentRecords, random: RunRandomness) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers in one row that travels."""
+        """Numbers in one row that travels; ``dim`` is that of the model, which may be sent in parts."""
 
     @property
     @abstractmethod

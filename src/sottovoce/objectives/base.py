@@ -43,7 +43,7 @@ class GradientQuery(Protocol):
     """
 
     @property
-    def width(self) -> int:
+    def dim(self) -> int:
         """Numbers in a row of parameters."""
 
     @property
@@ -148,8 +148,8 @@ class LinearQuery:
 
     dtype = np.float64
 
-    def __init__(self, data: Shards, width: int, decay: float) -> None:
-        self.data, self.width, self.decay, self.sizes = data, width, decay, data.sizes
+    def __init__(self, data: Shards, dim: int, decay: float) -> None:
+        self.data, self.dim, self.decay, self.sizes = data, dim, decay, data.sizes
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Do nothing."""
