@@ -39,7 +39,7 @@ def protocols():
         "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
         "masked": sv.protocols.Masked(net),
         # sums of more than 2^53 steps: added as floats they would lose their last digits
-        "masked, fine": sv.protocols.Masked(net, tolerate=2, grid_step=2.0**-50),
+        "masked, fine": sv.protocols.Masked(net, tolerate=2, grid_spacing=2.0**-50),
         "neighbor-sum": sv.protocols.NeighborSum(net),
         "randomized": sv.protocols.Randomized(net, 25, rng),
         "dropout": sv.protocols.Dropout.random(net, 4, rng, node_rate=0.2, edge_rate=0.1),

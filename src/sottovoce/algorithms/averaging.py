@@ -204,9 +204,9 @@ class PrivateAveraging(Plan):
             )
         center: ArrayLike = self.center
         if on_grid:  # a public point, moved to the grid on which rows add up
-            step = self.schedule.grid_step
-            assert step is not None
-            center = np.rint(np.asarray(center, float) / step) * step
+            spacing = self.schedule.grid_spacing
+            assert spacing is not None
+            center = np.rint(np.asarray(center, float) / spacing) * spacing
         factors = np.array([self._factors[a] for a in agents])
         if self.site_weights is not None:  # a ball around the center stays one, and its radius grows alike
             middle = np.asarray(center, data.dtype)

@@ -35,7 +35,7 @@ from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import grid_of
+from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
@@ -332,7 +332,7 @@ def noise_on_grid(
             f"noise of the sum alone is for masked sums of all {plan.n} rows with one divisor; give a "
             'generator, or protocol="masked" in one process with weighting="records".'
         )
-    if not random.protective and not grid_of(random.noise, 1.0):  # rounded with the rows, later
+    if not rounds_values(random.noise):  # rounded with the rows, later
         return random
     grid = plan.grid
     if grid is None:

@@ -20,7 +20,7 @@ from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms.base import Mechanism, inner_clip
 from sottovoce.noise.grid import on_common_grid
-from sottovoce.noise.samplers import grid_of, perturb_steps
+from sottovoce.noise.samplers import grid_of, perturb_steps, rounds_values
 from sottovoce.objectives.base import GradientQuery
 from sottovoce.objectives.clipping import clip_rows
 
@@ -167,7 +167,7 @@ class GradientMechanism(Mechanism):
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
         """Return the rows with noise of the source."""
-        if values.dtype == self.query.dtype or grid_of(self.random.noise, 1.0):
+        if values.dtype == self.query.dtype or rounds_values(self.random.noise):
             return super().draw(values, places, step, stream)
         # drawn in the type of the row, added in that of the sum: rounding before the noise would reveal it
         return values + super().draw(np.zeros(values.shape, self.query.dtype), places, step, stream)
