@@ -45,7 +45,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 import sottovoce as sv
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.mafalda import correlation
-from sottovoce.algorithms.random_walk_sgd import holders
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
 
@@ -928,7 +927,7 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
         plan = registry.algorithm("random-walk-sgd")(
             GLM(dim=2), network, seed=int(rng.integers(1000)), **arguments
         )
-        counts = Counter(holders(plan).tolist())
+        counts = Counter(plan.holders.tolist())
     # one colluder of a secret walk is told the average over paths, which is not recomputed here
     question, coalitions, users = whom(rng, n, ["local", "outsider"] if secret else VIEWS)
     return Case(

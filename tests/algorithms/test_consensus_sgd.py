@@ -18,7 +18,6 @@ import sottovoce as sv
 from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise
 from sottovoce.algorithms import DPDSGD, DPSGD, ConsensusSGD, MuffliatoSGD
 from sottovoce.algorithms.consensus_sgd import estimand
-from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
@@ -301,7 +300,7 @@ def test_pairwise_cost_lies_between_central_and_local(sizes, adjacency):
         OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
         adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
     )  # fmt: skip
-    z = np.array(noise_multipliers(uneven))
+    z = np.array(uneven.noise_multipliers)
     for user in range(1, 4):
         seen = uneven.privacy("pairwise", observer=0, user=user)
         local = uneven.privacy("local", user=user)

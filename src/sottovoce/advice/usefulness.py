@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce import graphs
 from sottovoce.accounting.release import MOVES
 from sottovoce.advice.samples import Sample, SampleArgument
-from sottovoce.algorithms.averaging import PrivateAveraging, site_factors
+from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
@@ -195,7 +195,7 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
     n, stds, protocol = plan.n, _stds(plan), plan.schedule(0)
     if isinstance(plan, PrivateAveraging):
-        span, weights = 2.0 * float(plan.radius), np.array(site_factors(plan))
+        span, weights = 2.0 * float(plan.radius), np.array(plan.site_factors)
     else:
         assert isinstance(plan, GradientPlan)
         span, weights = 2.0 * float(plan.clip_norm or 0.0), np.ones(n)

@@ -170,6 +170,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             return ()
         return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
 
+    @property
+    def noise_level(self) -> float | tuple[float, ...]:
+        """The noise in the unit of ``noise_field``, one number or one per agent."""
+        level: float | tuple[float, ...] = vars(self)[self.noise_field]
+        return level
+
     # ---- running --------------------------------------------------------------------------------------
 
     def _mechanism(
@@ -310,12 +316,6 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())
         return f"{type(self).__name__}({inside})"
-
-
-def noise_level(plan: Plan) -> float | tuple[float, ...]:
-    """Return the noise in the unit of the plan's ``noise_field``, one number or one per agent."""
-    level: float | tuple[float, ...] = vars(plan)[plan.noise_field]
-    return level
 
 
 def noise_on_grid(

@@ -320,9 +320,7 @@ def _factors(width: float) -> tuple[int, int, int]:
     # a relative 1e-13 below, so that a width made here is found again in spite of its rounded root
     rest = max(0, math.ceil((width / NARROW_WIDTH) ** 2 * (1 - 1e-13)) - 1)
     if rest > most**2 * (1 + most**2):
-        raise InvalidInput(
-            f"noise of {width:.3g} grid steps is too wide to draw; take a larger spacing."
-        )
+        raise InvalidInput(f"noise of {width:.3g} grid steps is too wide to draw; take a larger spacing.")
     wide = rest > most**2
     firsts = np.array([most]) if wide else np.arange(most + 1)
     seconds = np.arange(1 + (most**2 if wide else most))
