@@ -2,10 +2,10 @@
 
 In the step of tree T_t a coalition A sees the sum of every component of T_t without A. The component of a
 user u is the intersection, over the members a of A, of its components without a alone: bit masks are combined
-by AND, and their bits counted. With m_t nodes in it and equal noise, the coalition learns the share 1 / m_t of
-the step. All coalitions are tried where that takes at most `MAX_WORK` steps. Beyond that the loss is bounded:
-if k members are to join a coalition that leaves u a component of m_t nodes, and joining alone the member a
-would cut off b_t(a) of them, then
+by AND, and their bits counted. With m_t nodes in it and equal noise, the coalition learns the share 1 / m_t
+of the step. All coalitions are tried where that takes at most `MAX_WORK` steps. Beyond that the loss is
+bounded: if k members are to join a coalition that leaves u a component of m_t nodes, and joining alone the
+member a would cut off b_t(a) of them, then
 
 .. math:: \\sum_t \\frac{1}{|\\text{component}|} \\le \\sum_t \\frac{1}{m_t}
           + \\text{the } k \\text{ largest } \\sum_t \\frac{b_t(a)}{m_t},

@@ -241,7 +241,7 @@ class _Evaluation:
         if self.sample is not None:
             use = use.with_score(self.score(plan, _RUNS[requirements.compute][1]))
         name = f"{plan.name} over {candidate.protocol}"
-        if candidate.noise == "optimal":
+        if candidate.noise_allocation == "optimal":
             few = candidate.protocol.startswith(FEW_LEAVES)
             name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
         if requirements.training:
@@ -430,8 +430,9 @@ def _fitting(requirements: Requirements, sample: Sample | None, like: PlanSummar
     if isinstance(like.plan, GradientPlan):
         share = like.plan.sample_rate or 1.0
         rate = like.plan.rate(0) if requirements.training else 1.0
+    wanted = (like.candidate.protocol, like.candidate.noise_allocation)
     for candidate in averaging_candidates(requirements):
-        if (candidate.protocol, candidate.noise) != (like.candidate.protocol, like.candidate.noise):
+        if (candidate.protocol, candidate.noise_allocation) != wanted:
             continue
         try:
             plan = plan_for(requirements, candidate, steps=like.plan.steps, learning_rate=rate, share=share)

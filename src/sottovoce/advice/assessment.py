@@ -117,7 +117,7 @@ def guarantee_rows(
 def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     """Return whether the answer is of use, in words and numbers, and what would change it."""
     plan, budget, sample, runs = loaded.plan, loaded.settings.budget, None, _RUNS
-    if simulated and isinstance(plan, GradientPlan) and plan.query == "gradient" and plan.sizes:
+    if simulated and isinstance(plan, GradientPlan) and plan.query_kind == "gradient" and plan.sizes:
         model = plan.objective
         if isinstance(model, GLM) and model.loss != "huber" and model.dim is not None:
             work = plan.steps * min(sum(plan.sizes), 20_000) * model.dim

@@ -78,7 +78,7 @@ def account(
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = network_of(graph, matrix, weights)
-    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=fresh, seed=draw)
+    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
     colluders = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
         assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)

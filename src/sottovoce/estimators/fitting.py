@@ -244,6 +244,7 @@ def _own_plan(
     if not isinstance(chosen, Plan):
         raise InvalidInput(f"plan must be a Plan, or a function that makes one, got {type(chosen).__name__}.")
     if budget is not None:
+        budget.require_adjacency(chosen.adjacency)
         chosen.privacy(**budget.adversary).require(budget.epsilon, budget.delta)
     return chosen
 
@@ -260,7 +261,7 @@ def _built_plan(
         raise InvalidInput(f"fit runs gradient methods such as consensus-sgd or dp-dsgt, got {algorithm}.")
     if (budget is None) == (training.noise_multiplier is None):
         raise InvalidInput("give budget=sv.Budget(...) or TrainingOptions(noise_multiplier=...), not both.")
-    settings.setdefault("adjacency", "add-remove" if budget is None else budget.adjacency)
+    settings.setdefault("adjacency", (budget and budget.adjacency) or "add-remove")
     if budget is None:
         settings["noise_multiplier"] = training.noise_multiplier
     return build_plan(algorithm, settings, objective=objective, network=network, budget=budget)

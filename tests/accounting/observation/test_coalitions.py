@@ -150,7 +150,7 @@ def test_any_members_over_trees_that_change_by_enumeration(seed, monkeypatch):
     plan = plan_of(Consensus(), every(1.0, 2.0, steps=steps, **rates), n=n, steps=steps, schedule=trees,
                    adjacency=rates.get("adjacency", "user"))  # fmt: skip
     named = by_name(plan, size)
-    monkeypatch.setattr("sottovoce.accounting.query._MAX_COALITIONS", 0)
+    monkeypatch.setattr("sottovoce.accounting.question._MAX_COALITIONS", 0)
     tried = account(plan, "colluders", colluders=size)
     assert tried.label == "exact"
     if rates:  # one Rényi conversion of the largest loss at every order

@@ -93,7 +93,7 @@ class ExplorerSettings(BaseModel):
             parts.append(str(self.rounds))
         if self.protocol in ("tree", "masked") and self.tree != "bfs":
             parts.append(f"kind={self.tree}")
-        if self.protocol == "refreshed":
+        if self.protocol == "fresh-noise":
             parts.append(f"fresh={self.fresh:g}")
         if self.protocol == "masked":
             parts.append(f"tolerate={self.tolerate}")
@@ -230,7 +230,7 @@ class ExplorerModel:
             base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
         elif chosen == opened.setting:
             return opened.plan
-        elif opened.plan.query == "value":
+        elif opened.plan.query_kind == "value":
             base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
         else:
             changed |= {"protocol": chosen.named}
@@ -300,7 +300,7 @@ class ExplorerModel:
             "rounds": protocol.rounds,
             "most_rounds": self.most_rounds,
             "adjustable": self.adjustable,
-            "can_draw": plan.query == "value" and (opened is None or opened.tables is not None),
+            "can_draw": plan.query_kind == "value" and (opened is None or opened.tables is not None),
             "delta": number(delta),
             "adjacency": wording.adjacency(plan.adjacency, noun="participant"),
             "local": {"epsilon": fixed(local.epsilon(delta)), "words": wording.guess(local.best_guess)},
@@ -315,7 +315,7 @@ class ExplorerModel:
     @property
     def savable(self) -> bool:
         """Whether a plan file can say this plan: an agreement of training has no plan file."""
-        return self.opened is None or self.plan.query == "value" or self.opened.tables is not None
+        return self.opened is None or self.plan.query_kind == "value" or self.opened.tables is not None
 
     def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
         """Return what a coalition learns of everybody: one row per node, and the whole in a sentence.
@@ -462,11 +462,11 @@ class ExplorerModel:
             protocol = {"name": chosen.named, "seed": chosen.seed}
             if parse(chosen.protocol).takes_rounds:
                 protocol |= {"name": chosen.protocol, "rounds": self.protocol.rounds}
-                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "refreshed" else {}
+                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "fresh-noise" else {}
             tables["protocol"] = protocol
         seed = (tables.get("noise") or {}).get("seed")
         tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
-        if plan.query == "value" and "average" not in tables:
+        if plan.query_kind == "value" and "average" not in tables:
             tables["average"] = {"radius": plan.radius, "center": plan.center, "adjacency": "user"}
             if plan.dim != 1:
                 tables["average"]["dim"] = plan.dim
@@ -496,7 +496,7 @@ class ExplorerModel:
     @property
     def _ratio(self) -> float | None:
         """Sensitivity over noise of one release, where there is one."""
-        if self.plan.query == "value":
+        if self.plan.query_kind == "value":
             return float(2 * self.plan.radius / self.plan.noise_std)
         return None
 
