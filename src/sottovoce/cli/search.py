@@ -49,7 +49,7 @@ def search(
             result = run_training(loaded, charge=charge_training(loaded))
             assert result is not None
             assert loaded.records is not None
-            scores = {**result.metrics, **loaded.records.score(result.outputs["coef"])}
+            scores = {**result.metrics, **loaded.records.score(result.coef)}
             score = next((key for key in SCORES if key in scores), None)
             if score is None:
                 raise ConfigError(

@@ -321,7 +321,7 @@ def _finish(
 ) -> None:
     """Score the model, write and print the result of a run."""
     assert loaded.records is not None
-    coef = result.outputs["coef"]
+    coef = result.coef
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)

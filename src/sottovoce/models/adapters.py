@@ -111,7 +111,6 @@ class ModelAdapter:
             if row is None or rows[0].shape == row.shape:
                 row = rows[0]  # the mean of equal rows rounds
         assert row is not None
-        result = replace(result, outputs={**result.outputs, "model": row})
         model, target, layout = self.model(row), self.target, self.layout
         return Fitted(model, privacy, plan, result, target, delta, columns, layout, label, builder)
 

@@ -167,7 +167,7 @@ def run_on_ranks(
     rng : a generator or noise source seeded alike on every rank, or a protective source.
     evaluate, every, checkpoint, on_step : as in `run`; the folder must be seen by all ranks, and any number
         of ranks can go on from it.
-    owner : (n,) rank of every agent; even slices by default.
+    owner : (n,) rank of every agent; even slices by default. Rank 0 must host an agent.
     progress : called on rank 0 with the number of steps done.
 
     Guarantees
@@ -192,6 +192,8 @@ def run_on_ranks(
                 f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in "
                 "one process."
             )
+        if owner is not None and 0 not in owner:
+            raise InvalidInput("rank 0 returns the result, so owner must give it at least one agent.")
         random = RunRandomness.from_rng(rng)
         if random.protective:
             random = RunRandomness(random.noise, random.batches, drawn)
@@ -230,7 +232,7 @@ def run_on_ranks(
         return None
     if every:
         this_run.record(plan.steps, rows)
-    return this_run.result(rows, {"coef": rows.mean(axis=0)}, ranks=cluster.size, traffic=sent)
+    return this_run.result(rows, plan.outputs(rows, hosted.state), ranks=cluster.size, traffic=sent)
 
 
 def has_noise(plan: RunnablePlan) -> bool:
@@ -264,10 +266,16 @@ class _Run:
         """Evaluate the rows of all agents, where they are here."""
         if rows is None:
             return
-        judge = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
-        self.history.append({"step": step, **judge(rows)})
+        evaluate = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
+        self.history.append({"step": step, **evaluate(rows)})
         if self.on_step is not None:
             self.on_step(step, self.history[-1])
+
+    def metrics(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return the plan's metrics of the final rows, which the history may hold already."""
+        if self.evaluate is None and self.history and self.history[-1]["step"] == self.plan.steps:
+            return {name: value for name, value in self.history[-1].items() if name != "step"}
+        return self.plan.metrics(rows, self.data, self.random)
 
     def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
         plan = self.plan
@@ -276,7 +284,7 @@ class _Run:
             name=plan.name,
             config=dict(plan.describe()),
             outputs={"rows": rows, **outputs},
-            metrics=plan.metrics(rows, self.data, self.random),
+            metrics=self.metrics(rows),
             history=self.history,
             guarantees=[g.to_dict() for g in plan.guarantees()],
             provenance=provenance_now(self.started, noise=noise, **provenance),
