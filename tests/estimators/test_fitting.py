@@ -314,7 +314,7 @@ def poisoned():
         (mlp(), (X, Y), {"network": "ring:50"}, "40 records cannot give each of 50 users one"),
         (mlp(), (X, Y), {"group": [0, 1] * 20}, "the network has 4 nodes, but the records come from 2 sites"),
         (mlp(), (X, Y), {"delta": None}, "delta must be a number"),
-        (mlp(), (X, Y), {"epsilon": None, "delta": None}, "give budget="),
+        (mlp(), (X, Y), {"epsilon": None, "delta": None}, "got neither"),
         (mlp(), (X, Y), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm here"),
         (mlp(), (X, Y), {"learnig_rate": 1.0}, "did you mean 'learning_rate'"),
         (mlp(), (X, Y), {"loss": "hinge"}, "loss must be one of"),

@@ -43,7 +43,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     ``simulated``: judge training by runs on synthetic records, and add suggestions where they are needed.
     """
     plan, budget = loaded.plan, loaded.settings.budget
-    delta, guarantees, accepted = loaded.delta, plan.guarantees(), list(loaded.accepted)
+    delta, guarantees, accepted = loaded.delta, loaded.guarantees, list(loaded.accepted)
     assessment: dict[str, Any] = {
         "title": loaded.settings.title,
         "plan": plain(dict(plan.describe())),

@@ -34,12 +34,12 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
-from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 from sottovoce.noise.samplers import grid_of
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
-from sottovoce.runners.run import RandomSource, run
+from sottovoce.runners.run import run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition

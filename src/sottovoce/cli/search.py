@@ -12,7 +12,6 @@ from typer import Option
 from sottovoce._format import number
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
 from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
-from sottovoce.cli.train import charge_training, read_training, run_training
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,14 +38,16 @@ def search(
     Example:
       sottovoce search plan.toml --rates 0.1,0.5 --clip-norms 0.5,1 --json
     """
+    from sottovoce.planfile.training import charge_training, load_training, run_training
+
     rows: list[dict[str, float]] = []
     guarantees = []
     pairs = list(product(number_list(clip_norms, "--clip-norms"), number_list(rates, "--rates")))
     spent = "what was run has been spent, and nothing of it was written."
     with if_stopped(lambda: spent), progress("search", len(pairs), quiet=json) as tick:
         for clip_norm, rate in pairs:
-            loaded = read_training(file, learning_rate=rate, clip_norm=clip_norm)
-            result = run_training(loaded, charge=charge_training(loaded))
+            loaded = load_training(file, learning_rate=rate, clip_norm=clip_norm)
+            result = run_training(loaded, charged=charge_training(loaded))
             assert result is not None
             assert loaded.records is not None
             scores = {**result.metrics, **loaded.records.score(result.coef)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,6 +63,11 @@ class LoadedPlan:
         """The guarantee against the budget's adversary; without a budget, against the plan's own."""
         return self.plan.privacy(**self.adversary)
 
+    @cached_property
+    def guarantees(self) -> list[Guarantee]:
+        """The guarantees worth printing by default."""
+        return self.plan.guarantees()
+
 
 def load_plan(path: str | Path) -> Plan:
     """Return the plan that a plan file describes.
@@ -80,15 +85,26 @@ def load_plan(path: str | Path) -> Plan:
     return load_file(path).plan
 
 
-def load_file(path: str | Path, **options: Any) -> LoadedPlan:
-    """Return the plan of a file with its records; ``options`` replace options of the file."""
+def load_file(
+    path: str | Path, section: Literal["train", "average"] | None = None, **options: Any
+) -> LoadedPlan:
+    """Return the plan of a file with its records.
+
+    ``section`` is the one that the file must have; ``options`` replace options of the file.
+    """
     file = Path(path)
-    return plan_from_settings(read_plan_file(file), file.parent, file.name, **options)
+    return plan_from_settings(read_plan_file(file, section), file.parent, file.name, **options)
 
 
-def read_plan_file(path: str | Path) -> PlanFile:
+def read_plan_file(path: str | Path, section: Literal["train", "average"] | None = None) -> PlanFile:
     """Read a plan file and check its sections; values of options are checked when the plan is built."""
-    return check_plan_file(read_toml(path), Path(path).name)
+    name = Path(path).name
+    settings = check_plan_file(read_toml(path), name)
+    if section == "train" and settings.train is None:
+        raise ConfigError(f"{name} has no [train]; sottovoce average runs a file with [average].")
+    if section == "average" and settings.average is None:
+        raise ConfigError(f"{name} has no [average]; sottovoce train runs a file with [train].")
+    return settings
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
