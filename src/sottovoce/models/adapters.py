@@ -195,13 +195,17 @@ def _adapt_network(
         return as_tensor(inputs, "data") if layout is None else layout.pack(inputs)
 
     example = pack(first)
-    common: dict[str, Any] = {"clip_norm": options.clip_norm, "device": options.device}
-    trial = NetObjective(net, "cross_entropy", **common)
-    width = output_shape(trial.network, tuple(example.shape[1:]), trial.paths.input_type(example[None, :1]))
-    target, loss = _target(raw, options, width)
     objective = NetObjective(
-        net, loss, physical_batch=options.physical_batch, initial=options.initial, **common
+        net,
+        clip_norm=options.clip_norm,
+        physical_batch=options.physical_batch,
+        device=options.device,
+        initial=options.initial,
     )
+    kind = objective.paths.input_type(example[None, :1])
+    width = output_shape(objective.network, tuple(example.shape[1:]), kind)
+    target, loss = _target(raw, options, width)
+    objective = objective.with_loss(loss)
     classes = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
 
     def encoded(labels: ArrayLike | Tensor) -> np.ndarray:

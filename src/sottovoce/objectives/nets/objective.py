@@ -83,7 +83,6 @@ class NetObjective:
     True
     """
 
-    bytes_per_number = 4
     regularizer = Regularizer()
 
     def __init__(
@@ -101,11 +100,9 @@ class NetObjective:
         if initial not in ("keep", "reset"):
             raise InvalidInput(f'initial must be "keep" or "reset", got {initial!r}.')
         checks.refuse_layers(module)
-        if isinstance(loss, str) and loss not in LOSSES:
-            raise InvalidInput(f"loss must be one of {sorted(LOSSES)} or a function, got {loss!r}.")
         if clip_norm != float("inf"):
             _validate.positive(clip_norm, "clip_norm")
-        self.loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self.loss = _per_sample_loss(loss)
         self.clip_norm, self.keeps_weights = float(clip_norm), initial == "keep"
         self.physical_batch = None if physical_batch is None else _validate.count(physical_batch, "batch")
         self.device = torch.device(device)
@@ -116,6 +113,20 @@ class NetObjective:
         training = sharing_copy(self.network).train()
         self.forms = NetworkForms(self.network, training, self.loss, self.layout, self.device, self.dtype)
         self.paths = GradientPaths(self.forms)
+
+    def with_loss(self, loss: str | PerSampleLoss) -> NetObjective:
+        """Return the same network with another loss."""
+        other = copy.copy(self)
+        other.loss = _per_sample_loss(loss)
+        other.forms = copy.copy(self.forms)
+        other.forms.loss = other.loss
+        other.paths = GradientPaths(other.forms)
+        return other
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of one parameter in a message, which has the type of the parameters."""
+        return self.dtype.itemsize
 
     @property
     def uses_fallback(self) -> bool:
@@ -328,6 +339,14 @@ class NetQuery:
     def _sums(self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
         x, y, present = self.data.gather(batches, list(places))
         return np.asarray(self.objective.clipped_sums(theta, x, y, present).cpu().numpy())
+
+
+def _per_sample_loss(loss: str | PerSampleLoss) -> PerSampleLoss:
+    if not isinstance(loss, str):
+        return loss
+    if loss not in LOSSES:
+        raise InvalidInput(f"loss must be one of {sorted(LOSSES)} or a function, got {loss!r}.")
+    return LOSSES[loss]
 
 
 def _layout(module: nn.Module) -> list[Slot]:
