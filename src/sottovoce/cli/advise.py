@@ -162,7 +162,7 @@ def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
     import numpy as np
 
     from sottovoce.data.files import read_columns
-    from sottovoce.planfile.read import read_numbers
+    from sottovoce.data.files import read_numbers
 
     try:
         numbers = read_numbers(name)

@@ -143,7 +143,7 @@ def _rows(values: str | Path | Sequence[float] | None, folder: Path) -> np.ndarr
         except ValueError:
             values = Path(values)
     if isinstance(values, Path):
-        from sottovoce.planfile.read import read_numbers
+        from sottovoce.data.files import read_numbers
 
         array = read_numbers(folder / values)
         return array[:, None] if array.ndim == 1 else array

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from sottovoce import graphs
 from sottovoce.accounting.budget import AdversaryOptions
@@ -20,9 +17,9 @@ from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import CachedSchedule
-from sottovoce.data.files import read_array, read_arrays, text_lines
+from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
-from sottovoce.errors import BudgetInfeasible, ConfigError, DataError
+from sottovoce.errors import BudgetInfeasible, ConfigError
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.records import PlanRecords, linear_records, network_records
@@ -307,43 +304,3 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
             "allow a larger epsilon or more noise, or let more nodes take part."
         )
     return plan
-
-
-# ---- tables of numbers ---------------------------------------------------------------------------------
-
-
-def read_numbers(path: str | Path) -> np.ndarray:
-    """Return the one table of numbers in a CSV (no header, or one of words) or NPZ file."""
-    source = Path(path)
-    if source.suffix.lower() not in (".npz", ".npy"):
-        return _read_csv(source)
-    arrays = {"X": read_array(source)} if source.suffix.lower() == ".npy" else read_arrays(source)
-    if len(arrays) != 1:
-        raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
-    (array,) = arrays.values()
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.")
-    return array.astype(float)
-
-
-def _read_csv(source: Path) -> np.ndarray:
-    rows: list[list[float]] = []
-    with text_lines(source) as lines:
-        for line_number, line in enumerate(lines, start=1):
-            words = [word.strip() for word in re.split("[,;\t]", line)]
-            if words == [""] or words[0].startswith("#"):
-                continue
-            try:
-                row = [float(word) for word in words]
-            except ValueError:
-                if line_number == 1:
-                    continue  # a header
-                where = f"Line {line_number} of {source}"
-                raise DataError(f"{where} is {line.strip()[:60]!r}, expected numbers.") from None
-            if rows and len(row) != len(rows[0]):
-                where = f"Line {line_number} of {source}"
-                raise DataError(f"{where} holds {len(row)} numbers, expected {len(rows[0])}.")
-            rows.append(row)
-    if not rows:
-        raise DataError(f"{source} holds no numbers.")
-    return np.array(rows)
