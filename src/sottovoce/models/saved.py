@@ -1,7 +1,7 @@
 """A fitted model with its guarantee, and the folder it is saved in.
 
 The folder holds ``model.safetensors`` (weights of a network) or ``model.json`` (coefficients with the names
-of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``statement.txt`` (the
+of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``guarantee.txt`` (the
 guarantee in words), ``saved_model.json`` (how inputs and labels are read) and ``README.md`` (three lines that
 load it); a run by a plan file or an agreement adds that file. No file holds code: a network that is made
 neither of torch's own layers nor of the zoo's is passed again to `load_model`.
@@ -213,7 +213,7 @@ class Fitted:
         self.result.save(place)
         files = {
             name: content,
-            "statement.txt": self.privacy.statement(self.delta) + "\n",
+            "guarantee.txt": self.privacy.statement(self.delta) + "\n",
             **(also or {}),
             "README.md": _readme(stored),
             DESCRIPTION: json.dumps(plain(stored), indent=1) + "\n",
@@ -472,7 +472,7 @@ def _readme(stored: Mapping[str, Any]) -> str:
     module = "" if rebuilds else f", module={_module_argument(stored)}"
     return (
         "# A model fitted by Sottovoce\n\n"
-        "What it cost is in statement.txt, how it was made in record.json. To use it:\n\n"
+        "What it cost is in guarantee.txt, how it was made in record.json. To use it:\n\n"
         "    import sottovoce as sv\n"
         f'    fitted = sv.load_model("."{module})\n'
         '    fitted.predict("new.csv")\n'
