@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import number, percent
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
 from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
 from sottovoce.errors import ConfigError
@@ -73,9 +73,11 @@ def search(
     }
 
     def text(screen: Console) -> None:
-        screen.print(table(("clip_norm", "rate", score), [list(row.values()) for row in rows]))
+        write = percent if score == "accuracy" else number
+        cells = [[row["clip_norm"], row["rate"], write(row[score])] for row in rows]
+        screen.print(table(("clip_norm", "rate", score), cells))
         setting = f"clip norm {best['clip_norm']:g}, rate {best['rate']:g}"
-        screen.print(f"Best: {setting}, {score} {number(best[score])}.")
+        screen.print(f"Best: {setting}, {score} {write(best[score])}.")
         screen.print(
             f"One run costs epsilon {number(metrics['epsilon_of_one_run'])} at delta {delta:g} against "
             f"{metrics['against']}; the search of {len(rows)} runs costs "

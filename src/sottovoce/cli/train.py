@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import number, percent
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, safe
@@ -247,7 +247,7 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
         if key in metrics:
             screen.print(f"{key.replace('_', ' ').capitalize()}: {number(metrics[key])}")
     if "accuracy" in metrics:
-        screen.print(f"Test accuracy: {metrics['accuracy']:.2f} % (mean of the agents).")
+        screen.print(f"Test accuracy: {percent(metrics['accuracy'])} (mean of the agents).")
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {result['provenance']['noise']}")

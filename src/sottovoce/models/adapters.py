@@ -432,5 +432,5 @@ def linear_labels(target: Target, raw: object) -> np.ndarray:
 def _linear_metrics(model: GLM | Softmax, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     metrics = {"loss": float(model.losses(w, X, y).mean())}
     if model.loss in ("logistic", "softmax"):
-        return metrics | {"accuracy": 100 * float((model.predict(w, X) == y).mean())}
+        return metrics | {"accuracy": float((model.predict(w, X) == y).mean())}
     return metrics | {"rmse": float(np.sqrt(np.mean((X @ w - y) ** 2)))}

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce._format import percent
 from sottovoce._io import atomic_write, plain
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
@@ -285,8 +286,9 @@ class Fitted:
     def __repr__(self) -> str:
         epsilon = self.privacy.epsilon(self.delta)
         simulated = "; simulated noise" if "not protective" in self.result.provenance.get("noise", "") else ""
-        shown = ("accuracy", "rmse", "loss")
-        scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items() if name in shown)
+        write = {"accuracy": percent, "rmse": "{:.4g}".format, "loss": "{:.4g}".format}
+        shown = [(name, value) for name, value in self.metrics.items() if name in write]
+        scores = "".join(f", {name} {write[name](value)}" for name, value in shown)
         return (
             f"{self._kind} by {self.result.name}: epsilon {epsilon:.4g} at delta {self.delta:g}, against "
             f"{self.privacy.adversary}{scores}{simulated}"

@@ -257,7 +257,7 @@ class NetObjective:
     def metrics(self, rows: np.ndarray, data: AgentData) -> dict[str, float]:
         """Return the agents' mean loss on the public test set, and a score that fits the task.
 
-        Classification: mean and least accuracy in percent. Yes-or-no labels: the percentage of right labels.
+        Classification and yes-or-no labels: mean and least accuracy, shares between 0 and 1.
         Regression: the root of the mean squared error. A custom loss: accuracy if labels are whole numbers
         and the outputs have more numbers than one. Empty without a test set.
         """
@@ -384,12 +384,12 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _score(task: str | None, outputs: object, targets: Tensor) -> float | None:
-    """Return the accuracy in percent or the root mean squared error; None if neither fits."""
+    """Return the accuracy or the root mean squared error; None if neither fits."""
     out = logits(outputs)
     if task == "regression":
         return float((out - targets.reshape(out.shape)).double().square().mean().sqrt())
     if task == "labels":
-        return 100 * float(((out > 0) == (targets.reshape(out.shape) > 0.5)).double().mean())
+        return float(((out > 0) == (targets.reshape(out.shape) > 0.5)).double().mean())
     if task is None and not (torch.is_tensor(out) and out.ndim == 2 and out.shape[1] > 1):
         return None
-    return 100 * (checks.scores(out).argmax(-1) == targets).float().mean().item()
+    return (checks.scores(out).argmax(-1) == targets).float().mean().item()
