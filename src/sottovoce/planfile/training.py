@@ -1,16 +1,22 @@
-"""Run the training plan of a file on its records: charge it, run it, and make the model it has fitted."""
+"""Run the training plan of a file on its records: charge it, run it, and make the model it has fitted.
+
+`search` runs it with several learning rates and clip norms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import product
+from operator import add
 from pathlib import Path
 from typing import Any
 
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.wording import uncharged
 from sottovoce.data.images import ImageReading
-from sottovoce.errors import DataError
+from sottovoce.errors import ConfigError, DataError
 from sottovoce.ledger.charge import ChargedTraining, charge_here
 from sottovoce.models.adapters import SIMULATED, TEST
 from sottovoce.models.saved import Fitted
@@ -18,6 +24,9 @@ from sottovoce.planfile.read import LoadedPlan, load_file
 from sottovoce.runners import Cluster, Result
 from sottovoce.runners.progress import bar
 from sottovoce.runners.run import OnStep, run_on_ranks
+
+# scores in the order in which they are looked for, and how the best one is chosen
+SCORES = {"accuracy": max, "test_accuracy": max, "test_mean_squared_error": min}
 
 
 def load_training(file: Path, **options: object) -> LoadedPlan:
@@ -97,3 +106,36 @@ def fitted_model(loaded: LoadedPlan, result: Result) -> Fitted:
         label=records.label,
         builder=records.builder,
     )
+
+
+def search(
+    file: Path, rates: Sequence[float], clip_norms: Sequence[float], tick: Callable[[int], None]
+) -> dict[str, Any]:
+    """Train once per learning rate and clip norm; return the scores, the best one and what all runs cost.
+
+    ``tick`` is called with the number of runs done. Every run is charged.
+    """
+    rows: list[dict[str, float]] = []
+    guarantees = []
+    for clip_norm, rate in product(clip_norms, rates):
+        loaded = load_training(file, learning_rate=rate, clip_norm=clip_norm)
+        result = run_training(loaded, charged=charge_training(loaded))
+        assert result is not None
+        assert loaded.records is not None
+        scores = {**result.metrics, **loaded.records.score(result.coef)}
+        score = next((key for key in SCORES if key in scores), "")
+        if not score:
+            raise ConfigError(f"{file.name} has no records to score on; [data] test_file names public ones.")
+        rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
+        guarantees.append(loaded.privacy)
+        tick(len(rows))
+    total, delta = reduce(add, guarantees), loaded.delta
+    return {
+        "tried": rows,
+        "best": SCORES[score](rows, key=lambda row: row[score]),
+        "runs": len(rows),
+        "delta": delta,
+        "against": str(total.adversary),
+        "epsilon_of_one_run": guarantees[-1].epsilon(delta),
+        "epsilon_of_the_search": total.epsilon(delta),
+    }
