@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -245,24 +246,22 @@ def has_noise(plan: RunnablePlan) -> bool:
     return any(release.noise_std for agent in range(plan.n) for release in plan.releases(agent))
 
 
+@dataclass
 class _Run:
     """A plan with its data and randomness, and the history so far."""
 
-    def __init__(
-        self,
-        plan: RunnablePlan,
-        data: object,
-        random: RunRandomness,
-        evaluate: Evaluate | None,
-        on_step: OnStep | None,
-        charged: ChargedTraining | None,
-        guarantees: Sequence[Mapping[str, Any]] | None,
-    ) -> None:
-        self.started = time.perf_counter()
-        self.plan, self.data, self.random = plan, plan.prepared(data), random
-        self.evaluate, self.on_step = evaluate, on_step
-        self.charged, self.guarantees = charged, guarantees
-        self.history: list[dict[str, Any]] = []
+    plan: RunnablePlan
+    data: Any
+    random: RunRandomness
+    evaluate: Evaluate | None
+    on_step: OnStep | None
+    charged: ChargedTraining | None
+    guarantees: Sequence[Mapping[str, Any]] | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.data = self.plan.prepared(self.data)
 
     def algorithm(self, data: object, agents: Sequence[int], start: np.ndarray | None = None) -> Algorithm:
         """Return the update rule of the hosted agents, whose records are ``data``."""
