@@ -394,7 +394,7 @@ BUGS = [
     *bugs("ledger.lifetime", "ledger/test_charge.py",
         ("a resumed fit is charged again", "LifetimeLedger.charge", with_options(training=""), "goes_on")),
     *bugs("estimators.fitting", "ledger/test_charge.py",
-        ("a fit is not charged", "charge", returns(None), "before_its_noise")),
+        ("a fit is not charged", "charge_here", returns(None), "before_its_noise")),
     # ---- membership changes ---------------------------------------------------------------------------
     *bugs("ledger.lifetime", "peers/test_membership_changes.py",
         ("a membership change is charged to the first population", "_State.parent", returns(None), "people"),

@@ -56,7 +56,7 @@ def test_the_plan_and_the_loop_by_hand_agree():
 
     def ran(steps, rate, multiplier, seed):
         plan = masked_plan(rows, records.sizes.tolist(), steps, rate, multiplier)
-        return plan.run(records, np.random.default_rng(seed), start=start).metrics["accuracy"]
+        return 100 * plan.run(records, np.random.default_rng(seed), start=start).metrics["accuracy"]
 
     for steps, rate in ((1, 4.0), (12, 8.0)):
         assert ran(steps, rate, 0.0, 0) == pytest.approx(

@@ -79,15 +79,13 @@ def read_input(path: str | Path, member_directory: MemberDirectory | None = None
 
 def _plan_or_agreement(file: Path, member_directory: MemberDirectory | None) -> dict[str, Any]:
     from sottovoce.advice.assessment import assess
-    from sottovoce.planfile.read import plan_from_settings, read_toml
-    from sottovoce.planfile.schema import check_plan_file
+    from sottovoce.planfile.read import load_file, read_toml
 
-    tables = read_toml(file)
-    if "members" in tables:
+    if "members" in read_toml(file):
         from sottovoce.peers.agreement import read_agreement
 
         return agreement_result(read_agreement(file), member_directory)
-    loaded = plan_from_settings(check_plan_file(tables, file.name), file.parent, file.name)
+    loaded = load_file(file)
     return plan_result(assess(loaded), loaded)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sottovoce import __version__
+from sottovoce._format import percent
 from sottovoce._io import plain
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
@@ -259,7 +260,8 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     score = next((key for key in scores if key in metrics), None)
     why = "The result holds no score."
     if score is not None:
-        why = f"It ended with {score.replace('_', ' ')} {metrics[score]:.3f}."
+        shown_score = percent(metrics[score]) if score == "accuracy" else f"{metrics[score]:.3f}"
+        why = f"It ended with {score.replace('_', ' ')} {shown_score}."
     title = config.get("title") or metrics.get("title") or result["name"].replace("-", " ").capitalize()
     page = _page(
         "result",

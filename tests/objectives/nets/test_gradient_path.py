@@ -168,7 +168,7 @@ def test_dropout_trains_and_does_not_evaluate(fast):
     assert torch.equal(*(next(objective.outputs(theta, x[0])) for _ in range(2)))
     right = (module(x[0]).argmax(1) == y[0]).float().mean().item()
     data = AgentData(x[0], y[0], [np.arange(len(y[0]))], test=(x[0], y[0]))
-    assert objective.metrics(theta, data)["accuracy"] == pytest.approx(100 * right)
+    assert objective.metrics(theta, data)["accuracy"] == pytest.approx(right)
     assert not objective.module(theta[0]).training
 
 
