@@ -10,7 +10,7 @@ from typing import Any
 
 from sottovoce._io import plain
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.published.assessment import missing_links
+from sottovoce.accounting.published.exact_comparison import missing_links
 from sottovoce.accounting.wording import name_nodes, uncharged
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.suggestions import suggestions

@@ -71,7 +71,7 @@ def account(
       sottovoce account --graph ring:16 --observer 0 --collude 3,5 --json
       sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
-    from sottovoce.accounting.published.assessment import compare_with_published
+    from sottovoce.accounting.published.exact_comparison import compare_with_published
     from sottovoce.errors import InvalidInput
     from sottovoce.report.inputs import account_result
 
@@ -84,7 +84,7 @@ def account(
         assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)
     assessment |= _privacy_cost(network, averaging, observer, colluders, noise, epsilon, delta)
     if published:
-        from sottovoce.accounting.published.assessment import published_bounds
+        from sottovoce.accounting.published.exact_comparison import published_bounds
 
         times = 1 if steps is None else steps
         bounds = published_bounds(network, averaging, steps=times, noise_std=noise, assessed=assessment)

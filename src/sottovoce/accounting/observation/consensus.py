@@ -216,7 +216,9 @@ class _Stream:
                 if share > 0:
                     tally[kind, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    tally[kind._replace(ratio=-float(share) / release.sensitivity), 1.0] += int(count)
+                    tally[kind._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += (
+                        int(count)
+                    )
         self._shares.clear()
         self._steps.clear()
 
