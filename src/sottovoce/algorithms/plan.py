@@ -46,7 +46,12 @@ UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accountin
 
 
 class PlanType(ABCMeta):
-    """Brings the options of a plan into one form before the frozen object is built."""
+    """Brings the options of a plan into one form before the frozen object is built.
+
+    ``SomePlan(...)`` fills in the defaults, checks and converts every option (`options.converted`), lets the
+    class replace names by objects (`Plan._resolved`), and builds the class that the options describe
+    (`Plan._variant`). So a plan never holds an unchecked option, and `dataclasses.replace` checks again.
+    """
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return the plan; arguments that no option takes are refused by the generated constructor."""
