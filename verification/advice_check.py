@@ -180,7 +180,7 @@ def judge_error(seed: int, draws: int = 20_000) -> dict[str, Any]:
     protocol = ("tree", "masked", "gossip:6", "chebyshev:5", "tree:kind=few-leaves", "randomized:60")[
         seed % 6
     ]
-    uneven = {"noise": "optimal"} if "few" in protocol else {}
+    uneven = {"noise_allocation": "optimal"} if "few" in protocol else {}
     plan = sv.PrivateAveraging(
         protocol, noise_std=float(rng.uniform(0.2, 5)), radius=0.5, network=network, seed=seed, **uneven
     )

@@ -199,7 +199,7 @@ def _public_draws() -> Iterator[tuple[str, Any]]:
     values = np.random.default_rng(0).normal(size=(16, 3))
     drawn = (
         "gossip:3", "chebyshev:3", "randomized:30", "accelerated-randomized:30", "dropout:5:nodes=0.2",
-        "dropout:5:edges=0.3", "refreshed:3:fresh=0.2", "tree", "tree:kind=uniform", "tree:kind=few-leaves",
+        "dropout:5:edges=0.3", "fresh-noise:3:fresh=0.2", "tree", "tree:kind=uniform", "tree:kind=few-leaves",
         "exchange", "masked",
     )  # fmt: skip
     for name in (*drawn, "time-varying:4:c=1.5"):

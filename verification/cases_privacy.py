@@ -28,7 +28,7 @@ ADVICE = {
 PAIRS = [
     (
         "ring:8",
-        ["gossip", "chebyshev", "tree", "masked", "refreshed", "randomized", "accelerated-randomized"],
+        ["gossip", "chebyshev", "tree", "masked", "fresh-noise", "randomized", "accelerated-randomized"],
     ),
     ("path:5", ["gossip", "chebyshev", "tree:kind=uniform", "masked:tolerate=2"]),
     ("star:6", ["gossip", "tree", "dropout:12:nodes=0.1"]),

@@ -57,7 +57,7 @@ ACCOUNTING = [
     for name in (
         "release",
         "accountant",
-        "query",
+        "question",
         "calibration",
         "observation/averaging",
         "observation/consensus",

@@ -45,7 +45,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 import sottovoce as sv
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.mafalda import correlation
-from sottovoce.algorithms.random_walk_sgd import holders
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
 
@@ -466,27 +465,27 @@ def whom(
     if view in ("pairwise", "network", "colluders") and n < 2:
         view = "local"
     user = int(rng.integers(n)) if rng.random() < 0.4 else None
-    query: dict[str, Any] = {"view": view}
+    adversary: dict[str, Any] = {"view": view}
     if view == "pairwise":
         observer, user = rng.choice(n, 2, replace=False).tolist()
-        return query | {"observer": observer, "user": user}, [(observer,)], [user]
+        return adversary | {"observer": observer, "user": user}, [(observer,)], [user]
     about = [] if user is None else [user]
     if user is not None:
-        query["user"] = user
+        adversary["user"] = user
     others = [v for v in range(n) if v != user]
     if view in ("local", "outsider", "central"):
-        return query, [()], about or None
+        return adversary, [()], about or None
     if view == "network":
         if rng.random() < 0.5:
-            return query, [(v,) for v in others], about or None
+            return adversary, [(v,) for v in others], about or None
         observer = int(rng.choice(others))
-        return query | {"observer": observer}, [(observer,)], about or None
+        return adversary | {"observer": observer}, [(observer,)], about or None
     size = int(rng.integers(1, max(2, min(4, len(others) - (user is None)) + 1)))
     size = min(size, n - 1)
     if rng.random() < 0.4:
-        return query | {"colluders": size}, list(itertools.combinations(others, size)), about or None
+        return adversary | {"colluders": size}, list(itertools.combinations(others, size)), about or None
     chosen = tuple(sorted(rng.choice(others, size, replace=False).tolist()))
-    return query | {"colluders": list(chosen)}, [chosen], about or None
+    return adversary | {"colluders": list(chosen)}, [chosen], about or None
 
 
 @dataclass
@@ -507,11 +506,11 @@ class Drawn:
 def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> Drawn:
     """Draw a protocol."""
     name = str(rng.choice(names))
-    if name in ("refreshed",):
+    if name in ("fresh-noise",):
         most = min(most, 5)
     network, W = graph(rng, most)
     n = network.n
-    rounds = int(rng.integers(1, 4 if name == "refreshed" else 8))
+    rounds = int(rng.integers(1, 4 if name == "fresh-noise" else 8))
     if name == "gossip":
         return Drawn(
             f"gossip:{rounds}", network, lambda w, s, p: gossip(w, s, [W] * rounds, None, Fraction(0)), name
@@ -521,10 +520,10 @@ def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> D
             f"chebyshev:{rounds}", network,
             lambda w, s, p: gossip(w, s, [W] * rounds, Fraction(p.gamma), Fraction(0)), name,
         )  # fmt: skip
-    if name == "refreshed":
+    if name == "fresh-noise":
         fresh = int(rng.integers(1, 9)) / 8
         return Drawn(
-            f"refreshed:{rounds}:fresh={fresh}", network,
+            f"fresh-noise:{rounds}:fresh={fresh}", network,
             lambda w, s, p: gossip(w, s, [W] * rounds, None, w.variances[0] * Fraction(fresh) ** 2), name,
             fresh=Fraction(fresh) ** 2,
         )  # fmt: skip
@@ -612,7 +611,7 @@ def seen(
 def averaging(rng: np.random.Generator) -> Case:
     """Averaging once, over any protocol."""
     drawn = protocol(
-        rng, ["gossip", "gossip", "chebyshev", "refreshed", "randomized", "time-varying", "time-varying",
+        rng, ["gossip", "gossip", "chebyshev", "fresh-noise", "randomized", "time-varying", "time-varying",
               "tree", "exchange", "masked", "walk"]
     )  # fmt: skip
     std, radius = eighths(rng, 0.3, 30), eighths(rng, 0.2, 4)
@@ -809,12 +808,12 @@ def consensus(rng: np.random.Generator, sampled: bool, name: str = "consensus-sg
 def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
     """Gradient steps with gossip: one step is one averaging, several are worth the own noise."""
     drawn = protocol(
-        rng, ["gossip", "chebyshev", "refreshed", "randomized", "time-varying"], 5 if sampled else 8
+        rng, ["gossip", "chebyshev", "fresh-noise", "randomized", "time-varying"], 5 if sampled else 8
     )
     n = drawn.network.n if drawn.network is not None else drawn.protocol.n
     steps = 1 if rng.random() < 0.6 else int(rng.integers(2, 8))
-    opts = options(rng, n, sampled, each=drawn.name != "refreshed", sites=False, steps=steps)
-    if drawn.name == "refreshed":  # fresh noise is in proportion to one noise, so let there be one
+    opts = options(rng, n, sampled, each=drawn.name != "fresh-noise", sites=False, steps=steps)
+    if drawn.name == "fresh-noise":  # fresh noise is in proportion to one noise, so let there be one
         if len(set(opts.divisors)) > 1:
             raise SottovoceError("unequal rows")
     plan = registry.algorithm("muffliato-sgd")(
@@ -928,7 +927,7 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
         plan = registry.algorithm("random-walk-sgd")(
             GLM(dim=2), network, seed=int(rng.integers(1000)), **arguments
         )
-        counts = Counter(holders(plan).tolist())
+        counts = Counter(plan.holders.tolist())
     # one colluder of a secret walk is told the average over paths, which is not recomputed here
     question, coalitions, users = whom(rng, n, ["local", "outsider"] if secret else VIEWS)
     return Case(

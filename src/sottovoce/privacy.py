@@ -22,7 +22,7 @@ _MODULES = {
     "Label": "accounting.guarantee",
     "mean_loss": "accounting.published.formulas",
     "published_loss": "accounting.published.formulas",
-    "AccountablePlan": "accounting.query",
+    "AccountablePlan": "accounting.question",
     "Release": "accounting.release",
     "sampled_gaussian": "accounting.guarantee",
     "GaussianView": "leakage.view",

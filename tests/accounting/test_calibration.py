@@ -81,7 +81,7 @@ def test_only_guarantees_are_calibrated(label):
 
 def test_what_no_noise_can_meet():
     fixed = with_curve(lambda noise: Curve.gaussian(1 / noise) + Curve.gaussian(1.0))
-    with pytest.raises(BudgetInfeasible, match="no noise meets epsilon 2") as caught:
+    with pytest.raises(BudgetInfeasible, match="No noise meets epsilon 2") as caught:
         calibrate(fixed, 2.0, 1e-5)
     assert str(caught.value).endswith(".")
     assert calibrate(fixed, 5.0, 1e-5) > 0

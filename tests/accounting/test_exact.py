@@ -331,7 +331,7 @@ def test_ranks_and_determined_users_against_rational_arithmetic():
             assert known == determined, protocol
 
 
-def test_refreshed_loss_lies_between_the_neighbor_and_local_values():
+def test_fresh_noise_loss_lies_between_the_neighbor_and_local_values():
     h = exact_loss(FreshNoiseGossip(sv.graphs.ring(12), 8, fresh_noise_std=0.3), observer=0)
     assert h[1] == pytest.approx(1.0)
     assert (np.diff(h[1:7]) < 0).all()
@@ -501,7 +501,7 @@ def test_chebyshev_has_the_same_loss(seed, own_noise):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_refreshed_noise(seed):
+def test_fresh_noise(seed):
     """Columns (s, node): the first noise carries the value, the others are scaled by tau and carry none."""
     rng = np.random.default_rng([seed, 9])
     network = random_network(rng, int(rng.integers(3, 6)))

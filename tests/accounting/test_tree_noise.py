@@ -17,7 +17,6 @@ from sottovoce.accounting.tree_noise import (
     worst_tree_coalitions,
 )
 from sottovoce.algorithms import ConsensusSGD
-from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.protocols import Tree, few_leaf_tree
@@ -248,8 +247,8 @@ def test_bad_input_is_refused_in_one_sentence(call, words):
 def test_site_weights_with_optimal_noise():
     plan = ConsensusSGD(
         GLM(), sv.protocols.Tree(sv.graphs.star(4)), steps=2, clip_norm=1.0, noise_multiplier=6.0,
-        sizes=[10, 40, 20, 80], weighting="sites", noise="optimal", floor=0.01,
+        sizes=[10, 40, 20, 80], weighting="sites", noise_allocation="optimal", floor=0.01,
     )  # fmt: skip
     losses = [plan.privacy("network", user=u).epsilon(1e-5) for u in range(4)]
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)
-    assert min(noise_multipliers(plan)) < 0.97 * max(noise_multipliers(plan))
+    assert min(plan.noise_multipliers) < 0.97 * max(plan.noise_multipliers)

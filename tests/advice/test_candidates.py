@@ -10,7 +10,6 @@ from tests.advice.consortia import consortium
 import sottovoce as sv
 from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice.candidates import averaging_candidates, guarantee_against, plan_for
-from sottovoce.algorithms.averaging import noise_stds
 from sottovoce.protocols import Tree
 
 
@@ -21,11 +20,15 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     requirements = sv.advice.Requirements.from_arguments(
         graph, epsilon=1.0, delta=1e-5, hide="member", colluders=c, records=sizes
     )
-    uneven = [candidate for candidate in averaging_candidates(requirements) if candidate.noise == "optimal"]
+    uneven = [
+        candidate
+        for candidate in averaging_candidates(requirements)
+        if candidate.noise_allocation == "optimal"
+    ]
     for candidate in uneven:
         plan = plan_for(requirements, candidate)
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)
-        variances = np.square(noise_stds(plan)) / max(noise_stds(plan)) ** 2
+        variances = np.square(plan.noise_stds) / max(plan.noise_stds) ** 2
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
         assert guarantee_against(plan, *requirements.views[0]).epsilon(1e-5) <= 1.0
         local = plan_for(

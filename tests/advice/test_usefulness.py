@@ -32,7 +32,7 @@ def test_the_error_of_an_average_is_what_a_simulation_ends_with(protocol):
 
 def test_fresh_noise_in_every_round_is_counted():
     plain = sv.PrivateAveraging("gossip:4", noise_std=2.0, radius=0.5, network="hypercube:3")
-    fresh = sv.PrivateAveraging("refreshed:4:fresh=0.5", noise_std=2.0, radius=0.5, network="hypercube:3")
+    fresh = sv.PrivateAveraging("fresh-noise:4:fresh=0.5", noise_std=2.0, radius=0.5, network="hypercube:3")
     rows = _run(fresh, np.zeros((8, COLUMNS)), np.random.default_rng(2))
     assert answer_error(fresh)[0] == pytest.approx(rows.std(axis=1).max(), rel=0.03)
     assert answer_error(fresh)[0] > 1.05 * answer_error(plain)[0]

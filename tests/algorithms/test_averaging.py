@@ -8,7 +8,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.algorithms import PrivateAveraging
-from sottovoce.algorithms.averaging import averaging, noise_in_result, noise_stds
+from sottovoce.algorithms.averaging import averaging, noise_in_result
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput, ReleaseMismatch
 from sottovoce.graphs import ring
 from sottovoce.mechanisms.value import ValueMechanism
@@ -271,10 +271,10 @@ def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
     """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
     from sottovoce.noise.discrete import STEPS_PER_STD
 
-    refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
-    one, many = (sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
+    fresh_noise = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
+    one, many = (sv.PrivateAveraging(fresh_noise, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
     pair = {"observer": 0, "user": 3}
-    seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])
+    seen = math.sqrt(fresh_noise.scaled(1.0).view(0).leakage()[3])
     for plan in (one, many):
         allowed = math.sqrt(4 * 3 * plan.dim) / STEPS_PER_STD
         assert plan.privacy("pairwise", **pair).mu == pytest.approx(seen + allowed, rel=1e-9)
@@ -441,12 +441,12 @@ def test_site_weights_with_budget_and_optimal_noise():
     tree = sv.protocols.Tree(sv.graphs.star(4))
     equal = sv.PrivateAveraging.for_budget(tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS)
     best = sv.PrivateAveraging.for_budget(
-        tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS, noise="optimal"
+        tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS, noise_allocation="optimal"
     )
     for found in (equal, best):
         assert 0.999 <= found.epsilon(1e-5) <= 1
     assert noise_in_result(best) <= noise_in_result(equal)
-    with pytest.raises(InvalidInput, match="once; refreshed draws more"):
+    with pytest.raises(InvalidInput, match="once; fresh-noise draws more"):
         weighted(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, fresh_noise_std=0.2))
 
 
@@ -471,9 +471,9 @@ def test_equal_site_weights_change_nothing():
 
 def test_average_carries_the_noise_that_is_accounted():
     plan = sv.PrivateAveraging(
-        "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise="optimal"
+        "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise_allocation="optimal"
     )
-    assert sorted(np.round(noise_stds(plan), 6).tolist())[-2:] == [2.0, 2.0]
+    assert sorted(np.round(plan.noise_stds, 6).tolist())[-2:] == [2.0, 2.0]
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(0)).outputs["rows"]
     predicted = sv.advice.usefulness(plan).error
     assert rows.std(axis=1).max() == pytest.approx(predicted, rel=0.03)

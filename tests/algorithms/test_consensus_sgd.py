@@ -18,7 +18,6 @@ import sottovoce as sv
 from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise
 from sottovoce.algorithms import DPDSGD, DPSGD, ConsensusSGD, MuffliatoSGD
 from sottovoce.algorithms.consensus_sgd import estimand
-from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
@@ -301,7 +300,7 @@ def test_pairwise_cost_lies_between_central_and_local(sizes, adjacency):
         OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
         adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
     )  # fmt: skip
-    z = np.array(noise_multipliers(uneven))
+    z = np.array(uneven.noise_multipliers)
     for user in range(1, 4):
         seen = uneven.privacy("pairwise", observer=0, user=user)
         local = uneven.privacy("local", user=user)
@@ -382,8 +381,8 @@ def test_optimal_noise_of_one_tree_is_the_closed_form():
 def test_privacy_cost_with_optimal_noise_is_that_of_the_blocks(protocol, c):
     """mu against every coalition, from the components and the noises alone, and it is the budget's."""
     plan = ConsensusSGD(
-        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", noise="optimal",
-        floor=0.2, tolerate=c,
+        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user",
+        noise_allocation="optimal", floor=0.2, tolerate=c,
     ).calibrated_to(2.0, 1e-5, view="colluders", colluders=c)  # fmt: skip
     trees = [plan.schedule(k) for k in range(6)]
     stds = np.array([plan.releases(u)[0].noise_std for u in range(8)])
@@ -405,7 +404,7 @@ def test_optimal_noise_with_unequal_divisors():
     sizes = [400, 20, 20, 20, 20, 400]
     plan = ConsensusSGD(
         GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
-        weighting="sites", noise="optimal", floor=0.05, noise_multiplier=5.0,
+        weighting="sites", noise_allocation="optimal", floor=0.05, noise_multiplier=5.0,
     )  # fmt: skip
     tree, releases = plan.schedule(0), [plan.releases(u)[0] for u in range(6)]
     stds, moves = np.array([r.noise_std for r in releases]), np.array([r.sensitivity for r in releases])
@@ -431,7 +430,8 @@ def test_optimal_noise_survives_an_agreement(tmp_path):
         "version": 1, "title": "uneven", "graph": "path:4",  # one tree only, whatever the run is called
         "algorithm": {
             "name": "consensus-sgd", "protocol": "tree:kind=uniform", "adjacency": "user", "clip_norm": 1.0,
-            "noise_multiplier": 6.0, "steps": 4, "learning_rate": 0.5, "noise": "optimal", "floor": 0.25,
+            "noise_multiplier": 6.0, "steps": 4, "learning_rate": 0.5,
+            "noise_allocation": "optimal", "floor": 0.25,
         },
         "model": {"kind": "logistic", "parameters": 2}, "budget": {"epsilon": 50.0, "delta": 1e-5},
     }  # fmt: skip
@@ -450,11 +450,11 @@ def test_optimal_noise_survives_an_agreement(tmp_path):
 def test_optimal_noise_survives_a_plan_file(call_plan):
     assessment = call_plan(
         'version = 1\n[network]\ngraph = "grid:2:4"\n[protocol]\nname = "tree:kind=few-leaves"\n[average]\n'
-        'radius = 0.5\nadjacency = "user"\nnoise = "optimal"\nfloor = 0.05\n'
+        'radius = 0.5\nadjacency = "user"\nnoise_allocation = "optimal"\nfloor = 0.05\n'
         "[budget]\nepsilon = 1.0\ndelta = 1e-5\n"
     )
     assert assessment["feasible"]
-    assert assessment["plan"]["noise"] == "optimal"
+    assert assessment["plan"]["noise_allocation"] == "optimal"
     assert assessment["noise_in_result"] == pytest.approx(3.7306 * math.sqrt(2 + 6 * 0.05) / 8, rel=1e-3)
 
 
@@ -471,24 +471,27 @@ def call_plan(tmp_path):
     return accounted
 
 
-MEAN = {"noise_std": 1.0, "radius": 0.5, "network": "ring:4"}
+MEAN = {"noise_std": 1.0, "radius": 0.5, "network": "ring:4", "noise_allocation": "optimal"}
 BAD = [
-    (lambda: sv.PrivateAveraging("exchange", noise="optimal", **MEAN), InvalidInput, "is for trees"),
-    (lambda: sv.PrivateAveraging("masked", noise="optimal", **MEAN), InvalidInput, "is for trees"),
-    (lambda: sv.PrivateAveraging("tree", noise="best", **MEAN), InvalidInput, '"equal" or "optimal"'),
-    (lambda: sv.PrivateAveraging("tree", noise="optimal", floor=0.0, **MEAN), InvalidInput, "floor"),
+    (lambda: sv.PrivateAveraging("exchange", **MEAN), InvalidInput, "is for trees"),
+    (lambda: sv.PrivateAveraging("masked", **MEAN), InvalidInput, "is for trees"),
     (
-        lambda: sv.PrivateAveraging("tree", noise="optimal", tolerate=4, **MEAN),
+        lambda: sv.PrivateAveraging("tree", **(MEAN | {"noise_allocation": "best"})),
+        InvalidInput, '"equal" or "optimal"',
+    ),
+    (lambda: sv.PrivateAveraging("tree", floor=0.0, **MEAN), InvalidInput, "floor"),
+    (
+        lambda: sv.PrivateAveraging("tree", tolerate=4, **MEAN),
         InvalidInput,
         "below the 4 members",
     ),
     (
-        lambda: sv.PrivateAveraging("tree", noise="optimal", **MEAN).calibrated_to(1.0, 1e-5, view="local"),
+        lambda: sv.PrivateAveraging("tree", **MEAN).calibrated_to(1.0, 1e-5, view="local"),
         BudgetInfeasible, "view",
     ),
     (
         lambda: ConsensusSGD(GLM(dim=1), "tree", network="ring:4", clip_norm=1.0, adjacency="user",
-                             noise="optimal", noise_multiplier=(1.0, 2.0, 3.0, 4.0)),
+                             noise_allocation="optimal", noise_multiplier=(1.0, 2.0, 3.0, 4.0)),
         InvalidInput, "one number",
     ),
     (lambda: fresh_tree_noise([]), InvalidInput, "tree of every step"),

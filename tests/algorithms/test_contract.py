@@ -173,7 +173,7 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
         gone[rows] = 0.0 if kind == "glm" else np.nan
         data = Shards(gone, data.y, data.offsets)
     both = (tensors(data), tensors(other)) if kind == "net" else (data, other)
-    theta = np.random.default_rng(1).normal(size=(N, plan.objective.query(both[0]).width)) * 3
+    theta = np.random.default_rng(1).normal(size=(N, plan.objective.query(both[0]).dim)) * 3
     theta = theta.astype(plan.objective.query(both[0]).dtype)
     (first, std), (second, _) = (spied(plan, one, 1, theta)[0] for one in both)
     moved = np.linalg.norm(first.astype(float) - second.astype(float), axis=1)
@@ -223,7 +223,7 @@ def test_messages_carry_the_planned_noise(case, adjacency, kind):
     _, loud = algorithm_of(plan, data, random)
     quiet_plan = plan.with_noise(0.0)
     _, quiet = algorithm_of(quiet_plan, data, random)
-    theta = np.zeros((N, loud.width), loud.query.dtype)
+    theta = np.zeros((N, loud.dim), loud.query.dtype)
     drawn = np.concatenate([(loud(theta, k) - quiet(theta, k)).ravel() for k in range(plan.steps)])
     std = plan.releases(0)[0].noise_std
     batch_size = 1.0 if adjacency == "user" else 6.0  # a row is a clipped sum, or a mean, over the batch

@@ -46,4 +46,9 @@ def test_dp_gcd_costs_selections_and_laplace_releases():
     assert plan.privacy().epsilon(1e-12) <= T * 3 / r * (1 + 1e-9)
     choose, answer = plan.releases(0)
     assert (choose.mechanism, answer.mechanism) == ("noisy-max", "laplace")
-    assert (choose.ratio, answer.ratio, choose.draws, answer.draws) == (r, r, T, T)
+    assert (choose.noise_to_sensitivity, answer.noise_to_sensitivity, choose.draws, answer.draws) == (
+        r,
+        r,
+        T,
+        T,
+    )

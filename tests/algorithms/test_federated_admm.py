@@ -115,7 +115,7 @@ def test_masked_admm_sends_grid_integers():
             sent.append(np.asarray(rows))
             return super().apply(rows, noise, step)
 
-    object.__setattr__(plan, "protocol", Watching(sv.graphs.ring(6), grid_step=plan.grid.spacing))
+    object.__setattr__(plan, "protocol", Watching(sv.graphs.ring(6), grid_spacing=plan.grid.spacing))
     plan.run(unequal_shards([5] * 6), ProtectiveNoise())
     rows = np.concatenate(sent) / plan.grid.spacing
     assert (rows == np.rint(rows)).all()

@@ -18,7 +18,6 @@ from sottovoce.algorithms import (
     Optimizer,
     RandomWalkSGD,
 )
-from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError, InvalidInput, NotAGuarantee
@@ -95,6 +94,7 @@ def test_every_agent_gets_the_least_noise_that_meets_its_budget():
     assert max(each) <= 2.0
     assert min(each) > 1.99
     assert len(set(plan.noise_multiplier)) == 2
+    assert plan.calibrated_to(np.inf, DELTA, view="local").noise_multiplier == 0.0
 
 
 @pytest.mark.parametrize("view", ["local", "network", "central"])
@@ -319,7 +319,7 @@ def test_unvisited_member_gets_the_largest_noise():
         GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip_norm=1.0, adjacency="user",
         epsilon=2.0, delta=1e-5, view="local",
     )  # fmt: skip
-    noises = noise_multipliers(walk)
+    noises = walk.noise_multipliers
     assert not walk.releases(3)
     assert noises[3] == max(noises) == noises[1]  # visited twice
     assert noises[0] == noises[2] < noises[1]

@@ -27,7 +27,7 @@ def test_named_fresh_noise_scales_with_the_row_noise(options, divisor):
     """fresh x rate x multiplier x clip over what a gradient is divided by, in every step."""
     plan = MuffliatoSGD(
         GLM(),
-        "refreshed:2:fresh=1.5",
+        "fresh-noise:2:fresh=1.5",
         network=sv.graphs.ring(4),
         steps=3,
         clip_norm=0.5,
@@ -46,8 +46,8 @@ def test_named_fresh_noise_follows_the_largest_row_noise():
 
     def fresh(noise, **options):
         plan = MuffliatoSGD(
-            GLM(dim=2), "refreshed:2:fresh=0.5", network="ring:4", steps=2, clip_norm=2.0, learning_rate=0.2,
-            noise_multiplier=noise, **options,
+            GLM(dim=2), "fresh-noise:2:fresh=0.5", network="ring:4", steps=2, clip_norm=2.0,
+            learning_rate=0.2, noise_multiplier=noise, **options,
         )  # fmt: skip
         return plan.schedule(0).fresh_noise_std
 
@@ -68,7 +68,7 @@ def test_muffliato_takes_every_schedule_and_keeps_the_mean(name):
     for k in range(3):
         sent = algorithm.message(state, k)
         got = plan.schedule(k).apply(sent, noise=random.noise, step=k)
-        if name != "refreshed":
+        if name != "fresh-noise":
             assert np.allclose(got.mean(axis=0), sent.mean(axis=0), atol=1e-13)
         state = algorithm.update(state, got, k)
     assert plan.privacy("local").label == "ldp"

@@ -44,7 +44,7 @@ BAD = {
     "active": (1, "x", []), "error": (1, "x", []), "operator": (1, "x", None),
     "network": ("nonsense", 3, 1.5, object()),
     "objective": ("logistic", 1, object()),
-    "adjacency": WORD, "weighting": WORD, "noise": WORD, "output": WORD, "noise_in": WORD,
+    "adjacency": WORD, "weighting": WORD, "noise_allocation": WORD, "output": WORD, "noise_in": WORD,
     "accounting": WORD, "optimizer": (*WORD[:2], 1, None, [], object()),
     "path": ("nonsense", "", (0, N), 5, None, object(), (0.5, 1.0)),
     "protocol": ("nonsense", 3, 1.5, True, object(), {}, [1, 2]),
@@ -124,7 +124,7 @@ CONSENSUS = {
     **LEARNING,
     "average_from": 1.0,
     "weighting": "records",
-    "noise": "equal",
+    "noise_allocation": "equal",
     "floor": 0.1,
     "tolerate": 1,
 }
@@ -157,7 +157,7 @@ DEFAULTS = {
     "decor": {**LEARNING, "adjacency": "user", "pair_multiplier": 0.0},
     "mafalda": {**LEARNING, "adjacency": "user"},
     "averaging": {
-        "center": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise": "equal",
+        "center": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise_allocation": "equal",
         "floor": 0.1, "tolerate": 1, "site_weights": None,
     },
 }  # fmt: skip

@@ -10,8 +10,6 @@ from tests.algorithms.toys import SECRET, walk_shards
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.algorithms import RandomWalkSGD
-from sottovoce.algorithms.gradient_plan import noise_multipliers
-from sottovoce.algorithms.random_walk_sgd import holders
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
@@ -251,9 +249,9 @@ def test_public_path_is_drawn_from_the_seed():
     again = RandomWalkSGD(
         GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, noise_multiplier=3.0, sizes=[20] * 9, seed=5
     )
-    assert (holders(plan) == holders(again)).all()
+    assert (plan.holders == again.holders).all()
     given = sv.protocols.draw_path(sv.graphs.grid(3, 3), 40, np.random.default_rng(5))
-    assert holders(plan).tolist() == given.tolist()
+    assert plan.holders.tolist() == given.tolist()
     visits = np.bincount(given, minlength=9)
     assert [sum(r.draws for r in plan.releases(v)) for v in range(9)] == visits.tolist()
     worst = plan.privacy("local")
@@ -263,7 +261,7 @@ def test_public_path_is_drawn_from_the_seed():
         view="local",
     )  # fmt: skip
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
-    z = np.array(noise_multipliers(fitted))
+    z = np.array(fitted.noise_multipliers)
     assert np.allclose((z / np.sqrt(visits))[visits > 0], z[0] / math.sqrt(visits[0]), rtol=2e-3)
 
 
@@ -339,7 +337,7 @@ def test_drawn_path_is_read_only():
         GLM(), network=sv.graphs.ring(4), steps=6, clip_norm=1.0, noise_multiplier=1.0, adjacency="user"
     )
     with pytest.raises(ValueError, match="read-only"):
-        holders(walk)[0] = 3
+        walk.holders[0] = 3
 
 
 @pytest.mark.parametrize(

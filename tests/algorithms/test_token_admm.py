@@ -43,7 +43,7 @@ def test_token_admm_block_equals_single_steps(noise, monkeypatch):
     assert (begin.own.u == 0).all()
     assert (begin.own.counts == 0).all()
     if noise == "protective":  # every number that leaves is on the grid of the noise
-        grid = samplers.grid_step(0.2)
+        grid = samplers.grid_spacing(0.2)
         whole = block.own.u / (0.4 * grid)
         assert np.abs(whole - np.rint(whole)).max() < 1e-4
 

@@ -45,7 +45,7 @@ SCHEDULES = {
     ),
     "varying": lambda: sv.protocols.TimeVarying([RING, sv.graphs.complete(N)]),
     "dropout": lambda: sv.protocols.Dropout(RING, 3, nodes={1: [2]}),
-    "refreshed": lambda: sv.protocols.FreshNoiseGossip(RING, 3, fresh_noise_std=0.1),
+    "fresh-noise": lambda: sv.protocols.FreshNoiseGossip(RING, 3, fresh_noise_std=0.1),
 }
 MODELS = [
     GLM("logistic", l2=0.01),

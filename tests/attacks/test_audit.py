@@ -177,7 +177,7 @@ def test_planted_noise_of_one_node_missing_is_found():
     assert not audit.audit_averaging(tree, rng=np.random.default_rng(1), **options).refuted
 
 
-def test_refreshed_gossip_is_audited_with_its_fresh_noise():
+def test_gossip_with_fresh_noise_is_audited_with_its_fresh_noise():
     protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(4), 4, 0.3)
     h = protocol.view(0).leakage()[2]
     assert 0.05 < h < 0.99
@@ -189,7 +189,7 @@ def test_refreshed_gossip_is_audited_with_its_fresh_noise():
     assert result.tightness > 0.85
 
 
-def test_refreshed_gossip_draws_afresh_in_every_step():
+def test_gossip_with_fresh_noise_draws_afresh_in_every_step():
     """Without the step, two steps would share their fresh noise, and a true claim would be refuted."""
     protocol = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.7)
     one = account(SingleAveraging(protocol, 4.0, 1.0), "pairwise", observer=0, user=3)
@@ -206,7 +206,7 @@ def test_refreshed_gossip_draws_afresh_in_every_step():
     assert not result.refuted
 
 
-def test_the_public_result_of_refreshed_gossip_is_audited_with_its_noise():
+def test_the_public_result_of_gossip_with_fresh_noise_is_audited_with_its_noise():
     result = audit.audit_outputs(
         FreshNoiseGossip(sv.graphs.path(4), 4, 0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
         rng=np.random.default_rng(0),

@@ -69,7 +69,7 @@ def test_means_are_those_of_the_library(call):
     assert result["exact"] is None
 
 
-@pytest.mark.parametrize("protocol", ["tree", "exchange", "refreshed"])
+@pytest.mark.parametrize("protocol", ["tree", "exchange", "fresh-noise"])
 def test_protocols_without_published_formula(call, protocol):
     result = account(call, "--graph", "hypercube:3", "--protocol", protocol, "--observer", 0)
     assert (result["protocol"], result["published"], result["understated_pairs"]) == (protocol, None, None)

@@ -24,7 +24,6 @@ from tests.estimators.cases import (
 from torch import nn
 
 import sottovoce as sv
-from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import BudgetExceeded, DataError, InvalidInput, Refused, SottovoceError
 from sottovoce.models.adapters import SIMULATED
 from sottovoce.objectives.nets.objective import NetObjective
@@ -64,7 +63,7 @@ def test_noise_protects_unless_a_generator_says_otherwise():
 def test_the_budget_names_its_view_and_what_is_hidden():
     X, y = circles(400)
     options = {"network": "ring:8", "steps": 5, "rng": rng(), **BUDGET}
-    noise = {view: noise_multipliers(fit("logistic", (X, y), view=view, **options).plan)[0]
+    noise = {view: fit("logistic", (X, y), view=view, **options).plan.noise_multipliers[0]
              for view in ("central", "network", "local")}  # fmt: skip
     assert noise["central"] < noise["network"] <= noise["local"]
     whole = fit("logistic", (X, y), adjacency="user", **options)
@@ -99,6 +98,8 @@ def test_a_plan_of_the_caller():
     assert np.array_equal(by_plan.rows, by_function.rows)
     with pytest.raises(BudgetExceeded):
         fit(net, (X, y), plan=plan, rng=rng(), epsilon=0.01, delta=1e-5)
+    with pytest.raises(InvalidInput, match="The budget is for adjacency 'user', the plan has 'add-remove'"):
+        fit(net, (X, y), plan=plan, rng=rng(), epsilon=9.0, delta=1e-5, adjacency="user")
     with pytest.raises(InvalidInput, match="parameters"):
         fit(mlp(outputs=3), (X, y), plan=plan, rng=rng())
 

@@ -13,7 +13,7 @@ from sottovoce.errors import InvalidInput
 CALLS = {
     "gossip": lambda g: sv.protocols.Gossip(g, 3).view(0).leakage(),
     "chebyshev": lambda g: sv.protocols.Chebyshev(g, 3).view(0).leakage(),
-    "refreshed": lambda g: sv.protocols.FreshNoiseGossip(g, 2, fresh_noise_std=0.1).n,
+    "fresh-noise": lambda g: sv.protocols.FreshNoiseGossip(g, 2, fresh_noise_std=0.1).n,
     "tree": lambda g: sv.protocols.Tree(g).parents,
     "masked": lambda g: sv.protocols.Masked(g, tolerate=1).n,
     "randomized": lambda g: sv.protocols.Randomized(g, 5, np.random.default_rng(0)).n,

@@ -164,7 +164,7 @@ def test_paths_and_rings_leak_everything_in_time(n, inner):
         (0.05, [1, 0.713, 0.274, 0.084, 0.024, 0.0054, 0.0013]),
     ],
 )
-def test_refreshed_gossip_restores_the_decay(share, expected):
+def test_gossip_with_fresh_noise_restores_the_decay(share, expected):
     network = sv.graphs.path(8)
     rounds = sv.protocols.rounds_for(network)
     assert rounds == 10
@@ -172,7 +172,7 @@ def test_refreshed_gossip_restores_the_decay(share, expected):
     np.testing.assert_allclose(h[1:], expected, rtol=0.02, atol=6e-4)
 
 
-def refreshed_by_formula(network, rounds, tau, observer):
+def fresh_noise_by_formula(network, rounds, tau, observer):
     """h = A_u' S^+ A_u with S = A A' + tau^2 sum_s R_s R_s', own columns deleted: the textbook form."""
     W = network.W.toarray()
     powers = [np.linalg.matrix_power(W, k) for k in range(rounds)]
@@ -192,12 +192,12 @@ def refreshed_by_formula(network, rounds, tau, observer):
 
 @pytest.mark.parametrize("tau", [1.0, 0.3, 0.1])
 @pytest.mark.parametrize("network", small_networks(), ids=lambda g: g.name)
-def test_refreshed_gossip_against_the_covariance_formula(network, tau):
+def test_gossip_with_fresh_noise_against_the_covariance_formula(network, tau):
     h = FreshNoiseGossip(network, 4, fresh_noise_std=tau).view(1).leakage()
-    np.testing.assert_allclose(h, refreshed_by_formula(network, 4, tau, 1), atol=1e-6)
+    np.testing.assert_allclose(h, fresh_noise_by_formula(network, 4, tau, 1), atol=1e-6)
 
 
-def test_refreshed_without_fresh_noise_is_plain_and_continuous():
+def test_no_fresh_noise_is_plain_and_continuous():
     network = sv.graphs.ring(7)
     plain = Gossip(network, 5).view(0).leakage()
     np.testing.assert_allclose(

@@ -10,7 +10,7 @@ from tests.algorithms.toys import cd, gcd, hosted, problem
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import coordinate_clips
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import grid_step
+from sottovoce.noise.samplers import grid_spacing
 from sottovoce.objectives import GLM
 from sottovoce.privacy import ProtectiveNoise
 
@@ -111,12 +111,12 @@ def test_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
     y = np.tile([1.0, -1.0], n // 2)
     plan = cd(records=n, steps=1, noise_multiplier=z, smoothness=(0.25,), output="last")
     (w,) = plan.run((X, y), Zeros()).outputs["coef"]
-    steps = w / (1 / 0.25) / (1 / n) / grid_step(z)
+    steps = w / (1 / 0.25) / (1 / n) / grid_spacing(z)
     assert abs(steps) > 1000
     assert steps == pytest.approx(round(steps), abs=1e-6)
     quiet = cd(records=n, steps=1, noise_multiplier=0.0, smoothness=(0.25,), output="last")
     (w,) = quiet.run((X, y), Zeros()).outputs["coef"]
-    steps = w / (1 / 0.25) / (1 / n) / grid_step(z)
+    steps = w / (1 / 0.25) / (1 / n) / grid_spacing(z)
     assert abs(steps - round(steps)) > 1e-3
 
 

@@ -29,7 +29,7 @@ def test_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
     moves = 1 if adjacency == "add-remove" else 2
     assert mechanism.sensitivities.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
     assert mechanism.noise_stds.tolist() == [1.0, 1.0, 0.75]
-    assert mechanism.width == 2
+    assert mechanism.dim == 2
 
 
 def test_at_user_level_the_mean_is_clipped_and_the_noise_is_not_divided():
@@ -177,7 +177,7 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
     """Rounding a float64 sum first would let one record move what leaves by an ulp more."""
 
     class Wide:
-        width, dtype, sizes, decay = 300, np.float32, np.array([1]), 0.0
+        dim, dtype, sizes, decay = 300, np.float32, np.array([1]), 0.0
 
         def reseed(self, seeds):
             pass

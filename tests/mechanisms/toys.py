@@ -30,7 +30,7 @@ class Recorder:
 class Sums:
     """A query whose records are vectors, clipped and added."""
 
-    width, dtype, compiled_descent = 2, np.float64, None
+    dim, dtype, compiled_descent = 2, np.float64, None
 
     def __init__(self, records, decay=0.0):
         self.records, self.decay = [np.array(r, float) for r in records], decay

@@ -83,9 +83,9 @@ def test_more_noise_than_the_grid_draws_is_refused():
 
 
 def test_simulated_and_protective_runs_take_the_same_path():
-    """One grid step for both, and float32 models stay float32."""
+    """One grid spacing for both, and float32 models stay float32."""
     plan, data = masked_plan()
-    assert plan.schedule(0).grid_step == plan.schedule(2).grid_step == plan.grid.spacing
+    assert plan.schedule(0).grid_spacing == plan.schedule(2).grid_spacing == plan.grid.spacing
     for noise in (np.random.default_rng(1), ProtectiveNoise()):
         rows = plan.run(data, noise).outputs["rows"]
         assert rows.dtype == np.float64

@@ -74,7 +74,7 @@ def test_no_float_holes():
         return abs(on_lattice(quiet, 2.0**-42) - on_lattice(loud, 2.0**-42))
 
     assert attack(SimulatedNoise(1)) > 0.7
-    step = module.grid_step(1.0)
+    step = module.grid_spacing(1.0)
     for value in (0.0, 1.0, 1024.0, -0.3):
         out = ProtectiveNoise().perturb(np.full((1, 20_000), value), agents=[0], step=0, std=1.0)[0]
         integers = np.rint(out / step)
@@ -83,7 +83,7 @@ def test_no_float_holes():
 
 def test_every_integer_is_reached_whatever_the_value():
     """Both residues, and every residue modulo 256, occur equally often: the two parts leave no gap."""
-    step = module.grid_step(1.0)
+    step = module.grid_spacing(1.0)
     for value in (0.0, 1.0):
         out = ProtectiveNoise().perturb(np.full((1, 256_000), value), agents=[0], step=0, std=1.0)[0]
         residues = np.bincount(np.rint(out / step).astype(np.int64) % 256, minlength=256)
@@ -150,7 +150,7 @@ def test_rounding_stays_within_the_slack():
     far = source.perturb(np.stack([x, -x]), agents=[0, 0], step=0, std=std)
     assert np.linalg.norm(far[0] - far[1]) <= 2 * clip_norm
     # values a hair above half a step all round away from each other: nearly the whole slack is used
-    half = module.grid_step(std) * 0.5000001
+    half = module.grid_spacing(std) * 0.5000001
     pair = source.perturb(np.stack([np.full(dim, half), np.full(dim, -half)]), agents=[0, 0], step=0, std=std)
     gained = np.linalg.norm(pair[0] - pair[1]) - 2 * half * np.sqrt(dim)
     assert 0.95 * 2 * slack < gained <= 2 * slack
@@ -217,7 +217,7 @@ def test_noise_of_many_steps_asks_other_sources_step_by_step():
 
 def test_the_grid_is_that_of_the_source():
     assert module.grid_of(SimulatedNoise(1), 2.0) == 0
-    assert module.grid_of(ProtectiveNoise(), 2.0) == module.grid_step(2.0)
-    assert module.grid_of(RecordedNoise(ProtectiveNoise()), 2.0) == module.grid_step(2.0)
+    assert module.grid_of(ProtectiveNoise(), 2.0) == module.grid_spacing(2.0)
+    assert module.grid_of(RecordedNoise(ProtectiveNoise()), 2.0) == module.grid_spacing(2.0)
     assert module.grid_of(RecordedNoise(SimulatedNoise(1)), 2.0) == 0
     assert module.grid_of(ProtectiveNoise(), 0.0) == 0

@@ -59,7 +59,7 @@ def test_no_bound_where_nothing_public_bounds_a_row(consortium):
     record = {**SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "noise_multiplier": 4.0}
     for algorithm, graph in (
         ({**averaging, "protocol": "chebyshev:2"}, "ring:4"),  # weights below zero
-        ({**averaging, "protocol": "refreshed:2:fresh=0.1"}, "ring:4"),  # noise on the way
+        ({**averaging, "protocol": "fresh-noise:2:fresh=0.1"}, "ring:4"),  # noise on the way
         ({**averaging, "protocol": "masked"}, "ring:4"),
         ({**record, "protocol": "exchange"}, "hypercube:2"),
         ({**SGD, "name": "dp-dsgd", "noise_multiplier": 4.0, "protocol": "gossip:1"}, "ring:4"),

@@ -108,7 +108,7 @@ def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tm
     text = TRAIN.format(protocol="masked")
     for wrong, words in (
         (text.replace("intercept = true", "intercept = true\nunit_rows = true"), "unit_rows"),
-        (text.replace('name = "masked"', 'name = "tree"\ntree = "uniform"'), "one name"),
+        (text.replace('name = "masked"', 'name = "tree"\nkind = "uniform"'), "one name"),
     ):
         (tmp_path / "plan.toml").write_text(wrong)
         refused = call("peer", "draft", "plan.toml", "-o", "draft.toml")

@@ -34,7 +34,7 @@ CASES = {
     "averaging, momentum": (4, "ring:4", "averaging", "accelerated-randomized:9", USER),
     "averaging, dropout": (4, "ring:4", "averaging", "dropout:3:nodes=0.3", USER),
     "averaging, left out": (4, "ring:4", "averaging", "dropout:1:nodes=0.8", USER),  # nobody meets somebody
-    "averaging, refreshed": (3, "path:3", "averaging", "refreshed:3:fresh=0.2", USER),
+    "averaging, fresh noise": (3, "path:3", "averaging", "fresh-noise:3:fresh=0.2", USER),
     "averaging, tree": (5, "star:5", "averaging", "tree", USER),
     "averaging, exchange": (4, "complete:4", "averaging", "exchange", USER),
     "averaging, masked": (4, "ring:4", "averaging", "masked", USER),
@@ -56,7 +56,7 @@ CASES = {
     "muffliato": (3, "path:3", "muffliato-sgd", "gossip:2", {**USER, "steps": 3}),
     "dp-dsgd, dropout": (3, "path:3", "dp-dsgd", "dropout:2:edges=0.3", {**SAMPLED, "steps": 3}),
     "muffliato, record": (3, "path:3", "muffliato-sgd", "chebyshev:2", {**SAMPLED, "steps": 3}),
-    "muffliato, refreshed": (3, "path:3", "muffliato-sgd", "refreshed:2:fresh=0.1", {**USER, "steps": 3}),
+    "muffliato, fresh noise": (3, "path:3", "muffliato-sgd", "fresh-noise:2:fresh=0.1", {**USER, "steps": 3}),
     "dp-dsgd": (4, "ring:4", "dp-dsgd", "gossip:1", {**RECORD, "steps": 5}),
     "dp-dsgd, replaced": (4, "ring:4", "dp-dsgd", "gossip:1", {**REPLACED, "steps": 5}),
     "dp-dsgd, sampled": (4, "ring:4", "dp-dsgd", "gossip:1", {**SAMPLED, "steps": 5}),
@@ -493,8 +493,8 @@ def test_batches_are_drawn_at_their_rate_and_secretly(consortium):
 def test_fresh_noise_is_in_proportion_to_the_noise_of_a_row(consortium):
     """``fresh=0.1`` is a tenth of what a row carries: of z C in an average, of rate z C in a step."""
     for case, planned in (
-        ("averaging, refreshed", 0.2 * 8 * CLIP),
-        ("muffliato, refreshed", 0.1 * LEARNING_RATE * 8 * CLIP),
+        ("averaging, fresh noise", 0.2 * 8 * CLIP),
+        ("muffliato, fresh noise", 0.1 * LEARNING_RATE * 8 * CLIP),
     ):
         plan = agreed(case, consortium).agreement.plan
         assert plan.schedule(0).fresh_noise_std == pytest.approx(planned)

@@ -43,7 +43,7 @@ SGD = {
 ALGORITHMS = {
     "tree": {**SGD, "protocol": "tree"},
     "gossip": {**SGD, "name": "dp-dsgt", "protocol": "gossip:1"},
-    "refreshed": {**SGD, "name": "muffliato-sgd", "protocol": "refreshed:2:fresh=0.5"},
+    "fresh-noise": {**SGD, "name": "muffliato-sgd", "protocol": "fresh-noise:2:fresh=0.5"},
     "masked": {**SGD, "protocol": "masked"},
 }
 

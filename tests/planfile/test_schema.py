@@ -24,7 +24,7 @@ BAD = {
     "sample_rate": (0, 1.5, NAN, "x"), "adjacency": ("nonsense", 1), "accounting": ("x", 3),
     "optimizer": ("x", 3, []), "rho": (0, "x"), "rho_growth": (0, "x"), "primal_steps": (0, "x"),
     "local_steps": (0, 1.5), "local_rate": (0, "x"), "average_from": (2, "x", NAN), "weighting": ("x", 1),
-    "fresh_moments": ("no", 3), "final_public": ("no", 0), "noise": ("x",), "floor": (0, "x"),
+    "fresh_moments": ("no", 3), "final_public": ("no", 0), "noise_allocation": ("x",), "floor": (0, "x"),
     "tolerate": (0, "x"), "pair_multiplier": (-1, "x"), "noise_in": ("x",), "gamma": (0, "x"),
     "relaxation": (0, 2, "x"), "secure_sum": ("no",), "period": (0, "x"), "cap": (0, "x"),
     "tokens": (0, "x"), "feature_norm": (0, "x"), "path": ("x", [0, 99]), "step_scale": (0, "x"),

@@ -46,13 +46,13 @@ def test_declared_capabilities():
     """Plans, accounts, peers and files read these instead of a class or a name."""
     ring = sv.graphs.ring(4)
     walk, masked = Walk(ring, 3, path=[0, 1, 2]), Masked(ring)
-    refreshed = FreshNoiseGossip(ring, 3, fresh_noise_std=0.1, noise_std=1.0)
+    fresh_noise = FreshNoiseGossip(ring, 3, fresh_noise_std=0.1, noise_std=1.0)
     assert (walk.ends_at, walk.adds_noise, walk.convex) == (2, True, False)
     assert (masked.masked, masked.tolerate, Tree(ring).masked, Tree(ring).tolerate) == (True, 1, False, None)
-    assert (refreshed.fresh_std, refreshed.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
+    assert (fresh_noise.fresh_std, fresh_noise.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
     assert masked.assumptions() != () == Tree(ring).assumptions()
-    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if p.tolerates_dropout]
-    assert goes_on == ["gossip", "refreshed"]
+    goes_on = [p.name for p in (*averaging_protocols(), fresh_noise, walk, masked) if p.tolerates_dropout]
+    assert goes_on == ["gossip", "fresh-noise"]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ INVALID = [
     (lambda: Masked(sv.graphs.ring(12), partners=4, tolerate=4), "has 4 partners"),
     (lambda: Masked(RING6, partners=sv.graphs.ring(5)), "5 nodes, the network 6"),
     (lambda: Masked(RING6, partners=[(0, 7)], tolerate=None), "the nodes are 0 to 5"),
-    (lambda: Masked(RING6, grid_step=0.3), "power of two"),
-    (lambda: Masked(RING6).apply(np.full(6, 1e9)), "larger grid step"),
+    (lambda: Masked(RING6, grid_spacing=0.3), "power of two"),
+    (lambda: Masked(RING6).apply(np.full(6, 1e9)), "larger grid spacing"),
     (lambda: Masked(RING6).apply(np.array([1, 2, 3, 4, 5, np.nan])), "finite"),
     (lambda: Masked(RING6).apply(np.ones((5, 2), np.int64)), "one row per node"),
     (lambda: Masked(RING6).local(0).start(np.array([np.nan])), "finite"),

@@ -16,7 +16,7 @@ def test_gossip_converges_at_the_spectral_rate():
         assert error <= (1 - network.spectral_gap) ** rounds * start * (1 + 1e-9)
 
 
-def test_refreshed_noise_has_the_predicted_variance():
+def test_fresh_noise_has_the_predicted_variance():
     network, rounds, tau = sv.graphs.ring(5), 4, 0.5
     protocol = FreshNoiseGossip(network, rounds, fresh_noise_std=tau)
     rng = np.random.default_rng(0)

@@ -279,7 +279,7 @@ def test_integer_rows_are_added_modulo_their_width(dtype):
 def test_round_by_round_in_float64_gives_the_same_bytes_on_a_grid():
     """What ranks do: matrices on float rows, then `advance`; exact while sums stay below 2^53 steps."""
     rng = np.random.default_rng(4)
-    masked = Masked(sv.graphs.grid(3, 4), grid_step=2.0**-20)
+    masked = Masked(sv.graphs.grid(3, 4), grid_spacing=2.0**-20)
     rows = from_grid(rng.integers(-(2**40), 2**40, size=(12, 3)), 2.0**-20)
     state = rows
     for t in range(masked.rounds):

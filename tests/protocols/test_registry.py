@@ -56,7 +56,7 @@ INVALID = [
     ("gossip:five", "neither a number of rounds nor key=value"),
     ("tree:3", "follow from the network"),
     ("tree:kind=bfs:tolerate=2", "option of trees of few-leaves"),
-    ("refreshed:fresh=some", "must be a number"),
+    ("fresh-noise:fresh=some", "must be a number"),
     ("masked:partners=some", "must be a whole number"),
 ]
 

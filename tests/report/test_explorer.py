@@ -31,7 +31,7 @@ DELTA = 1e-5
 
 def plans():
     network = sv.graphs.florentine()
-    for name in ("gossip:4", "refreshed:3:fresh=0.2", "tree", "masked:tolerate=2", "randomized:9"):
+    for name in ("gossip:4", "fresh-noise:3:fresh=0.2", "tree", "masked:tolerate=2", "randomized:9"):
         yield sv.PrivateAveraging(name, network=network, noise_std=1.0, radius=0.5)
     model = {"objective": sv.objectives.GLM(dim=3), "network": "ring:5", "clip_norm": 1.0, "sizes": [20] * 5}
     model |= {"steps": 3, "noise_multiplier": 2.0}
@@ -95,7 +95,7 @@ SETTINGS = [
     {"graph": "hypercube:3", "protocol": "exchange"},
     {"graph": "karate", "protocol": "tree", "tree": "uniform", "seed": 5},
     {"graph": "ring:6", "protocol": "masked", "partners": 3, "tolerate": 2},
-    {"graph": "ring:6", "protocol": "refreshed", "fresh": 0.3, "rounds": 3},
+    {"graph": "ring:6", "protocol": "fresh-noise", "fresh": 0.3, "rounds": 3},
     {"graph": "path:4", "protocol": "randomized", "rounds": 12, "seed": 3},
     {"edges": [[0, 1], [1, 2], [0, 3]], "names": ["a", 'b"', "c\\", "ü"], "rounds": 2},
 ]

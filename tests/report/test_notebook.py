@@ -23,7 +23,7 @@ RUN = sv.Result(
 EXAMPLES = {
     "network": sv.graphs.florentine(),
     "gossip": sv.protocols.Gossip(GRID, rounds=3),
-    "refreshed": sv.protocols.FreshNoiseGossip(GRID, 3, fresh_noise_std=0.2),
+    "fresh-noise": sv.protocols.FreshNoiseGossip(GRID, 3, fresh_noise_std=0.2),
     "exchange": sv.protocols.HypercubeExchange(8),
     "masked": sv.protocols.Masked(GRID),
     "walk": sv.protocols.Walk(GRID, steps=5, rng=np.random.default_rng(0)),

@@ -9,7 +9,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import report
-from sottovoce.accounting.published.assessment import compare_with_published
+from sottovoce.accounting.published.exact_comparison import compare_with_published
 from sottovoce.errors import InvalidInput
 from sottovoce.report.inputs import account_result
 

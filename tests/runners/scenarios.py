@@ -35,11 +35,11 @@ def protocols():
     return {
         "gossip": sv.protocols.Gossip(net, 3),
         "chebyshev": sv.protocols.Chebyshev(net, 5),
-        "refreshed": sv.protocols.FreshNoiseGossip(net, 4, fresh_noise_std=0.1),
+        "fresh-noise": sv.protocols.FreshNoiseGossip(net, 4, fresh_noise_std=0.1),
         "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
         "masked": sv.protocols.Masked(net),
         # sums of more than 2^53 steps: added as floats they would lose their last digits
-        "masked, fine": sv.protocols.Masked(net, tolerate=2, grid_step=2.0**-50),
+        "masked, fine": sv.protocols.Masked(net, tolerate=2, grid_spacing=2.0**-50),
         "neighbor-sum": sv.protocols.NeighborSum(net),
         "randomized": sv.protocols.Randomized(net, 25, rng),
         "dropout": sv.protocols.Dropout.random(net, 4, rng, node_rate=0.2, edge_rate=0.1),
@@ -217,7 +217,7 @@ def linear_plans():
         "consensus-sgd masked": algorithms.ConsensusSGD(
             sv.objectives.GLM("logistic", l2=0.01, dim=shards().dim), "masked", network=net, **record
         ),
-        "refreshed": algorithms.MuffliatoSGD(
+        "fresh-noise": algorithms.MuffliatoSGD(
             model, sv.protocols.FreshNoiseGossip(net, 3, fresh_noise_std=0.05), **user
         ),
     }

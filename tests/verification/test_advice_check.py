@@ -29,7 +29,9 @@ def test_the_grid_would_beat_a_worse_recommendation(monkeypatch):
         colluders=case["c"],
     )
     local = next(
-        row for row in advice.rows if row.candidate.protocol == "tree" and row.candidate.noise == "equal"
+        row
+        for row in advice.rows
+        if row.candidate.protocol == "tree" and row.candidate.noise_allocation == "equal"
     )
     tried = advice_check.grid(case, seed, 20)
     assert any(one[1] < advice_check.BETTER * local.loss and one[2] <= local.seconds * 1.001 for one in tried)

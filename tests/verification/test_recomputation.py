@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sottovoce.accounting import query, release
+from sottovoce.accounting import question, release
 from sottovoce.accounting.observation import consensus
 from verification import recomputation
 
@@ -43,18 +43,20 @@ def everybody_hides_everybody(monkeypatch):
     monkeypatch.setattr(
         consensus,
         "_step_shares",
-        lambda query, protocol, coalition, stds: np.square(stds) / np.square(stds).sum(),
+        lambda question, protocol, coalition, stds: np.square(stds) / np.square(stds).sum(),
     )
 
 
 def the_noise_of_colluders_counts(monkeypatch):
-    monkeypatch.setattr(query.Query, "largest_noise_coalitions", lambda self, stds: [()])
+    monkeypatch.setattr(question.PrivacyQuestion, "largest_noise_coalitions", lambda self, stds: [()])
 
 
 def sampled_though_seen(monkeypatch):
-    right = query.Query.counts
+    right = question.PrivacyQuestion.counts
     monkeypatch.setattr(
-        query.Query, "counts", lambda self, agent, *, hidden=False: right(self, agent, hidden=True)
+        question.PrivacyQuestion,
+        "counts",
+        lambda self, agent, *, hidden=False: right(self, agent, hidden=True),
     )
 
 

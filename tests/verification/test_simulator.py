@@ -74,7 +74,7 @@ def test_a_missing_sync_is_seen(monkeypatch):
 
 def test_every_kind_of_protocol_is_among_the_worlds():
     names = {shape.protocol.name for shape in shapes()}
-    assert {"gossip", "chebyshev", "refreshed", "exchange", "tree"} <= names
+    assert {"gossip", "chebyshev", "fresh-noise", "exchange", "tree"} <= names
 
 
 def test_the_budget_ends_a_run_before_anything_more_is_sent():

@@ -1,7 +1,7 @@
 """The accountant: the privacy cost of a plan against one adversary, before anything runs.
 
 A plan lists its releases and names its observation model (`sottovoce.accounting.observation`). `account`
-validates the query and calls the model. It takes the structural type `AccountablePlan` and knows no plan
+validates the question and calls the model. It takes the structural type `AccountablePlan` and knows no plan
 class.
 
 Views have one meaning in every plan:
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
-from sottovoce.accounting.query import AccountablePlan, validate_query
+from sottovoce.accounting.question import AccountablePlan, validated_question
 from sottovoce.errors import InvalidInput
 
 __all__ = ["AccountablePlan", "ViewName", "account", "account_each"]
@@ -72,17 +72,17 @@ def account(
     >>> account(plan, "local").mu, round(account(plan, "central").mu, 6)
     (1.0, 0.353553)
     """
-    query = validate_query(plan, view, observer, user, colluders, participations, label, progress)
+    question = validated_question(plan, view, observer, user, colluders, participations, label, progress)
     model = plan.observation
     if label == "ldp" and not model.central_only:
-        return query.local_guarantee()
+        return question.local_guarantee()
     if label is not None and label not in model.labels:
-        raise query.unsupported_label()
-    guarantee = model.guarantee(query)
+        raise question.unsupported_label()
+    guarantee = model.guarantee(question)
     if label not in (None, guarantee.label):
         raise InvalidInput(
             f"A plan with observation model {type(model).__name__} has no {label} number for "
-            f"view={query.view!r}, only {guarantee.label}; leave label out."
+            f"view={question.view!r}, only {guarantee.label}; leave label out."
         )
     return guarantee
 
@@ -111,5 +111,5 @@ def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, G
     >>> each[7].mu, each[7] == plan.privacy("pairwise", observer=0, user=7), len(each)
     (0.5, True, 7)
     """
-    query = validate_query(plan, "colluders", colluders=tuple(observers))
-    return plan.observation.guarantee_each(query)
+    question = validated_question(plan, "colluders", colluders=tuple(observers))
+    return plan.observation.guarantee_each(question)

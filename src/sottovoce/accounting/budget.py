@@ -37,7 +37,7 @@ class Budget:
         ``"pairwise"``, ``"colluders"`` or ``"central"``; None takes the plan's own: ``"network"``;
         ``"colluders"`` where masks tolerate several; ``"central"`` with one trusted holder of all records.
     adjacency : what is hidden: one record (``"add-remove"``, ``"replace-one"``) or everything that one node
-        holds (``"user"``).
+        holds (``"user"``); None is that of the plan, ``"add-remove"`` where `sottovoce.fit` builds one.
     observer, user, colluders : node numbers for the view; ``colluders`` may be a number of nodes.
 
     Examples
@@ -51,7 +51,7 @@ class Budget:
     epsilon: float
     delta: float
     view: ViewName | None = None
-    adjacency: Adjacency = "add-remove"
+    adjacency: Adjacency | None = None
     observer: int | None = None
     user: int | None = None
     colluders: int | tuple[int, ...] = ()
@@ -65,6 +65,14 @@ class Budget:
                 raise InvalidInput(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
         if isinstance(self.colluders, Iterable) and not isinstance(self.colluders, tuple):
             object.__setattr__(self, "colluders", tuple(self.colluders))
+
+    def require_adjacency(self, adjacency: str) -> None:
+        """Refuse a plan whose adjacency contradicts that of the budget."""
+        if self.adjacency not in (None, adjacency):
+            raise InvalidInput(
+                f"The budget is for adjacency {self.adjacency!r}, the plan has {adjacency!r}; make them the "
+                "same, or leave the budget's out."
+            )
 
     @property
     def adversary(self) -> AdversaryOptions:

@@ -1,9 +1,10 @@
 """Calibration: the smallest noise that meets a budget, by inversion of the accountant.
 
-There is no second formula here that could disagree with the accountant. A search keeps two noise levels, one
-that misses the target and one that meets it *as evaluated*, and returns the one that meets it as soon as it
-spends nearly all of the budget. Epsilon is nearly a power of the noise, so that a line through both ends in
-logarithms needs a handful of evaluations, each of which may be a numerical composition; it never decides.
+`calibrate` searches. It keeps two noise levels, one that misses the target and one that meets it *as
+evaluated*, and returns the one that meets it as soon as it spends nearly all of the budget. Epsilon is nearly
+a power of the noise, so that a line through both ends in logarithms needs a handful of evaluations, each of
+which may be a numerical composition; it never decides. `calibrate_gaussian` is for Gaussian curves, where mu
+falls as one over the noise: two evaluations are enough.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.errors import BudgetInfeasible, InvalidInput, NotAGuarantee
 
@@ -71,10 +73,8 @@ def calibrate(
     while below > 0:
         low, above, high = high, below, 4 * high
         if high > _FAR * start:
-            raise BudgetInfeasible(
-                f"no noise meets epsilon {epsilon:g} at delta {delta:g}: even {low:.3g} leaves "
-                f"{epsilon * math.exp(below):.6g}; allow a larger epsilon or delta, or take fewer steps."
-            )
+            reason = f": even {low:.3g} leaves {epsilon * math.exp(below):.6g}"
+            raise no_noise_meets(epsilon, delta, reason, "or take fewer steps")
         below = excess(high)
     while above <= 0:
         high, below, low = low, above, low / 2
@@ -97,3 +97,50 @@ def calibrate(
             low, above = middle, trial
         tried += 1
     return high
+
+
+def calibrate_gaussian(
+    forward: Callable[[float], Guarantee | Curve], epsilon: float, delta: float, *, start: float = 1.0
+) -> float:
+    """Return the least noise for which ``forward(noise)``, a Gaussian curve, meets the budget.
+
+    Guarantees
+    ----------
+    ``forward(result).epsilon(delta) <= epsilon`` as evaluated.
+
+    >>> round(calibrate_gaussian(lambda noise: Curve.gaussian(2.0 / noise), epsilon=1.0, delta=1e-5), 2)
+    7.46
+    """
+    allowed = gaussian_mu(epsilon, delta)
+    if allowed <= 0:
+        raise no_noise_meets(epsilon, delta)
+    last, before = start, forward(start).mu
+    if before == 0:
+        raise BudgetInfeasible(
+            "This observer learns nothing of this user at any noise; calibrate for another pair or view."
+        )
+    noise = last * before / allowed
+    cost = forward(noise)
+    for _ in range(20):
+        if abs(cost.mu / allowed - 1) <= 1e-12 or last == noise:
+            break
+        # rounding before fresh noise adds a part that no noise lowers: mu = slope / noise + fixed
+        slope = (before - cost.mu) / (1 / last - 1 / noise)
+        fixed = cost.mu - slope / noise
+        if fixed >= allowed:
+            reason = ": the rounding of fresh noise alone passes it"
+            raise no_noise_meets(epsilon, delta, reason, "or take fewer rounds")
+        last, before = noise, cost.mu
+        noise = slope / (allowed - fixed)
+        cost = forward(noise)
+    increase = 1e-12  # the last places: never above the target
+    while cost.epsilon(delta) > epsilon:
+        noise, increase = noise * (1 + increase), 2 * increase
+        cost = forward(noise)
+    return noise
+
+
+def no_noise_meets(epsilon: float, delta: float, reason: str = "", remedy: str = "") -> BudgetInfeasible:
+    """Return the error about a budget that no noise meets; ``remedy`` is one besides a larger budget."""
+    advice = "allow a larger epsilon or delta" + (f", {remedy}" if remedy else "")
+    return BudgetInfeasible(f"No noise meets epsilon {epsilon:g} at delta {delta:g}{reason}; {advice}.")

@@ -4,10 +4,11 @@ A number alone is not a promise. A :class:`Guarantee` says against whom (:class:
 data sets (adjacency), how it is known (label), how much (:class:`~sottovoce.accounting.curve.Curve`) and what
 was assumed. Guarantees compose like with like and refuse anything else.
 
-Labels, and which of them may accept a budget:
+Labels, and which of them may be checked against a budget. ``exact`` is the computation, not the last digit:
+where the numerics are not exact they round up, and the number is an upper bound.
 
 ============  ==================================================================  =======
-label         how the number is known                                             accepts
+label         how the number is known                                             budget
 ============  ==================================================================  =======
 ldp           local differential privacy: holds whatever the others see or do     yes
 exact         computed from the joint distribution of what the adversary sees     yes
@@ -205,7 +206,7 @@ class Guarantee(NotebookDisplay):
         delta = _validate.delta(delta)
         if not self.valid:
             raise NotAGuarantee(
-                "only the labels ldp and exact accept a budget, "
+                "only the labels ldp and exact may be checked against a budget, "
                 f"got {self.label}: {wording.label(self.label)}."
             )
         spent = self.epsilon(delta)

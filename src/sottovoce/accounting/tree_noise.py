@@ -254,8 +254,8 @@ def optimal_noise(
     for protocol in schedule:
         if protocol.sum_tree is None:
             raise InvalidInput(
-                f'noise = "optimal" is for trees, got {protocol.name}; masked sums and exchange have equal '
-                "noise."
+                f'noise_allocation = "optimal" is for trees, got {protocol.name}; masked sums and exchange '
+                "have equal noise."
             )
         trees.append(protocol.sum_tree)
     needs = tuple(_requirements(required, trees[0].n).tolist())

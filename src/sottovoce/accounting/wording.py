@@ -29,7 +29,7 @@ _WITHOUT_OBSERVERS = {
 }
 _LABELS = {
     "ldp": "local differential privacy: the node's own noise protects it even if all others collude",
-    "exact": "computed from everything this adversary sees",
+    "exact": "computed from everything this adversary sees, rounded up",
     "conditional": "exact if gradients did not depend on the model: not a guarantee for this run",
     "published": "a formula as printed: not a guarantee",
 }
@@ -37,7 +37,7 @@ LABELS = tuple(_LABELS)
 # the same for somebody who reads one page and no paper
 _VERDICTS = {
     "ldp": ("Guarantee", "Holds even if every message is read by everybody."),
-    "exact": ("Guarantee", "Computed exactly from everything this observer receives."),
+    "exact": ("Guarantee", "Computed from everything this observer receives, rounded up."),
     "conditional": ("Not a guarantee", "Exact for a simplified (linear) system; not shown for this run."),
     "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from sottovoce._io import plain
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.published.assessment import missing_links
+from sottovoce.accounting.published.exact_comparison import missing_links
 from sottovoce.accounting.wording import name_nodes, uncharged
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.suggestions import suggestions
@@ -157,7 +157,7 @@ def averaging_cost(
 def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     """Return whether the answer is of use, in words and numbers, and what would change it."""
     plan, budget, sample, runs = loaded.plan, loaded.settings.budget, None, _RUNS
-    if simulated and isinstance(plan, GradientPlan) and plan.query == "gradient" and plan.sizes:
+    if simulated and isinstance(plan, GradientPlan) and plan.query_kind == "gradient" and plan.sizes:
         model = plan.objective
         if isinstance(model, GLM) and model.loss != "huber" and model.dim is not None:
             work = plan.steps * min(sum(plan.sizes), 20_000) * model.dim

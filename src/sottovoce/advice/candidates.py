@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
-from sottovoce.accounting.calibration import calibrate
-from sottovoce.accounting.gaussian import gaussian_mu
+from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.advice.requirements import RequiredView, Requirements
@@ -24,8 +23,8 @@ from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.dp_dsgd import DPDSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
-from sottovoce.algorithms.plan import Plan
-from sottovoce.errors import BudgetInfeasible, ConfigError, InvalidInput, MissingDependency
+from sottovoce.algorithms.plan import UNSPENT, Plan
+from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
 from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
 from sottovoce.protocols import Masked, Tree, parse
@@ -42,12 +41,13 @@ _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that ar
 class AveragingCandidate:
     """One way to average: a protocol by name, in words, and how noise is shared out.
 
-    ``noise`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a floor for everybody.
+    ``noise_allocation`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a
+    floor for everybody.
     """
 
     protocol: str
     words: str
-    noise: Literal["equal", "optimal"] = "equal"
+    noise_allocation: Literal["equal", "optimal"] = "equal"
 
     def has(self, capability: Capability) -> bool:
         """Return whether its protocol declares a capability."""
@@ -91,10 +91,10 @@ def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[Averagi
             f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
             f"noise (others {math.sqrt(FLOOR):.2g} of it)"
         )
-        yield AveragingCandidate(protocol, words, noise="optimal")
+        yield AveragingCandidate(protocol, words, noise_allocation="optimal")
     if requirements.training and n * math.comb(n, c) * max(STEPS[requirements.compute]) <= _PROGRAM_WORK:
         words = "a fresh random tree in every step, with more noise for members at its ends"
-        yield AveragingCandidate("tree:kind=uniform", words, noise="optimal")
+        yield AveragingCandidate("tree:kind=uniform", words, noise_allocation="optimal")
 
 
 def _leaves(tree: Tree) -> int:
@@ -110,11 +110,11 @@ def plan_for(
     *,
     steps: int = 1,
     learning_rate: float = 1.0,
-    share: float = 1.0,
+    sample_rate: float = 1.0,
 ) -> Plan:
     """Return the plan of a candidate with the least noise that meets the budget of the requirements.
 
-    A mean takes one step at learning rate 1; ``share`` is the share of the records in a batch.
+    A mean takes one step at learning rate 1; ``sample_rate`` is that of its batches.
 
     Guarantees
     ----------
@@ -125,15 +125,19 @@ def plan_for(
         "network": requirements.network,
         "seed": requirements.seed,
     }
-    if candidate.noise != "equal":
-        options |= {"noise": candidate.noise, "floor": FLOOR, "tolerate": requirements.colluders}
+    if candidate.noise_allocation != "equal":
+        options |= {
+            "noise_allocation": candidate.noise_allocation,
+            "floor": FLOOR,
+            "tolerate": requirements.colluders,
+        }
     if not requirements.training and requirements.hide == "member":
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)
         return _calibrated(average, requirements, 2 * half)
-    if share < 1:
+    if sample_rate < 1:
         # Rényi accounting is an upper bound that takes milliseconds, good enough to rank
-        options |= {"sample_rate": share, "accounting": "rdp"}
+        options |= {"sample_rate": sample_rate, "accounting": "rdp"}
     algorithm: type[GradientPlan] = ConsensusSGD
     if not candidate.has("exact"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD
@@ -209,27 +213,21 @@ def _calibrated(plan: Plan, requirements: Requirements, noise: float) -> Plan:
     epsilon, delta = requirements.epsilon, requirements.delta
     accounted = _with_drawn_trees(plan)
 
+    @cache
     def guarantees(noise: float) -> list[Guarantee]:
         trial = accounted.with_noise(noise)
         return [guarantee_against(trial, view, c) for view, c in requirements.views]
 
-    mu = gaussian_mu(epsilon, delta)
-    if mu <= 0:
-        raise BudgetInfeasible(
-            f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger one of them."
-        )
-    first = guarantees(noise)
-    if all(guarantee.curve.is_gaussian for guarantee in first):
-        noise = noise * max(guarantee.mu for guarantee in first) / mu
-        increase = 1e-12  # the last places: rounding may leave epsilon a little above the budget
-        while any(guarantee.epsilon(delta) > epsilon for guarantee in guarantees(noise)):
-            noise, increase = noise * (1 + increase), 16 * increase
-        return plan.with_noise(noise)
+    def largest(noise: float) -> Guarantee:
+        return max(guarantees(noise), key=lambda guarantee: guarantee.mu)
+
+    if all(guarantee.curve.is_gaussian for guarantee in guarantees(noise)):
+        return plan.with_noise(calibrate_gaussian(largest, epsilon, delta, start=noise))
 
     def least_against(k: int) -> float:
-        return calibrate(lambda noise: guarantees(noise)[k], epsilon, delta, tolerance=1e-3)
+        return calibrate(lambda noise: guarantees(noise)[k], epsilon, delta, tolerance=UNSPENT)
 
-    return plan.with_noise(max(map(least_against, range(len(first)))))
+    return plan.with_noise(max(map(least_against, range(len(requirements.views)))))
 
 
 def _with_drawn_trees(plan: Plan) -> Plan:

@@ -47,7 +47,7 @@ def plan_file(requirements: Requirements, row: PlanSummary) -> str:
         model = {"name": name, "options": options}
     tables = plan_tables(plan, network={"graph": graph}, protocol=candidate.protocol, model=model)
     del tables["noise"]  # it follows from the budget
-    if plan.query == "value":
+    if plan.query_kind == "value":
         order = "the members" if requirements.reachable else "edges.txt"
         notes = [f"values.csv holds one value per member, in the order of {order}."]
     else:
@@ -95,8 +95,8 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     assert isinstance(plan, (PrivateAveraging, GradientPlan))
     assert isinstance(plan.noise_multiplier, float)  # an advised plan has one noise level for all
     options: dict[str, Any] = {}
-    if isinstance(plan, (PrivateAveraging, ConsensusSGD)) and plan.noise != "equal":
-        options = {"noise": plan.noise, "floor": plan.floor, "tolerate": plan.tolerate}
+    if isinstance(plan, (PrivateAveraging, ConsensusSGD)) and plan.noise_allocation != "equal":
+        options = {"noise_allocation": plan.noise_allocation, "floor": plan.floor, "tolerate": plan.tolerate}
     options["noise_multiplier"], rate = plan.noise_multiplier, None
     if isinstance(plan, PrivateAveraging):
         options["center"] = requirements.middle

@@ -18,7 +18,7 @@ from sottovoce.advice.usefulness import is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.plan import Plan, noise_level
+from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import SottovoceError
 
 _RUNS = 4  # of a simulation that only decides useful or not
@@ -127,7 +127,7 @@ class _Search:
         return None if answer is None else Suggestion("hide", "record", f"{hide}: {answer}.")
 
     def larger_epsilon(self, plan: Plan) -> Suggestion | None:
-        noise = noise_level(plan)
+        noise = plan.noise_level
         if isinstance(noise, tuple) or not noise > 0:
             return None
         factor = least(lambda f: self.useful_answer(plan.with_noise(noise / f)) is not None, 1.0, 2.0**12)
@@ -184,8 +184,8 @@ class _Search:
             "network": plan.schedule(0).network if network is None else network,
         }
         if isinstance(plan, (PrivateAveraging, ConsensusSGD)):
-            changes["noise"] = "equal"
-        if isinstance(noise_level(plan), tuple):
+            changes["noise_allocation"] = "equal"
+        if isinstance(plan.noise_level, tuple):
             changes["noise_multiplier"] = 1.0
         if n is not None:
             changes["network"] = f"complete:{n}"

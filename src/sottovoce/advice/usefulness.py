@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce import graphs
 from sottovoce.accounting.release import MOVES
 from sottovoce.advice.samples import Sample, SampleArgument
-from sottovoce.algorithms.averaging import PrivateAveraging, site_factors
+from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
@@ -195,7 +195,7 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
     n, stds, protocol = plan.n, _stds(plan), plan.schedule(0)
     if isinstance(plan, PrivateAveraging):
-        span, weights = 2.0 * float(plan.radius), np.array(site_factors(plan))
+        span, weights = 2.0 * float(plan.radius), np.array(plan.site_factors)
     else:
         assert isinstance(plan, GradientPlan)
         span, weights = 2.0 * float(plan.clip_norm or 0.0), np.ones(n)
@@ -245,15 +245,15 @@ def _largest_row(plan: GradientPlan, agent: int) -> float:
 
 def _signal(plan: Plan) -> float | None:
     """Return the largest signal of a run over its noise; None where steps are not noisy mean gradients."""
-    if not isinstance(plan, GradientPlan) or plan.query != "gradient":
+    if not isinstance(plan, GradientPlan) or plan.query_kind != "gradient":
         return None
     if any(r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)):
         return None
     try:
-        width = n_params(plan.objective)
+        dim = n_params(plan.objective)
     except InvalidInput:
         return None
-    noise = step_noise(plan) * math.sqrt(width)
+    noise = step_noise(plan) * math.sqrt(dim)
     return math.sqrt(plan.steps) / noise if noise else math.inf
 
 

@@ -51,7 +51,7 @@ class ADMMPlan(Plan):
     noise_std: float
 
     noise_field = "noise_std"
-    query = "prox-move"
+    query_kind = "proximal-step"
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, GLM):

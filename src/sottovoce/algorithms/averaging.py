@@ -7,7 +7,7 @@ References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato: Peer-to-Peer Priv
 Decentralized Optimization and Averaging", NeurIPS 2022, Algorithms 1 and 2.
 Departures from [1]: the pairwise loss is the exact projector form, because equation (6) understates it;
 values are clipped to a public ball before the noise and never after it; any averaging protocol may stand in
-for accelerated gossip (randomized, time-varying, refreshed, tree, exchange).
+for accelerated gossip (randomized, time-varying, fresh-noise, tree, exchange).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from numpy.typing import ArrayLike
 from sottovoce import _validate
 from sottovoce.accounting.accountant import ViewName
 from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.calibration import calibrate_gaussian
 from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
     NoiseAllocation,
-    allowed_mu,
     as_network_argument,
     check_noise_allocation,
     named_protocol,
@@ -38,7 +38,7 @@ from sottovoce.algorithms.options import (
 )
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
-from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.value import ValueMechanism
@@ -65,9 +65,9 @@ class PrivateAveraging(Plan):
     center : a public point, a number or one per coordinate.
     dim : numbers per node where it must be known without data (wire formats, costs).
     network, seed : for a protocol given by name.
-    noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
-        ``tolerate`` members, with ``noise_std`` the largest of all (what local privacy takes) and at least
-        the share ``floor`` of its variance for everybody, which is what remains once more collude.
+    noise_allocation : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody
+        from any ``tolerate`` members, with ``noise_std`` the largest of all (what local privacy takes) and at
+        least the share ``floor`` of its variance for everybody, which is what remains once more collude.
     site_weights : public positive numbers, one per node, say of records: the result is the weighted mean. A
         node of twice the mean weight sends twice its row and adds twice ``noise_std``, so that the noise
         hides every node's row alike. None: every node counts alike.
@@ -100,7 +100,7 @@ class PrivateAveraging(Plan):
     adjacency: Adjacency = "user"
     network: Any = None
     seed: int = 0
-    noise: NoiseAllocation = "equal"
+    noise_allocation: NoiseAllocation = "equal"
     floor: float = 0.1
     tolerate: int = 1
     site_weights: tuple[float, ...] | None = None
@@ -109,15 +109,15 @@ class PrivateAveraging(Plan):
     name = "averaging"
     needs = ("averages",)
     adjacencies = ("user",)
-    query = "value"
+    query_kind = "value"
     maskable = True
     noise_field = "noise_std"
     observation = Averaging()  # one release per node, averaged: exact for every view
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
-        width = options["dim"] if options["dim"] > 1 else None  # one is also the default
-        center = _validate.point(options["center"], "center", width)
+        dim = options["dim"] if options["dim"] > 1 else None  # one is also the default
+        center = _validate.point(options["center"], "center", dim)
         options = super()._resolved(options)
         network = None if options["network"] is None else as_network(options["network"])
         protocol = as_network_argument(options["protocol"])
@@ -136,7 +136,7 @@ class PrivateAveraging(Plan):
         return {**options, "center": center, "protocol": protocol, "site_weights": weights}
 
     def __post_init__(self) -> None:
-        _ = self._noise_stds  # optimal noise on a protocol without a tree is refused now
+        _ = self.noise_stds  # optimal noise on a protocol without a tree is refused now
 
     @property
     def n(self) -> int:
@@ -152,17 +152,17 @@ class PrivateAveraging(Plan):
         return self.noise_std / self.radius
 
     @cached_property
-    def _noise_stds(self) -> tuple[float, ...]:
+    def noise_stds(self) -> tuple[float, ...]:
         """Standard deviation of every node's noise."""
-        if self.noise == "equal":
-            return tuple(float(self.noise_std) * factor for factor in self._factors)
-        factors = np.array(self._factors)
+        if self.noise_allocation == "equal":
+            return tuple(float(self.noise_std) * factor for factor in self.site_factors)
+        factors = np.array(self.site_factors)
         moves = factors / factors.max()
         shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor, required=moves**2)
         return tuple(float(self.noise_std * factors.max()) * share for share in shares)
 
     @cached_property
-    def _factors(self) -> tuple[float, ...]:
+    def site_factors(self) -> tuple[float, ...]:
         """What every node's row is multiplied with before it is averaged: its weight over the mean."""
         if self.site_weights is None:
             return (1.0,) * self.n
@@ -174,8 +174,8 @@ class PrivateAveraging(Plan):
         """The common integer grid of masked rows; None over other protocols and without noise."""
         if not self.protocol.masked or self.noise_std == 0:
             return None
-        bound = self.radius * max(self._factors) + float(np.abs(self.center).max())
-        sensitivity, stds = 2 * self.radius * min(self._factors), list(self._noise_stds)
+        bound = self.radius * max(self.site_factors) + float(np.abs(self.center).max())
+        sensitivity, stds = 2 * self.radius * min(self.site_factors), list(self.noise_stds)
         return mask_grid(bound=bound, sensitivity=sensitivity, noise_std=stds, dim=self.dim, steps=1)
 
     @cached_property
@@ -189,8 +189,8 @@ class PrivateAveraging(Plan):
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the one release of a node, or one for every visit of a walk; none if it never comes."""
         times = self.protocol.contributions(agent)
-        sensitivity = 2 * (self.radius * self._factors[agent])
-        return (Release(agent, 0, sensitivity, self._noise_stds[agent], count=times),) if times else ()
+        sensitivity = 2 * (self.radius * self.site_factors[agent])
+        return (Release(agent, 0, sensitivity, self.noise_stds[agent], count=times),) if times else ()
 
     def mechanism(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
         gridded, dim = noise_on_grid(self, random, agents, [1.0] * len(agents)), data.shape[1]
@@ -204,15 +204,15 @@ class PrivateAveraging(Plan):
             )
         center: ArrayLike = self.center
         if on_grid:  # a public point, moved to the grid on which rows add up
-            step = self.schedule.grid_step
-            assert step is not None
-            center = np.rint(np.asarray(center, float) / step) * step
-        factors = np.array([self._factors[a] for a in agents])
+            spacing = self.schedule.grid_spacing
+            assert spacing is not None
+            center = np.rint(np.asarray(center, float) / spacing) * spacing
+        factors = np.array([self.site_factors[a] for a in agents])
         if self.site_weights is not None:  # a ball around the center stays one, and its radius grows alike
             middle = np.asarray(center, data.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the center
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
-        radii, stds = (self.radius * factors).tolist(), [self._noise_stds[a] for a in agents]
+        radii, stds = (self.radius * factors).tolist(), [self.noise_stds[a] for a in agents]
         facts = {"rows": data, "center": center, "noise_later": bool(self.protocol.adds_noise)}
         return self._mechanism(ValueMechanism, agents, gridded, radius=radii, noise_std=stds, **facts)
 
@@ -237,7 +237,7 @@ class PrivateAveraging(Plan):
         numbers: dict[str, Any] = {"dim": data.shape[1]}
         if not random.protective:
             clipped = clip_around(data, np.asarray(self.center), self.radius)
-            truth = np.average(clipped, axis=0, weights=self._factors)
+            truth = np.average(clipped, axis=0, weights=self.site_factors)
             numbers["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
             numbers["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
         return numbers
@@ -253,53 +253,19 @@ class PrivateAveraging(Plan):
             return super().calibrated_to(epsilon, delta, **adversary)
         if self.noise_std == 0:
             return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
-        check_noise_allocation(self.noise, adversary.get("view"))
-        allowed = allowed_mu(epsilon, delta)
-        last, before = self.noise_std, self.privacy(**adversary).mu
-        if before == 0:
-            raise BudgetInfeasible(
-                "This observer learns nothing of this user at any noise; calibrate for another pair or view."
-            )
-        # The share h does not depend on the noise, so mu at noise s is mu at this noise, times this over s.
-        plan = self.with_noise(last * before / allowed)
-        mu = plan.privacy(**adversary).mu
-        for _ in range(20):
-            if abs(mu / allowed - 1) <= 1e-12 or last == plan.noise_std:
-                break
-            # rounding before fresh noise adds a part that no noise lowers: mu = slope / noise + fixed
-            slope = (before - mu) / (1 / last - 1 / plan.noise_std)
-            fixed = mu - slope / plan.noise_std
-            if fixed >= allowed:
-                raise BudgetInfeasible(
-                    f"The rounding of fresh noise alone passes epsilon {epsilon:g} at delta {delta:g}; allow "
-                    "more, or take fewer rounds."
-                )
-            last, before = plan.noise_std, mu
-            plan = self.with_noise(slope / (allowed - fixed))
-            mu = plan.privacy(**adversary).mu
-        nudge = 1e-12
-        # the last places: never above the target
-        while plan.privacy(**adversary).epsilon(delta) > epsilon:
-            plan = plan.with_noise(plan.noise_std * (1 + nudge))
-            nudge *= 2
-        return plan
+        check_noise_allocation(self.noise_allocation, adversary.get("view"))
+
+        def guarantee(noise_std: float) -> Guarantee:
+            return self.with_noise(noise_std).privacy(**adversary)
+
+        return self.with_noise(calibrate_gaussian(guarantee, epsilon, delta, start=self.noise_std))
 
     def describe(self) -> Mapping[str, Any]:
         protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}
         names = ["noise_std", "radius", "center", "noise_multiplier"]
-        names += ["noise", "floor", "tolerate"] if self.noise != "equal" else []
+        names += ["noise_allocation", "floor", "tolerate"] if self.noise_allocation != "equal" else []
         names += [] if self.site_weights is None else ["site_weights"]
         return {"algorithm": self.name, **protocol, **{name: getattr(self, name) for name in names}}
-
-
-def site_factors(plan: PrivateAveraging) -> tuple[float, ...]:
-    """Return every node's share of the mean, times the number of nodes: ones without site weights."""
-    return plan._factors
-
-
-def noise_stds(plan: PrivateAveraging) -> tuple[float, ...]:
-    """Return the standard deviation of every node's noise."""
-    return plan._noise_stds
 
 
 def noise_in_result(plan: PrivateAveraging) -> float | None:
@@ -310,7 +276,7 @@ def noise_in_result(plan: PrivateAveraging) -> float | None:
     protocol = plan.protocol
     if protocol.n > _LARGE or protocol.adds_noise:
         return None
-    return float(np.sqrt(protocol.noise_variance(np.square(plan._noise_stds)).max()))
+    return float(np.sqrt(protocol.noise_variance(np.square(plan.noise_stds)).max()))
 
 
 def _site_weights(weights: Sequence[float] | None, protocol: Protocol) -> tuple[float, ...] | None:

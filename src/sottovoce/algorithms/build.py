@@ -38,7 +38,7 @@ def build_plan(
     name : the algorithm's name in the registry.
     options : options of its plan; without a budget the noise is among them.
     objective, network : what is minimized, and who talks to whom, where the algorithm takes them.
-    budget : the noise is calibrated to it; its adjacency is not read, the plan has its own.
+    budget : the noise is calibrated to it; its adjacency, where it states one, must be that of the plan.
     fits : how many such runs the budget is for; None for one.
 
     Guarantees
@@ -67,6 +67,7 @@ def build_plan(
         raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
     if budget is None:
         return plan
+    budget.require_adjacency(plan.adjacency)
     if fits is None:
         return plan.calibrated_to(budget.epsilon, budget.delta, **budget.adversary)
 

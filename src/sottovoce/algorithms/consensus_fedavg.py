@@ -56,7 +56,7 @@ class ConsensusFedAvg(ConsensusSGD):
 
     name = "consensus-fedavg"
     adjacencies = ("user",)
-    query = "local-update"
+    query_kind = "local-update"
 
     def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
         """Return the update rule of the members that ``mechanism`` hosts; the l2 term acts in local steps."""

@@ -44,9 +44,10 @@ class ConsensusSGD(GradientPlan):
     Parameters
     ----------
     average_from : share of the run after which iterates are averaged for the output; 1 gives the last one.
-    noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
-        ``tolerate`` members, with ``noise_multiplier`` the largest of all (what local privacy takes) and at
-        least the share ``floor`` of its variance for everybody, which is what remains once more collude.
+    noise_allocation : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody
+        from any ``tolerate`` members, with ``noise_multiplier`` the largest of all (what local privacy takes)
+        and at least the share ``floor`` of its variance for everybody, which is what remains once more
+        collude.
     weighting : ``"records"``: one divisor for all, so that the mean of the rows is the mean over all records;
         ``"sites"``: each agent divides by its own, the mean of the sites' means.
 
@@ -69,7 +70,7 @@ class ConsensusSGD(GradientPlan):
 
     average_from: float = 1.0
     weighting: Literal["records", "sites"] = "records"
-    noise: NoiseAllocation = "equal"
+    noise_allocation: NoiseAllocation = "equal"
     floor: float = 0.1
     tolerate: int = 1
 
@@ -81,11 +82,11 @@ class ConsensusSGD(GradientPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.noise == "optimal":
+        if self.noise_allocation == "optimal":
             if isinstance(self.noise_multiplier, tuple):
                 raise InvalidInput(
-                    'noise = "optimal" shares one noise_multiplier out itself, got one per agent; give one '
-                    'number, or noise = "equal".'
+                    'noise_allocation = "optimal" shares one noise_multiplier out itself, got one per agent; '
+                    'give one number, or noise_allocation = "equal".'
                 )
             _ = self._shape  # what is no tree is refused now
 
@@ -98,10 +99,10 @@ class ConsensusSGD(GradientPlan):
         return [total / len(sizes)] * len(sizes)
 
     @property
-    def _multipliers(self) -> tuple[float, ...]:
+    def noise_multipliers(self) -> tuple[float, ...]:
         """z of every agent."""
-        if self.noise == "equal":
-            return super()._multipliers
+        if self.noise_allocation == "equal":
+            return super().noise_multipliers
         assert isinstance(self.noise_multiplier, float)
         return tuple(self.noise_multiplier * share for share in self._shape)
 
@@ -116,12 +117,12 @@ class ConsensusSGD(GradientPlan):
         return tuple((np.array(stds) / moves).tolist())
 
     def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        check_noise_allocation(self.noise, adversary.get("view"))
+        check_noise_allocation(self.noise_allocation, adversary.get("view"))
         return super().calibrated_to(epsilon, delta, **adversary)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values; equal noise has no floor and tolerates nobody in particular."""
-        uneven = () if self.noise == "optimal" else ("noise", "floor", "tolerate")
+        uneven = () if self.noise_allocation == "optimal" else ("noise_allocation", "floor", "tolerate")
         return {key: value for key, value in super().describe().items() if key not in uneven}
 
     def guarantees(self) -> list[Guarantee]:

@@ -23,10 +23,10 @@ import numpy as np
 
 from sottovoce._validate import non_negative, several
 from sottovoce.accounting.budget import AdversaryOptions
-from sottovoce.accounting.guarantee import Adjacency
+from sottovoce.accounting.calibration import calibrate_gaussian
+from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.options import allowed_mu
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
@@ -89,7 +89,7 @@ class DPCD(CentralPlan):
     output: Literal["mean", "last"] = "mean"
 
     name = "dp-cd"
-    query = "coordinate"
+    query_kind = "coordinate"
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
@@ -197,13 +197,11 @@ class DPCD(CentralPlan):
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
         if self.smoothness_mu is not None or epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, **adversary)
-        allowed = allowed_mu(epsilon, delta)
-        unit = self.with_noise(1.0)
-        plan = unit.with_noise(unit.privacy(**adversary).mu / allowed)
-        # the last places: never above the target
-        while plan.privacy(**adversary).epsilon(delta) > epsilon:
-            plan = plan.with_noise(plan.noise_multiplier * (1 + 1e-12))
-        return plan
+
+        def guarantee(z: float) -> Guarantee:
+            return self.with_noise(z).privacy(**adversary)
+
+        return self.with_noise(calibrate_gaussian(guarantee, epsilon, delta))
 
 
 def check_separable(objective: object) -> None:

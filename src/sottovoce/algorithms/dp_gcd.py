@@ -68,7 +68,7 @@ class DPGCD(CentralPlan):
     adjacency: Adjacency = "replace-one"
 
     name = "dp-gcd"
-    query = "choose"
+    query_kind = "noisy-max"
     noise_field = "noise_ratio"
     width = 2  # the number of a coordinate, and its value
 

@@ -80,7 +80,7 @@ class FixedPoint(CentralPlan):
     start: Any = None
 
     name = "fixed-point"
-    query = "operator"
+    query_kind = "fixed-point-step"
     adjacencies = ("add-remove", "replace-one", "user")
     noise_field = "noise_std"
 

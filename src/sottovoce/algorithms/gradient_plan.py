@@ -187,7 +187,7 @@ class GradientPlan(Plan):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of a masked plan with noise; None without masks or without noise."""
-        return self._grid if self.schedule.ungridded(0).masked and any(self._multipliers) else None
+        return self._grid if self.schedule.ungridded(0).masked and any(self.noise_multipliers) else None
 
     @cached_property
     def _grid(self) -> MaskGrid:
@@ -212,8 +212,8 @@ class GradientPlan(Plan):
         return clip_norm * max(m / d for m, d in zip(most, divisors, strict=True))
 
     @property
-    def _multipliers(self) -> tuple[float, ...]:
-        """z of every agent."""
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """The noise multiplier z of every agent."""
         z = self.noise_multiplier
         return z if isinstance(z, tuple) else (z,) * self.n
 
@@ -247,10 +247,12 @@ class GradientPlan(Plan):
         """Return the noisy gradients of one agent, in the unit of the row that leaves."""
         C = self.clip_norm if math.isfinite(self.clip_norm or math.inf) else 1.0
         assert C is not None
-        divisor = self._public_divisors[agent]
-        scale = (MOVES[self.adjacency] * C / divisor, self._multipliers[agent] * C / divisor, self.adjacency)
-        rate = 1.0 if self.adjacency == "user" else self._sample_rates[agent]
-        return (Release(agent, 0, *scale, rate, steps=self.steps, count=self._draws_per_step()),)
+        divisor, adjacency = self._public_divisors[agent], self.adjacency
+        sensitivity = MOVES[adjacency] * C / divisor
+        noise_std = self.noise_multipliers[agent] * C / divisor
+        rate = 1.0 if adjacency == "user" else self._sample_rates[agent]
+        scale = (sensitivity, noise_std, adjacency, rate)
+        return (Release(agent, 0, *scale, steps=self.steps, count=self._draws_per_step()),)
 
     # ---- running and calibration ----------------------------------------------------------------------
 
@@ -268,7 +270,7 @@ class GradientPlan(Plan):
             hosted,
             noise_on_grid(self, random, hosted, public),
             query=query,
-            noise_multipliers=[self._multipliers[a] for a in hosted],
+            noise_multipliers=[self.noise_multipliers[a] for a in hosted],
             sample_rates=[self._sample_rates[a] for a in hosted],
             divisors=divisors,
         )
@@ -291,7 +293,7 @@ class GradientPlan(Plan):
     def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows, the same for every agent."""
         rng = np.random.default_rng(random.start)
-        dim = self.objective.query(data).width
+        dim = self.objective.query(data).dim
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 
     def metrics(self, rows: np.ndarray, data: AgentRecords, random: RunRandomness) -> dict[str, Any]:
@@ -306,10 +308,11 @@ class GradientPlan(Plan):
     def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
         """Return this plan with the least noise that meets a budget.
 
-        Under the local view every agent gets the least noise that meets the budget for it: agents with more
-        records and the same batch size need less.
+        Under the local view, named as such, every agent gets the least noise that meets the budget for it:
+        agents with more records and the same batch size need less. Otherwise all get the same noise.
         """
-        if adversary.get("view") != "local" or adversary.get("user") is not None:
+        each_its_own = adversary.get("view") == "local" and adversary.get("user") is None
+        if not each_its_own or epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, **adversary)
         least: dict[tuple[float, int], float] = {}  # agents of the same rate and draws need the same noise
         keys = []
@@ -334,8 +337,3 @@ def n_params(objective: Objective) -> int:
     if objective.n_params is None:
         raise InvalidInput("the number of parameters is not known without data; GLM(..., dim=...) states it.")
     return int(objective.n_params)
-
-
-def noise_multipliers(plan: GradientPlan) -> tuple[float, ...]:
-    """Return the noise multiplier of every agent."""
-    return plan._multipliers

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce import _validate, protocols
-from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
@@ -112,27 +111,18 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "smoothness_share": partial(_validate.probability, zero=False, one=False),
     "accounting": _one_of("pld", "rdp"),
     "weighting": _one_of("records", "sites"),
-    "noise": _one_of("equal", "optimal"),
+    "noise_allocation": _one_of("equal", "optimal"),
     "noise_in": _one_of("mean", "increment", "state"),
     "output": _one_of("mean", "last"),
 }
 
 
-def allowed_mu(epsilon: float, delta: float) -> float:
-    """Return the largest mu of Gaussian privacy within a budget; a budget that allows none is refused."""
-    mu = gaussian_mu(epsilon, delta)
-    if mu <= 0:
-        budget = f"epsilon {epsilon:g} at delta {delta:g}"
-        raise BudgetInfeasible(f"No noise meets {budget}; allow a larger epsilon or delta.")
-    return mu
-
-
-def check_noise_allocation(noise: str, view: str | None) -> None:
+def check_noise_allocation(allocation: str, view: str | None) -> None:
     """Refuse to calibrate optimal noise against an adversary for whom everybody takes the same."""
-    if noise == "optimal" and view in ("local", "outsider"):
+    if allocation == "optimal" and view in ("local", "outsider"):
         raise BudgetInfeasible(
-            f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
-            "the same: leave noise out, or name the view network or colluders."
+            f'noise_allocation = "optimal" hides members from one another; against the view {view} everybody '
+            "takes the same: leave noise_allocation out, or name the view network or colluders."
         )
 
 

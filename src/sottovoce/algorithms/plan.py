@@ -2,9 +2,9 @@
 
 A plan is a frozen description of a run. Its facts are `steps`; ``schedule(k)``, the protocol of step k;
 ``mechanism(data, agents, random)``, which turns the records of the hosted agents into noisy rows;
-``algorithm(mechanism, start)``, the update rule of these agents; ``releases(agent)``, every noisy value an agent
-will publish; `observation`, what an adversary observes of them; and `width`, the numbers in a row. Runners, the
-accountant, peers, ledgers and the command line read these facts.
+``algorithm(mechanism, start)``, the update rule of these agents; ``releases(agent)``, every noisy value an
+agent will publish; `observation`, what an adversary observes of them; and `width`, the numbers in a row.
+Runners, the accountant, peers, ledgers and the command line read these facts.
 
 `CentralPlan` (one holder of all records) and `GradientPlan` (agents that release gradients) fill in most of
 them.
@@ -35,7 +35,7 @@ from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
-from sottovoce.noise.samplers import grid_of
+from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
@@ -46,7 +46,12 @@ UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accountin
 
 
 class PlanType(ABCMeta):
-    """Brings the options of a plan into one form before the frozen object is built."""
+    """Brings the options of a plan into one form before the frozen object is built.
+
+    ``SomePlan(...)`` fills in the defaults, checks and converts every option (`options.converted`), lets the
+    class replace names by objects (`Plan._resolved`), and builds the class that the options describe
+    (`Plan._variant`). So a plan never holds an unchecked option, and `dataclasses.replace` checks again.
+    """
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return the plan; arguments that no option takes are refused by the generated constructor."""
@@ -87,7 +92,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     needs: ClassVar[tuple[Capability, ...]] = ()  # of its protocols; () takes no protocol
     excludes: ClassVar[tuple[Capability, ...]] = ()
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
-    query: ClassVar[str] = "gradient"  # what its mechanism computes from records
+    query_kind: ClassVar[str] = "gradient"  # which query its mechanism computes from records
     maskable: ClassVar[bool] = False  # whether it sends its release unchanged, so that it can be masked
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
     sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait
@@ -131,7 +136,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers in one row that travels."""
+        """Numbers in one row that travels; ``dim`` is that of the model, which may be sent in parts."""
 
     @property
     @abstractmethod
@@ -169,6 +174,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         if self.adjacency == "user":
             return ()
         return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
+
+    @property
+    def noise_level(self) -> float | tuple[float, ...]:
+        """The noise in the unit of ``noise_field``, one number or one per agent."""
+        level: float | tuple[float, ...] = vars(self)[self.noise_field]
+        return level
 
     # ---- running --------------------------------------------------------------------------------------
 
@@ -321,12 +332,6 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         return f"{type(self).__name__}({inside})"
 
 
-def noise_level(plan: Plan) -> float | tuple[float, ...]:
-    """Return the noise in the unit of the plan's ``noise_field``, one number or one per agent."""
-    level: float | tuple[float, ...] = vars(plan)[plan.noise_field]
-    return level
-
-
 def noise_on_grid(
     plan: Plan, random: RunRandomness, agents: Sequence[int], units: Sequence[float]
 ) -> RunRandomness:
@@ -341,7 +346,7 @@ def noise_on_grid(
             f"noise of the sum alone is for masked sums of all {plan.n} rows with one divisor; give a "
             'generator, or protocol="masked" in one process with weighting="records".'
         )
-    if not random.protective and not grid_of(random.noise, 1.0):  # rounded with the rows, later
+    if not rounds_values(random.noise):  # rounded with the rows, later
         return random
     grid = plan.grid
     if grid is None:

@@ -77,10 +77,10 @@ class Schedule:
             if std not in self._scaled:  # one object per scale: peers and accountants remember protocols
                 self._scaled[std] = protocol.scaled(std)
             return self._scaled[std]
-        if not protocol.masked or self.grid_step is None:
+        if not protocol.masked or self.grid_spacing is None:
             return protocol
         if id(protocol) not in self._gridded:
-            self._gridded[id(protocol)] = (protocol, protocol.on_grid(self.grid_step))
+            self._gridded[id(protocol)] = (protocol, protocol.on_grid(self.grid_spacing))
         return self._gridded[id(protocol)][1]
 
     def ungridded(self, k: int) -> Protocol:
@@ -121,8 +121,8 @@ class Schedule:
         self._gridded.pop(id(self._drawn.pop(k, None)), None)
 
     @cached_property
-    def grid_step(self) -> float | None:
-        """The step of the common grid; None without masks or noise."""
+    def grid_spacing(self) -> float | None:
+        """The spacing of the common grid; None without masks or noise."""
         try:
             grid = None if self._grid is None else self._grid()
         except InvalidInput:  # a simulation needs none, and a protective run raises the error itself

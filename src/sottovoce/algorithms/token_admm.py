@@ -49,7 +49,8 @@ class TokenADMM(UsersADMM):
     ----------
     "local": ``cap`` contributions, mu^2 = cap (4 C / sigma)^2; that is what other views get too. The
     network bound of the paper is available with ``label="published"``: the token's map is not a contraction
-    for flat losses, so amplification by iteration does not apply as is, and the bound never accepts a budget.
+    for flat losses, so amplification by iteration does not apply as is: the bound is not checked against a
+    budget.
 
     Examples
     --------

@@ -25,7 +25,7 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.accounting.published.formulas import published_loss
-from sottovoce.accounting.query import AccountablePlan
+from sottovoce.accounting.question import AccountablePlan
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.plan import Plan
 from sottovoce.attacks.bounds import LowerBound, lower_bound

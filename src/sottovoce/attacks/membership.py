@@ -120,7 +120,7 @@ class CopiesQuery:
     def __init__(
         self, net: SmallNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
     ) -> None:
-        self.net, self.guard, self.width = net, guard, net.n_params
+        self.net, self.guard, self.dim = net, guard, net.n_params
         n = problem.agents
         self.agents = np.tile(np.arange(n), copies)
         blank = np.broadcast_to(problem.canary, (n, 1, *problem.canary.shape))

@@ -71,7 +71,7 @@ def account(
       sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
     from sottovoce import _validate
-    from sottovoce.accounting.published.assessment import compare_with_published
+    from sottovoce.accounting.published.exact_comparison import compare_with_published
     from sottovoce.advice.assessment import averaging_cost
     from sottovoce.errors import InvalidInput
     from sottovoce.report.inputs import account_result
@@ -79,7 +79,7 @@ def account(
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = network_of(graph, matrix, weights)
-    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=fresh, seed=draw)
+    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
     colluders = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
         assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)
@@ -90,7 +90,7 @@ def account(
         _validate.positive(epsilon, "--epsilon")
     assessment |= averaging_cost(network, averaging, observer, colluders, noise, epsilon, at)
     if published:
-        from sottovoce.accounting.published.assessment import published_bounds
+        from sottovoce.accounting.published.exact_comparison import published_bounds
 
         times = 1 if steps is None else steps
         bounds = published_bounds(network, averaging, steps=times, noise_std=noise, assessed=assessment)

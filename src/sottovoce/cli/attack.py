@@ -58,7 +58,7 @@ def gossip(
     if rounds is not None:
         _validate.count(rounds, "rounds")
     network = network_of(graph)
-    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, seed=seed)
+    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
     outcome = gossip_attack(averaging, node_list(attackers, "--attackers"))
     names = [str(network.label(u)) for u in outcome.nodes]
     combinations = [str(each) for each in outcome.combinations]

@@ -55,7 +55,7 @@ def audit(
     from sottovoce.errors import InvalidInput
 
     network = network_of(graph)
-    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, seed=seed)
+    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
     _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)

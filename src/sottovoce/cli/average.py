@@ -90,7 +90,7 @@ def average(
         tables: dict[str, Any] = {
             "version": VERSION,
             "network": {"graph": graph, "matrix": matrix, "weights": weights},
-            "protocol": {"name": protocol, "rounds": rounds, "tree": tree, "fresh": fresh, "seed": draw},
+            "protocol": {"name": protocol, "rounds": rounds, "kind": tree, "fresh": fresh, "seed": draw},
             "average": {"radius": radius, "center": center, "adjacency": "user"},
             "noise": {"noise_multiplier": noise, "seed": seed},
         }

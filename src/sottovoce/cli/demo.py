@@ -74,8 +74,8 @@ SHARES = """Now every clinic adds Gaussian noise once. What is left to learn is 
 1.00 means that the network hides nothing, 0 that it hides everything. The formula in the literature, and \
 the truth:"""
 UNDERSTATES = """The formula understates [bold]{share:.0f}%[/bold] of these pairs. Sottovoce computes the \
-exact share, labels every number, and lets only guarantees accept a budget. Noise for one patient at ε = 1 \
-promises:"""
+exact share, labels every number, and checks only guarantees against a budget. Noise for one patient at \
+ε = 1 promises:"""
 ONE_PATIENT = """[dim]Said plainly: this noise hides a patient, not a clinic. Hiding a whole clinic among \
 sixteen would drown the answer.[/dim]"""
 AVERAGE = """True {quantity}: [bold]{truth:.3f}[/bold]. One private answer: [bold]{one_answer:.3f}[/bold]. \

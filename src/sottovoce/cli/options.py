@@ -23,13 +23,13 @@ Weights = Annotated[str | None, Option(help="metropolis, max_degree, lazy or uni
 ProtocolOption = Annotated[
     str,
     Option(
-        help="gossip, chebyshev, tree, exchange, masked, refreshed, randomized, accelerated-randomized, "
+        help="gossip, chebyshev, tree, exchange, masked, fresh-noise, randomized, accelerated-randomized, "
         "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, dropout:12:nodes=0.1."
     ),
 ]
 Rounds = Annotated[int | None, Option(help="Rounds of gossip; the theoretical number by default.")]
 TreeOption = Annotated[str | None, Option(help="How a tree is drawn: bfs, capped, uniform or few-leaves.")]
-Fresh = Annotated[float | None, Option(help="refreshed: fresh noise per round, a share of the noise; 0.1.")]
+Fresh = Annotated[float | None, Option(help="fresh-noise: fresh noise per round, a share of the noise; 0.1.")]
 Draw = Annotated[int, Option("--draw", help="Seed of the public draws (trees, random edges).")]
 Epsilon = Annotated[float | None, Option(help="Budget: the least noise that meets it is computed.")]
 Delta = Annotated[float, Option(help="The delta of every epsilon.")]

@@ -237,6 +237,7 @@ def _own_plan(
     if not isinstance(chosen, Plan):
         raise InvalidInput(f"plan must be a Plan, or a function that makes one, got {type(chosen).__name__}.")
     if budget is not None:
+        budget.require_adjacency(chosen.adjacency)
         chosen.privacy(**budget.adversary).require(budget.epsilon, budget.delta)
     return chosen
 
@@ -256,7 +257,7 @@ def _built_plan(
         raise InvalidInput(
             f"give either budget=sv.Budget(...) or TrainingOptions(noise_multiplier=...), got {got}."
         )
-    settings.setdefault("adjacency", "add-remove" if budget is None else budget.adjacency)
+    settings.setdefault("adjacency", (budget and budget.adjacency) or "add-remove")
     if budget is None:
         settings["noise_multiplier"] = training.noise_multiplier
     return build_plan(algorithm, settings, objective=objective, network=network, budget=budget)

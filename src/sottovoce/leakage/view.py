@@ -2,7 +2,7 @@
 
 A view is ``y = signal @ x + noise @ z``: ``x`` the users' values, ``z`` independent standard Gaussian
 numbers, one per *coordinate*. In plain gossip the coordinates are the nodes, because every node adds its
-noise once; in refreshed gossip there is one per node and round; on a walk one per contribution. All a
+noise once; in gossip with fresh noise there is one per node and round; on a walk one per contribution. All a
 Gaussian view reveals about user ``u`` is decided by the orthogonal projector on the span of the messages,
 
 .. math:: h(u) = \\lVert P e_u \\rVert^2,

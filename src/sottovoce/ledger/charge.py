@@ -180,7 +180,7 @@ def _shape(each: Release) -> Release:
 
 
 def _worst(place: Sequence[Release]) -> Release:
-    least_noise = min(place, key=lambda each: each.ratio)
+    least_noise = min(place, key=lambda each: each.noise_to_sensitivity)
     return replace(
         least_noise,
         sample_rate=max(each.sample_rate for each in place),

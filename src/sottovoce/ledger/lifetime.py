@@ -6,7 +6,7 @@ first message is drawn), a budget is changed, a run is closed. There are two cop
 directory and one outside it, so that a directory restored from a backup is noticed. Any doubt is an error,
 and then nothing is charged or sent.
 
-Rows hold releases, not epsilons: totals are composed again by `sottovoce.accounting.release` on every query.
+Rows hold releases, not epsilons: totals are composed again by `sottovoce.accounting.release` every time.
 """
 
 from __future__ import annotations

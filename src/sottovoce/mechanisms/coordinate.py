@@ -83,7 +83,7 @@ class CoordinateMechanism(Mechanism):
         self._choices, self._simulated = _Ahead(self._drawn_choices), _Ahead(self._drawn_noise)
 
     @property
-    def width(self) -> int:
+    def dim(self) -> int:
         """Number of coordinates."""
         return int(self._columns.shape[0])
 
@@ -97,7 +97,7 @@ class CoordinateMechanism(Mechanism):
         """
         if self.smoothness is not None:
             return np.array(self.smoothness, dtype=float)
-        X, bounds, n, p = self.data.X, np.array(self.bounds, dtype=float), self.records, self.width
+        X, bounds, n, p = self.data.X, np.array(self.bounds, dtype=float), self.records, self.dim
         sensitivity = math.sqrt(p) / n
         std = sensitivity / self.smoothness_mu
         ratio = np.clip(np.where(np.isfinite(X), X, 0.0), -bounds, bounds) / bounds
@@ -179,4 +179,4 @@ class CoordinateMechanism(Mechanism):
 
     def _drawn_choices(self, step: int, count: int) -> np.ndarray:
         key = [self.random.start, self.numbers[0], 0xCD, step]
-        return np.random.default_rng(key).integers(self.width, size=count)
+        return np.random.default_rng(key).integers(self.dim, size=count)

@@ -20,7 +20,7 @@ from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms.base import Mechanism, inner_clip
 from sottovoce.noise.grid import on_common_grid
-from sottovoce.noise.samplers import grid_of, perturb_steps
+from sottovoce.noise.samplers import grid_of, perturb_steps, rounds_values
 from sottovoce.objectives.base import GradientQuery
 from sottovoce.objectives.clipping import clip_rows
 
@@ -64,7 +64,7 @@ class GradientMechanism(Mechanism):
         public = np.ones(len(self.agents)) if self.user_level else np.asarray(self.divisors, float)
         self.set_scale(MOVES[self.adjacency] * C / public, std / public, drawn=std)
         # both of two neighboring releases are rounded: 2 slack beside C (record) or beside 2C (user)
-        slack = random.noise.slack(query.width, float(multipliers.max()) * C) if noisy else 0.0
+        slack = random.noise.slack(query.dim, float(multipliers.max()) * C) if noisy else 0.0
         self.inner_clip = inner_clip(C, slack if self.user_level else 2 * slack)
         self._check_sampling()
 
@@ -81,9 +81,9 @@ class GradientMechanism(Mechanism):
                     )
 
     @property
-    def width(self) -> int:
+    def dim(self) -> int:
         """Numbers in a row."""
-        return self.query.width
+        return self.query.dim
 
     def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
         """Return the noisy gradient of every hosted agent at its own row: exactly what is released."""
@@ -148,17 +148,17 @@ class GradientMechanism(Mechanism):
 
         Batches and noise are those of single steps, drawn and checked before the loop begins.
         """
-        width, compiled_descent, source = self.width, self.query.compiled_descent, self.random.noise
+        dim, compiled_descent, source = self.dim, self.query.compiled_descent, self.random.noise
         assert compiled_descent is not None
         std, divisor = float(self.stds[0]), float(self._divisors[0, 0])
         self.check([0], step, steps=len(rates))
         w, sums = theta[0].copy(), total[0].copy() if len(total) else np.zeros(0)
         # a few million records at a time, so that long blocks of large batches fit in memory
-        stride = max(1, int(_AHEAD // max(width, self.sample_rates[0] * self.batches.sizes[0])))
+        stride = max(1, int(_AHEAD // max(dim, self.sample_rates[0] * self.batches.sizes[0])))
         for first in range(0, len(rates), stride):
             part = rates[first : first + stride]
             batches = [self.batches.draw([0], step + first + k)[0] for k in range(len(part))]
-            noise = np.zeros((len(part), width))
+            noise = np.zeros((len(part), dim))
             if self.noisy:
                 noise = perturb_steps(source, noise, agent=self.numbers[0], step=step + first, std=std)
             compiled_descent(w, sums, batches, noise, grid_of(source, std), self.inner_clip, divisor, part)
@@ -167,7 +167,7 @@ class GradientMechanism(Mechanism):
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
         """Return the rows with noise of the source."""
-        if values.dtype == self.query.dtype or grid_of(self.random.noise, 1.0):
+        if values.dtype == self.query.dtype or rounds_values(self.random.noise):
             return super().draw(values, places, step, stream)
         # drawn in the type of the row, added in that of the sum: rounding before the noise would reveal it
         return values + super().draw(np.zeros(values.shape, self.query.dtype), places, step, stream)

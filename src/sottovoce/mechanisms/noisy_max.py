@@ -37,13 +37,13 @@ class NoisyMaxMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.width = int(self.data.X.shape[1])
-        self.M = np.broadcast_to(np.asarray(self.smoothness, dtype=float), (self.width,)).copy()
+        self.dim = int(self.data.X.shape[1])
+        self.M = np.broadcast_to(np.asarray(self.smoothness, dtype=float), (self.dim,)).copy()
         self.moves = MOVES[self.adjacency]
         self.scale = float(self.noise_ratio) * self.moves  # in units of C_j / n
         self.noisy = self.scale > 0
         clips = coordinate_clips(self.M, self.clip_norm)
-        self._scales = self.scale * clips / self.records if self.noisy else np.zeros(self.width)
+        self._scales = self.scale * clips / self.records if self.noisy else np.zeros(self.dim)
         self._weights = 1 / np.sqrt(self.M)
         shrink = 1 - self.noise_ratio / LAPLACE_STEPS if self.random.protective else 1.0
         if shrink <= 0:

@@ -31,7 +31,7 @@ from sottovoce.noise.samplers import (
     SimulatedNoise,
     SimulationSource,
     Std,
-    grid_of,
+    rounds_values,
 )
 
 ROUNDING = 1e-3  # share of the sensitivity that rounding may take
@@ -47,7 +47,7 @@ def to_grid(values: ArrayLike, spacing: float, members: int = 1) -> np.ndarray:
     if not (np.abs(scaled) < limit).all():  # also catches NaN
         raise InvalidInput(
             f"{members} values are added as 64-bit integers in steps of {spacing:g}, so each must be finite "
-            f"and below {limit * spacing:g}; clip them, or take a larger grid step."
+            f"and below {limit * spacing:g}; clip them, or take a larger grid spacing."
         )
     return np.rint(scaled).astype(np.int64)
 
@@ -71,9 +71,9 @@ def sum_of_rows(rows: np.ndarray) -> np.ndarray:
 
 def power_of_two(spacing: float) -> float:
     """Return a grid spacing that multiplies and divides without rounding."""
-    value = _validate.positive(spacing, "the grid step")
+    value = _validate.positive(spacing, "the grid spacing")
     if math.frexp(value)[0] != 0.5:
-        raise InvalidInput(f"the grid step must be a power of two, got {spacing!r}; try {2.0**-32:g}.")
+        raise InvalidInput(f"the grid spacing must be a power of two, got {spacing!r}; try {2.0**-32:g}.")
     return value
 
 
@@ -219,7 +219,7 @@ class GridNoise:
     @property
     def rounds(self) -> bool:
         """Whether rows leave as integers times the grid's spacing, which float32 would not hold."""
-        return grid_of(self.source, 1.0) > 0
+        return rounds_values(self.source)
 
     def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return the rows with noise; on the grid, and in float64, where the source protects."""
@@ -320,7 +320,7 @@ def _factors(width: float) -> tuple[int, int, int]:
     # a relative 1e-13 below, so that a width made here is found again in spite of its rounded root
     rest = max(0, math.ceil((width / NARROW_WIDTH) ** 2 * (1 - 1e-13)) - 1)
     if rest > most**2 * (1 + most**2):
-        raise InvalidInput(f"noise of {width:.3g} grid steps is too wide to draw; take a larger grid step.")
+        raise InvalidInput(f"noise of {width:.3g} grid steps is too wide to draw; take a larger spacing.")
     wide = rest > most**2
     firsts = np.array([most]) if wide else np.arange(most + 1)
     seconds = np.arange(1 + (most**2 if wide else most))

@@ -4,7 +4,7 @@
 agent, step, stream, coordinate) and on nothing else, so a stacked run, a cluster and a peer agree.
 
 `ProtectiveNoise` adds integers on a grid. With :math:`\\sigma` the requested standard deviation,
-:math:`s = 512\\sqrt{65537} \\approx 131073` and grid step :math:`g = \\sigma / s`, it releases
+:math:`s = 512\\sqrt{65537} \\approx 131073` and grid spacing :math:`g = \\sigma / s`, it releases
 
 .. math:: g \\cdot (\\mathrm{round}(x / g) + K), \\qquad K \\sim \\mathcal{N}_{\\mathbb{Z}}(0, s^2),
 
@@ -166,8 +166,8 @@ class ProtectiveNoise:
     def slack(self, dim: int, std: float = 1.0) -> float:
         """Return the L2 length by which rounding a row of ``dim`` values can move it, and the half step
         that pays for the noise being discrete."""
-        step = grid_step(std)
-        return step * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
+        spacing = grid_spacing(std)
+        return spacing * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
 
     @staticmethod
     def distance(coordinates: int) -> float:
@@ -184,11 +184,11 @@ class ProtectiveNoise:
 
     @staticmethod
     def _add(values: np.ndarray, drawn: np.ndarray, std: np.ndarray) -> np.ndarray:
-        step = std / STEPS_PER_STD
-        grid = np.divide(values, step[:, None], dtype=np.float64)
+        spacing = std / STEPS_PER_STD
+        grid = np.divide(values, spacing[:, None], dtype=np.float64)
         np.rint(grid, out=grid)
         grid += drawn
-        grid *= step[:, None]
+        grid *= spacing[:, None]
         return grid.astype(values.dtype, copy=False)
 
 
@@ -328,13 +328,17 @@ def perturb_steps(
     return np.concatenate(each) if each else values
 
 
+def rounds_values(noise: NoiseSource) -> bool:
+    """Return whether values are rounded to a grid before the noise of a source is added."""
+    return noise.protective or noise.slack(1, 1.0) > 0  # a recording of protective noise rounds too
+
+
 def grid_of(noise: NoiseSource, std: float) -> float:
-    """Return the grid on which values meet the noise of a source; 0 where nothing is rounded."""
-    rounds = noise.protective or noise.slack(1, 1.0) > 0  # a recording of protective noise rounds too
-    return float(grid_step(std)) if rounds and std > 0 else 0.0
+    """Return the spacing of the grid on which values meet the noise of a source; 0 without rounding."""
+    return float(grid_spacing(std)) if rounds_values(noise) and std > 0 else 0.0
 
 
-def grid_step(std: float) -> float:
+def grid_spacing(std: float) -> float:
     """Return the distance between neighboring grid points for noise of standard deviation ``std``."""
     return _validate.positive(std, "the noise standard deviation") / STEPS_PER_STD
 

@@ -32,10 +32,10 @@ class CompiledDescent(Protocol):
 
 
 class GradientQuery(Protocol):
-    """The clipped gradient sums of the hosted agents; the only code that reads their records.
+    """A query of the hosted agents' records: clipped gradient sums; the only code that reads the records.
 
     Agents are addressed by their position in the list that this process hosts, not by their number in the
-    network. (A query about privacy is `accounting.query.Query`.)
+    network.
 
     Guarantees
     ----------
@@ -43,7 +43,7 @@ class GradientQuery(Protocol):
     """
 
     @property
-    def width(self) -> int:
+    def dim(self) -> int:
         """Numbers in a row of parameters."""
 
     @property
@@ -148,8 +148,8 @@ class LinearQuery:
 
     dtype = np.float64
 
-    def __init__(self, data: Shards, width: int, decay: float) -> None:
-        self.data, self.width, self.decay, self.sizes = data, width, decay, data.sizes
+    def __init__(self, data: Shards, dim: int, decay: float) -> None:
+        self.data, self.dim, self.decay, self.sizes = data, dim, decay, data.sizes
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Do nothing."""

@@ -114,7 +114,7 @@ class SoftmaxQuery(LinearQuery):
         """Return, per place, the sum over its batch of gradients clipped to ``clip_norm``."""
         from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
 
-        sums = np.zeros((len(places), self.width))
+        sums = np.zeros((len(places), self.dim))
         for total, w, batch, place in zip(sums, theta, batches, places, strict=True):
             if not len(batch):
                 continue

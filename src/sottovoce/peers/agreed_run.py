@@ -152,7 +152,7 @@ class AgreedRun:
     def _hosted_data(self, records: Records) -> object:
         """Return one member's records in the form its plan's source takes."""
         X, y = records
-        if self.plan.query == "value":
+        if self.plan.query_kind == "value":
             return X.mean(axis=0, dtype=X.dtype)[None]
         data: object = Shards(X, y, np.array([0, len(X)]))
         if self.agreement.model.kind == "net":

@@ -163,9 +163,12 @@ def agreed_plan(
     problems = misplaced_options("algorithm", name, options, AGREED_ELSEWHERE, everywhere)
     if problems:
         raise ConfigError(" ".join(problems))
-    averages = kind.query == "value"
-    if kind.query not in ("value", "gradient", "local-update"):
-        raise ConfigError(f"{name} needs a {kind.query} of the records, which no peer computes.")
+    averages = kind.query_kind == "value"
+    if kind.query_kind not in ("value", "gradient", "local-update"):
+        raise ConfigError(
+            f"peers release values, gradients or local updates of their records, {name} releases a "
+            f"{kind.query_kind}; take another algorithm."
+        )
     if averages != (model.kind == "mean"):
         raise ConfigError("averaging goes with the model 'mean', learning with a model that learns.")
     _validate.clip(options["clip_norm"], noisy=True)

@@ -76,7 +76,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
 def _protocol(loaded: LoadedPlan, where: str) -> str:
     plan: Any = loaded.plan
     section, own = loaded.settings.protocol, plan.protocol
-    if any(option is not None for option in (section.rounds, section.tree, section.root, section.fresh)):
+    if any(option is not None for option in (section.rounds, section.kind, section.root, section.fresh)):
         raise ConfigError(
             f'{where}: write the protocol as one name, for example name = "tree:kind=uniform"; an agreement '
             "has no other place for its options."

@@ -297,7 +297,7 @@ def draft_membership_change(
         ...
     sottovoce.errors.ConfigError: An average has one step, so nothing of it can go on; agree on a new run.
     """
-    if old.plan.query == "value":
+    if old.plan.query_kind == "value":
         raise ConfigError("An average has one step, so nothing of it can go on; agree on a new run.")
     leaving, moves = set(without), dict(moved or {})
     renewed = {common_name(each): each for each in certificates}

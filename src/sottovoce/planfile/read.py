@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from sottovoce import graphs
 from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.calibration import no_noise_meets
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
@@ -19,7 +20,7 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
-from sottovoce.errors import BudgetInfeasible, ConfigError
+from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.records import PlanRecords, linear_records, network_records
@@ -295,12 +296,10 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
         )
     plan = build_plan(name, options, budget=section.budget)
     noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
-    if section.max_noise is not None and plan.query != "value":
+    if section.max_noise is not None and plan.query_kind != "value":
         raise ConfigError(f"[budget] max_noise is for averages; {name} does not know it before it runs.")
     if section.max_noise is not None and noise is not None and noise > section.max_noise:
-        raise BudgetInfeasible(
-            f"No noise meets epsilon {section.epsilon:g} at delta {section.delta:g} with at most "
-            f"{section.max_noise:g} of noise in the result: it would be {noise:.3g}; "
-            "allow a larger epsilon or more noise, or let more nodes take part."
-        )
+        reason = f" with at most {section.max_noise:g} of noise in the result: it would be {noise:.3g}"
+        remedy = "more noise, or let more nodes take part"
+        raise no_noise_meets(section.epsilon, section.delta, reason, remedy)
     return plan

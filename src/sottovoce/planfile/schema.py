@@ -76,16 +76,16 @@ class ProtocolSection(PlanSection):
 
     name: str | None = Field(None, description="a protocol by name; the algorithm's own when left out")
     rounds: int | None = Field(None, description="theoretical number when left out")
-    tree: str | None = Field(None, description="how a tree is drawn: bfs, capped, uniform")
+    kind: str | None = Field(None, description="how a tree is drawn: bfs, capped, uniform or few-leaves")
     root: int | None = Field(None, description="root of a tree")
-    fresh: float | None = Field(None, description="refreshed: fresh noise per round, a share of the noise")
+    fresh: float | None = Field(None, description="fresh-noise: fresh noise per round, a share of the noise")
     seed: int = Field(0, ge=0, description="draws trees and random edges; public")
 
     def named(self, default: str, where: str = "[protocol]") -> NamedProtocol:
         """Return the protocol by name, ``default`` where the file names none; ``where`` begins an error."""
         from sottovoce.protocols import parse
 
-        options = {"rounds": self.rounds, "kind": self.tree, "root": self.root, "fresh": self.fresh}
+        options = {"rounds": self.rounds, "kind": self.kind, "root": self.root, "fresh": self.fresh}
         words = [f"{key}={value}" for key, value in options.items() if value is not None]
         if self.name is None and words:
             raise ConfigError(f"{where} {words[0].split('=')[0]} needs a name beside it.")

@@ -85,7 +85,7 @@ def plan_tables(
         if key not in ELSEWHERE and not _is_default(plan, key, value)
     }
     section["adjacency"] = plan.adjacency
-    if plan.query == "value":
+    if plan.query_kind == "value":
         tables["average"] = section | {"values": VALUES}
     else:
         tables |= _training_sections(plan, model)

@@ -137,8 +137,8 @@ class Protocol(NotebookDisplay, ABC):
         """Return (n,) the noise variance of each final row from that of each first row, fresh noise added."""
         return np.asarray((self.apply(np.eye(self.n)) ** 2) @ variances)
 
-    def on_grid(self, step: float) -> Protocol:
-        """Return the protocol with another grid step; itself unless it is `masked`."""
+    def on_grid(self, spacing: float) -> Protocol:
+        """Return the protocol with another grid spacing; itself unless it is `masked`."""
         return self
 
     @property

@@ -94,7 +94,7 @@ class FreshNoiseGossip(Gossip):
     [0.0, 1.0, 0.921, 0.616, 0.256, 0.086, 0.022, 0.006]
     """
 
-    name = "refreshed"
+    name = "fresh-noise"
     fresh_noise, plain_gossip = True, False
 
     @takes_network
@@ -105,7 +105,7 @@ class FreshNoiseGossip(Gossip):
         self.fresh_std = self.fresh_noise_std / self.noise_std
 
     def scaled(self, noise_std: float) -> FreshNoiseGossip:
-        """Return refreshed gossip with its fresh noise in proportion to the first noise."""
+        """Return gossip with its fresh noise in proportion to the first noise."""
         if self.noise_std == noise_std:
             return self
         return FreshNoiseGossip(self.network, self.rounds, self.fresh_std * noise_std, noise_std)
@@ -117,7 +117,7 @@ class FreshNoiseGossip(Gossip):
         if not self.fresh_noise_std or t == self.rounds - 1:
             return mixed
         if noise is None:
-            raise InvalidInput("Refreshed gossip draws fresh noise; pass noise=..., as as_noise(rng).")
+            raise InvalidInput("This gossip draws fresh noise; pass noise=..., as as_noise(rng).")
         std = self.fresh_noise_std
         return np.asarray(noise.perturb(mixed, agents=agents, step=step, std=std, stream=1 + t))
 

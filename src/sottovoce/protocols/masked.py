@@ -40,7 +40,7 @@ from sottovoce.protocols.trees import Tree
 
 COMPLETE_UP_TO = 64  # up to so many members, all are partners of all by default
 PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
-FINE = 2.0**-32  # grid step of simulations: sums up to 2^30 in steps of 2e-10
+FINE = 2.0**-32  # grid spacing of simulations: sums up to 2^30 in steps of 2e-10
 
 
 class Masked(ExactConsensus):
@@ -56,7 +56,7 @@ class Masked(ExactConsensus):
     tolerate : the number c of members that may collude while all others stay in one component; certified
         here, once, by the vertex connectivity of the partner graph. None certifies nothing: views of named
         coalitions are computed from their own components.
-    grid_step : the power of two on whose multiples float rows are placed before they are added.
+    grid_spacing : the power of two on whose multiples float rows are placed before they are added.
 
     Guarantees
     ----------
@@ -64,7 +64,7 @@ class Masked(ExactConsensus):
     of any coalition that also taps every link is a function of its own rows and of the sums
     over `blocks`, also when it deviates. With equal noise ``h(u)`` is one over the size of the component
     of ``u``: ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
-    invalid numbers spoil the sum but no member's privacy.
+    invalid numbers spoils the sum but no member's privacy.
 
     Examples
     --------
@@ -88,12 +88,12 @@ class Masked(ExactConsensus):
         partners: int | NetworkLike | ArrayLike | None = None,
         tolerate: int | None = 1,
         *,
-        grid_step: float = FINE,
+        grid_spacing: float = FINE,
     ) -> None:
         self.tree = tree if isinstance(tree, Tree) else Tree(as_network(tree))
         self.network, self.root = self.tree.network, self.tree.root
         self.n, self.rounds = self.tree.n, self.tree.rounds
-        self.grid_step = power_of_two(grid_step)
+        self.grid_spacing = power_of_two(grid_spacing)
         self.tolerate = None if tolerate is None else _validate.count(tolerate, "tolerate", minimum=0)
         _refuse_few(self.n, self.tolerate)
         self.partner_edges, known = _partner_edges(partners, self.n, self.tolerate or 0)
@@ -143,18 +143,18 @@ class Masked(ExactConsensus):
 
     def entering(self, rows: np.ndarray) -> np.ndarray:
         """Return the hosted rows as integers on the grid: what ranks add up."""
-        return to_grid(rows, self.grid_step, self.n)
+        return to_grid(rows, self.grid_spacing, self.n)
 
     def leaving(self, rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:
         """Return the sums that arrived as means, divided once."""
         return self._finish(rows, np.dtype(dtype))
 
-    def on_grid(self, step: float) -> Masked:
-        """Return the same protocol with another grid step."""
-        if step == self.grid_step:
+    def on_grid(self, spacing: float) -> Masked:
+        """Return the same protocol with another grid spacing."""
+        if spacing == self.grid_spacing:
             return self
         other = copy.copy(self)
-        other.grid_step = power_of_two(step)
+        other.grid_spacing = power_of_two(spacing)
         return other
 
     def local(self, node: int) -> NodeState:
@@ -170,12 +170,12 @@ class Masked(ExactConsensus):
                 raise InvalidInput(f"values must have one row per node ({self.n}), got shape {array.shape}.")
             return array, None
         array = _validate.rows(rows, self.n)
-        return to_grid(array, self.grid_step, self.n), array.dtype
+        return to_grid(array, self.grid_spacing, self.n), array.dtype
 
     def _finish(self, total: np.ndarray, floating: np.dtype | None) -> np.ndarray:
         if floating is None:
             return total
-        return from_grid(total, self.grid_step, self.n).astype(floating)
+        return from_grid(total, self.grid_spacing, self.n).astype(floating)
 
     # ---- the accountant and the attacker ---------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Masked(ExactConsensus):
         known = [integers[v] for v in chosen] if own_noise else []
         known += [sum_of_rows(integers[block]) for block in self._seen_blocks(chosen, own_noise)]
         seen = np.array(known).reshape(len(known), integers.shape[1])
-        return from_grid(seen, 1.0 if floating is None else self.grid_step)
+        return from_grid(seen, 1.0 if floating is None else self.grid_spacing)
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
         """Return what the guarantees about the coalition ``v`` rest on, in words."""
@@ -297,7 +297,7 @@ class MaskedLocal(LinearLocal):
         if state.dtype not in (np.int64, np.int32):
             state = state if state.dtype in (np.float32, np.float64) else state.astype(np.float64)
             self._floating = state.dtype
-            state = to_grid(state, self.protocol.grid_step, self.protocol.n)
+            state = to_grid(state, self.protocol.grid_spacing, self.protocol.n)
         self._state = state
 
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:

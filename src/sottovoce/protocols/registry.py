@@ -1,4 +1,4 @@
-"""Protocols by name, in one place: ``"tree:kind=uniform"``, ``"gossip:5"``, ``"refreshed:4:fresh=0.2"``.
+"""Protocols by name, in one place: ``"tree:kind=uniform"``, ``"gossip:5"``, ``"fresh-noise:4:fresh=0.2"``.
 
 Plan files, agreements, commands and plans all read protocols here. A name is a public fact: with the public
 seed and the number of a step it gives one protocol, the same for everybody. A bare number after the name
@@ -69,7 +69,7 @@ def _randomized(a: _Arguments, kind: type[Randomized] = Randomized) -> Protocol:
 _accelerated = partial(_randomized, kind=AcceleratedRandomized)
 
 
-def _refreshed(a: _Arguments) -> Protocol:
+def _fresh_noise_gossip(a: _Arguments) -> Protocol:
     return FreshNoiseGossip(a.network, a.rounds_or_theory(), a.number("fresh", 0.1))
 
 
@@ -143,7 +143,7 @@ _REGISTERED: dict[str, _Registered] = {
     for entry in (
         _Registered(Gossip, lambda a: Gossip(a.network, a.rounds_or_theory())),
         _Registered(Chebyshev, lambda a: Chebyshev(a.network, a.rounds_or_theory())),
-        _Registered(FreshNoiseGossip, _refreshed, ("fresh",)),
+        _Registered(FreshNoiseGossip, _fresh_noise_gossip, ("fresh",)),
         _Registered(Randomized, _randomized, ("intensities",), drawn=True),
         _Registered(AcceleratedRandomized, _accelerated, ("intensities",), drawn=True),
         _Registered(Dropout, _dropout, ("edges", "nodes"), drawn=True),

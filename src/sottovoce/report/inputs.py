@@ -112,7 +112,7 @@ def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, 
 
 def account_result(network: Network, protocol: Protocol, assessment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the losses of an averaging (`compare_with_published`) as a result that can be drawn."""
-    from sottovoce.accounting.published.assessment import by_distance
+    from sottovoce.accounting.published.exact_comparison import by_distance
 
     labels = None if network.labels is None else [str(label) for label in network.labels]
     config = {"graph": network.name, "protocol": protocol.name, "rounds": protocol.rounds, "labels": labels}

@@ -51,7 +51,7 @@ class State(NamedTuple, Generic[Common, Own]):
 
 
 class Algorithm(NamedTuple):
-    """Pure functions of the state, and how to read the answer off it.
+    """Four pure functions of the state, and `block`, a faster form of many steps that some algorithms have.
 
     For ``k = 0, 1, ...`` a runner computes ``m = message(state, k)``, hands ``m`` (one row per hosted
     agent) to the protocol of step ``k`` and calls ``state = update(state, received, k)`` with the rows

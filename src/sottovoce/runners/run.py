@@ -103,7 +103,7 @@ def run(
     ----------
     plan, data : what runs, and the records (or values) of all its agents.
     rng : a numpy Generator (a simulation) or a noise source.
-    start : (width,) or (n, width) public starting point; by default the plan's own.
+    start : (dim,) or (n, dim) public starting point; by default the plan's own.
     evaluate : ``evaluate(rows)`` fills the history; what it reads from private records is not charged. By
         default the plan's own metrics, on public records, when ``every`` is given.
     every : evaluate, report and save after so many steps; by default a fiftieth of the run.

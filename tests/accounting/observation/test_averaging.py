@@ -42,7 +42,7 @@ AVERAGING = {
         sv.protocols.HypercubeExchange(8), every(1.0, 2.0, steps=1),
         [1.99309140441512, 0.6339783761989402, 1.99309140441512, 1.3564673644570406, 1.99309140441512],
     ),
-    "refreshed": (
+    "fresh-noise": (
         sv.protocols.FreshNoiseGossip(RING, 3, fresh_noise_std=0.2, noise_std=2.0), every(1.0, 2.0, steps=1),
         [1.99309140441512, 1.0924868418335028, 1.99309140441512, 1.363042443278953, 1.99309140441512],
     ),
@@ -59,7 +59,7 @@ def test_averaging_matches_reference_values(name):
     plan = plan_of(Averaging(), releases, steps=1, schedule=protocol)
     for (view, who), value in zip(SEES.items(), expected, strict=True):
         guarantee = account(plan, view, **who)
-        if value is not None and name == "refreshed" and view in ("pairwise", "network", "colluders"):
+        if value is not None and name == "fresh-noise" and view in ("pairwise", "network", "colluders"):
             # the stored value leaves out what rounding before fresh noise adds: 4.5e-5 in mu here
             assert value <= guarantee.epsilon(D) <= value * (1 + 1e-3), view
         elif value is not None:
@@ -180,7 +180,7 @@ def test_streams_of_one_step_cost_the_same(model):
         assert losses[0] == pytest.approx(math.sqrt(2) * losses[2], rel=1e-9)
 
 
-def refreshed(rounds=10, dim=10_000):
+def fresh_noise(rounds=10, dim=10_000):
     protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds, fresh_noise_std=0.1)
     return sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5, dim=dim)
 
@@ -202,15 +202,15 @@ def test_rounding_before_fresh_noise_raises_the_cost(noise_std, radius):
         assert plan.privacy("pairwise", observer=0, user=user).mu == pytest.approx(mu, rel=1e-6)
         assert seen[user].mu == pytest.approx(mu, rel=1e-6)
     assert seen[1].mu == pytest.approx(2 * radius / noise_std)  # never more than all of it
-    assert refreshed(rounds=3).privacy("pairwise", observer=0, user=7).mu == 0.0  # nothing came that far
+    assert fresh_noise(rounds=3).privacy("pairwise", observer=0, user=7).mu == 0.0  # nothing came that far
 
 
 def test_budget_covers_rounding():
-    plan = refreshed().calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
+    plan = fresh_noise().calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
     mu = plan.privacy("pairwise", observer=0, user=7).mu
     assert mu == pytest.approx(gaussian_mu(0.05, 1e-5), rel=1e-9)
     assert plan.epsilon(1e-5, "pairwise", observer=0, user=7) <= 0.05
-    without = refreshed(dim=1).calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
+    without = fresh_noise(dim=1).calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
     assert plan.noise_std > 1.05 * without.noise_std
 
 

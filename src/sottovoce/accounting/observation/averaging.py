@@ -27,7 +27,7 @@ from sottovoce.accounting.observation.coalitions import (
     leakage_with_noise,
     worst_coalitions,
 )
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.release import MechanismKey, Release, ShareCurves
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
@@ -44,69 +44,71 @@ class Averaging(ObservationModel):
     between_peers = True
     masks_hide = True
 
-    def guarantee(self, query: Query) -> Guarantee:
-        """Return the exact guarantee against the worst coalition of the query."""
-        protocol = query.plan.schedule(0)
-        if query.view == "local" or (query.view == "outsider" and not protocol.masked):
-            return query.local_guarantee()
-        stds, coalitions = query.noise_stds(), worst_coalitions(query, protocol)
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
+        """Return the exact guarantee against the worst coalition of the question."""
+        protocol = question.plan.schedule(0)
+        if question.view == "local" or (question.view == "outsider" and not protocol.masked):
+            return question.local_guarantee()
+        stds, coalitions = question.noise_stds(), worst_coalitions(question, protocol)
         if stds is None or coalitions is None:
-            return query.local_guarantee()
-        if query.view == "central":
-            return _released_row_guarantee(query, protocol, stds)
-        curves, any_rounded_up = ShareCurves(query.method), False
-        for _, _, rounded_up in _user_curves(query, protocol, coalitions, stds, curves):
+            return question.local_guarantee()
+        if question.view == "central":
+            return _released_row_guarantee(question, protocol, stds)
+        curves, any_rounded_up = ShareCurves(question.method), False
+        for _, _, rounded_up in _user_curves(question, protocol, coalitions, stds, curves):
             any_rounded_up |= rounded_up
-        return query.answer("exact", curves.worst, _assumptions(query, protocol, coalitions, any_rounded_up))
+        return question.answer(
+            "exact", curves.worst, _assumptions(question, protocol, coalitions, any_rounded_up)
+        )
 
-    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
+    def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one view."""
-        protocol, stds, coalitions = query.plan.schedule(0), query.noise_stds(), query.coalitions
+        protocol, stds, coalitions = question.plan.schedule(0), question.noise_stds(), question.coalitions
         if stds is None or coalitions is None:
-            return super().guarantee_each(query)
-        curves = _user_curves(query, protocol, coalitions, stds, ShareCurves(query.method))
+            return super().guarantee_each(question)
+        curves = _user_curves(question, protocol, coalitions, stds, ShareCurves(question.method))
         return {
-            user: query.about(user).answer(
-                "exact", curve, _assumptions(query, protocol, coalitions, rounded_up)
+            user: question.about(user).answer(
+                "exact", curve, _assumptions(question, protocol, coalitions, rounded_up)
             )
             for user, curve, rounded_up in curves
         }
 
 
 def _assumptions(
-    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], rounded_up: bool
+    question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], rounded_up: bool
 ) -> tuple[str, ...]:
-    assumptions = coalition_assumptions(query, protocol, coalitions, AVERAGING_ASSUMPTIONS)
+    assumptions = coalition_assumptions(question, protocol, coalitions, AVERAGING_ASSUMPTIONS)
     return (*assumptions, ROUNDED_UP) if rounded_up else assumptions
 
 
 def _user_curves(
-    query: Query,
+    question: PrivacyQuestion,
     protocol: Protocol,
     coalitions: list[tuple[int, ...]],
     stds: np.ndarray,
     curves: ShareCurves,
 ) -> Iterator[tuple[int, Curve, bool]]:
     """Yield the curve of each user against each coalition, and whether its share was rounded up."""
-    rounding = _rounding_shift(query, protocol)
-    for coalition, h, contributions, rounded_up in _coalition_shares(query, protocol, coalitions, stds):
-        for user in query.users(coalition):
-            counts = query.counts(user)
+    rounding = _rounding_shift(question, protocol)
+    for coalition, h, contributions, rounded_up in _coalition_shares(question, protocol, coalitions, stds):
+        for user in question.users(coalition):
+            counts = question.counts(user)
             share = _add_rounding(float(h[user]), counts, rounding)
             yield user, curves.add(counts, share, int(contributions[user])), rounded_up
 
 
 def _coalition_shares(
-    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], stds: np.ndarray
+    question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], stds: np.ndarray
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, bool]]:
     """Yield, per coalition, the share h of every user's release and how many noises carry its values."""
     n, once = protocol.n, np.ones(protocol.n, dtype=int)
-    if _sends_raw_rows(query, protocol):
+    if _sends_raw_rows(question, protocol):
         yield (), np.ones(n), once, False
         return
-    single = query.count in (None, 1) and len(coalitions) == n
+    single = question.count in (None, 1) and len(coalitions) == n
     if single and protocol.linear and all_equal(stds):
-        table = exact_loss(protocol, progress=query.progress)  # symmetric graphs need one observer only
+        table = exact_loss(protocol, progress=question.progress)  # symmetric graphs need one observer only
         yield from ((coalition, table[:, coalition[0]], once, False) for coalition in coalitions)
         return
     positive = bool((stds > 0).all())
@@ -119,20 +121,20 @@ def _coalition_shares(
             contributions = contributions_in(view)
             h = leakage_with_noise(view, contributions, stds)
             yield coalition, h, contributions, view.rounded_up
-        query.report_progress(done)
+        question.report_progress(done)
 
 
-def _sends_raw_rows(query: Query, protocol: Protocol) -> bool:
+def _sends_raw_rows(question: PrivacyQuestion, protocol: Protocol) -> bool:
     """Whether every agent sends its noisy row to some neighbor in the first round, as gossip does.
 
     Then the worst of all members, or of all coalitions, learns all of it, and no view has to be computed.
     """
     if not protocol.sends_clear_rows or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
         return False
-    return query.any_members and len(as_linear(protocol).senders(0, range(protocol.n))) == protocol.n
+    return question.any_members and len(as_linear(protocol).senders(0, range(protocol.n))) == protocol.n
 
 
-def _rounding_shift(query: Query, protocol: Protocol) -> float:
+def _rounding_shift(question: PrivacyQuestion, protocol: Protocol) -> float:
     """Return by how many standard deviations rounding before fresh noise can move what is observed.
 
     A protective source rounds a mixed row to its grid before it adds fresh noise to it. Two neighboring data
@@ -141,7 +143,7 @@ def _rounding_shift(query: Query, protocol: Protocol) -> float:
     """
     if not protocol.fresh_std:
         return 0.0
-    coordinates = protocol.n * max(protocol.rounds - 1, 0) * query.plan.width
+    coordinates = protocol.n * max(protocol.rounds - 1, 0) * question.plan.width
     return math.sqrt(coordinates) / STEPS_PER_STD
 
 
@@ -149,28 +151,28 @@ def _add_rounding(h: float, counts: Counter[MechanismKey], rounding: float) -> f
     """Return the share with the rounding shift added: lengths of shifts add up at most."""
     if not rounding or h <= 0:
         return h
-    ratio = max((kind.ratio for kind in counts), default=0.0)
-    return float(min((math.sqrt(h) + rounding * ratio) ** 2, max(h, 1.0)))
+    largest = max((kind.noise_to_sensitivity for kind in counts), default=0.0)
+    return float(min((math.sqrt(h) + rounding * largest) ** 2, max(h, 1.0)))
 
 
-def _released_row_guarantee(query: Query, protocol: Protocol, stds: np.ndarray) -> Guarantee:
+def _released_row_guarantee(question: PrivacyQuestion, protocol: Protocol, stds: np.ndarray) -> Guarantee:
     """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
-    if query.observers:
-        rows = query.observers
+    if question.observers:
+        rows = question.observers
     elif protocol.exact:
         rows = (0,)
     else:
         rows = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)
-    curves = ShareCurves(query.method)
+    curves = ShareCurves(question.method)
     for done, row in enumerate(rows, 1):
         view = protocol.output_view(row)
         contributions = contributions_in(view)
         h = leakage_with_noise(view, contributions, stds)
-        for user in query.users():
-            curves.add(query.counts(user), h[user], int(contributions[user]))
-        query.report_progress(done)
+        for user in question.users():
+            curves.add(question.counts(user), h[user], int(contributions[user]))
+        question.report_progress(done)
     which = f"the final row of node {rows[0]}" if len(rows) == 1 else "one final row"
-    return query.answer("exact", curves.worst, (f"only {which} is released, and no message is seen",))
+    return question.answer("exact", curves.worst, (f"only {which} is released, and no message is seen",))
 
 
 @dataclass(frozen=True)

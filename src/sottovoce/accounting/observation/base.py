@@ -2,7 +2,7 @@
 
 A plan lists its releases; how much of them an adversary learns depends on how they travel. An observation
 model states that as a frozen dataclass with its accounting functions. Each model is one file; the accountant
-validates a query and calls the model of the plan. Other packages read the declared facts below.
+validates a question and calls the model of the plan. Other packages read the declared facts below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
-    from sottovoce.accounting.query import AccountablePlan, Query
+    from sottovoce.accounting.question import AccountablePlan, PrivacyQuestion
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class ObservationModel:
 
     # ---- accounting --------------------------------------------------------------------------------------
 
-    def guarantee(self, query: Query) -> Guarantee:
-        """Return the guarantee that answers ``query``; its label is one of ``ldp`` and `labels`."""
-        return query.local_guarantee()
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
+        """Return the guarantee that answers ``question``; its label is one of ``ldp`` and `labels`."""
+        return question.local_guarantee()
 
-    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
-        """Return the guarantee of every agent outside the coalition that ``query`` names."""
+    def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
+        """Return the guarantee of every agent outside the coalition that ``question`` names."""
         guarantees: dict[int, Guarantee] = {}
         local: dict[frozenset[object], Guarantee] = {}
-        for user in query.users(query.observers):
-            about_user = query.about(user)
-            key = frozenset(query.counts(user).items())
+        for user in question.users(question.observers):
+            about_user = question.about(user)
+            key = frozenset(question.counts(user).items())
             if key in local:  # local privacy is the same for equal releases
                 guarantees[user] = about_user.answer("ldp", local[key].curve)
                 continue
@@ -60,7 +60,7 @@ class ObservationModel:
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None
     ) -> tuple[ViewName, int | None]:
-        """Return the view, and how many collude, for a query that names neither view nor colluders."""
+        """Return the view, and how many collude, for a question that names neither view nor colluders."""
         if plan.n == 1:
             return "local", None  # there is no other member
         if self.masks_hide and observer is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Masked, Protocol
@@ -26,23 +26,23 @@ ROUNDED_UP = "rounded up where floating point could not decide"
 _ALSO_MASKED = (AVERAGING_ASSUMPTIONS[1], CONSENSUS_ASSUMPTIONS[0], CONSENSUS_ASSUMPTIONS[2])
 
 
-def worst_coalitions(query: Query, protocol: Protocol) -> list[tuple[int, ...]] | None:
+def worst_coalitions(question: PrivacyQuestion, protocol: Protocol) -> list[tuple[int, ...]] | None:
     """Return the coalitions that must be tried; None where they are too many.
 
     Under certified masks and on one tree the worst coalitions are known in closed form.
     """
-    size = 1 if query.count is None else query.count
-    stds = query.noise_stds() if query.any_members else None
+    size = 1 if question.count is None else question.count
+    stds = question.noise_stds() if question.any_members else None
     if stds is None:
-        return query.coalitions
+        return question.coalitions
     if protocol.masked:
         if protocol.tolerate is not None and size <= protocol.tolerate:
             # all others stay in one component, so the coalition with the largest noise removes most of it
-            return query.largest_noise_coalitions(stds)
-    elif protocol.sum_tree is not None and size > 1 and (stds > 0).all() and steps_are_alike(query):
+            return question.largest_noise_coalitions(stds)
+    elif protocol.sum_tree is not None and size > 1 and (stds > 0).all() and steps_are_alike(question):
         worst = worst_tree_coalitions(protocol.sum_tree, stds**2, size)
-        return sorted(set(worst)) if query.user is None else [worst[query.user]]
-    return query.coalitions
+        return sorted(set(worst)) if question.user is None else [worst[question.user]]
+    return question.coalitions
 
 
 def noise_amplification(protocol: Masked, stds: Sequence[float], user: int, colluders: int) -> float:
@@ -56,26 +56,29 @@ def noise_amplification(protocol: Masked, stds: Sequence[float], user: int, coll
     return float(min(protocol.hiding_std(each, stds)[user] for each in coalitions)) / stds[user]
 
 
-def steps_are_alike(query: Query) -> bool:
+def steps_are_alike(question: PrivacyQuestion) -> bool:
     """Whether one protocol averages all steps and the releases of all agents are in the same steps."""
-    plan = query.plan
+    plan = question.plan
     if not (plan.observation.averages_once or plan.steps == 1 or plan.is_stationary):
         return False
     shapes = {
-        tuple((r.step, r.steps, r.count, r.joint) for r in query.releases(u) if r.mechanism == "gaussian")
+        tuple((r.step, r.steps, r.count, r.joint) for r in question.releases(u) if r.mechanism == "gaussian")
         for u in range(plan.n)
     }
     return len(shapes) == 1
 
 
 def coalition_assumptions(
-    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], unmasked: tuple[str, ...]
+    question: PrivacyQuestion,
+    protocol: Protocol,
+    coalitions: list[tuple[int, ...]],
+    unmasked: tuple[str, ...],
 ) -> tuple[str, ...]:
     """Return the assumptions of a guarantee: ``unmasked``, or those of masks, which tolerate deviations."""
     if not protocol.masked:
         return unmasked
     masked = protocol.assumptions(coalitions[0])
-    if query.view != "outsider" and not query.observers:
+    if question.view != "outsider" and not question.observers:
         # the worst coalition stands for all of its size, so sentences about its own members are left out
         general = protocol.assumptions()
         masked = (

@@ -21,7 +21,7 @@ from sottovoce.accounting.observation.coalitions import (
     steps_are_alike,
     worst_coalitions,
 )
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, round_up
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol
@@ -44,39 +44,39 @@ class Consensus(ObservationModel):
     between_peers = True
     masks_hide = True
 
-    def guarantee(self, query: Query) -> Guarantee:
-        """Return the exact guarantee against the worst coalition of the query."""
-        if query.view == "local":
-            return query.local_guarantee()
-        protocol = _consensus_step(query, 0)
-        coalitions = worst_coalitions(query, protocol)
-        if (query.view == "outsider" and not protocol.masked) or coalitions is None:
-            return query.local_guarantee()
-        curves = ShareCurves(query.method)
-        for tally in _tallies(query, coalitions, worst=True):
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
+        """Return the exact guarantee against the worst coalition of the question."""
+        if question.view == "local":
+            return question.local_guarantee()
+        protocol = _consensus_step(question, 0)
+        coalitions = worst_coalitions(question, protocol)
+        if (question.view == "outsider" and not protocol.masked) or coalitions is None:
+            return question.local_guarantee()
+        curves = ShareCurves(question.method)
+        for tally in _tallies(question, coalitions, worst=True):
             curves.add_tally(tally)
         assumptions: tuple[str, ...] = CONSENSUS_ASSUMPTIONS[:1]
-        if query.view != "central":
-            assumptions = coalition_assumptions(query, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
-        return query.answer("exact", curves.worst, assumptions)
+        if question.view != "central":
+            assumptions = coalition_assumptions(question, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+        return question.answer("exact", curves.worst, assumptions)
 
-    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
+    def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one pass over the steps."""
-        coalitions = query.coalitions
+        coalitions = question.coalitions
         if coalitions is None:
-            return super().guarantee_each(query)
-        protocol = _consensus_step(query, 0)
-        assumptions = coalition_assumptions(query, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
-        curves = ShareCurves(query.method)
+            return super().guarantee_each(question)
+        protocol = _consensus_step(question, 0)
+        assumptions = coalition_assumptions(question, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+        curves = ShareCurves(question.method)
         return {
-            user: query.about(user).answer("exact", curves.add_tally(tally), assumptions)
-            for user, tally in zip(query.users(coalitions[0]), _tallies(query, coalitions), strict=True)
+            user: question.about(user).answer("exact", curves.add_tally(tally), assumptions)
+            for user, tally in zip(question.users(coalitions[0]), _tallies(question, coalitions), strict=True)
         }
 
 
-def _consensus_step(query: Query, step: int) -> Protocol:
+def _consensus_step(question: PrivacyQuestion, step: int) -> Protocol:
     """Return the protocol of one step, which must end in exact consensus."""
-    protocol = query.plan.schedule(step)
+    protocol = question.plan.schedule(step)
     if not protocol.exact:
         raise InvalidInput(
             f"Every step must end in exact consensus, got {protocol!r} at step {step}; take a tree, an "
@@ -85,7 +85,9 @@ def _consensus_step(query: Query, step: int) -> Protocol:
     return protocol
 
 
-def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = False) -> list[Tally]:
+def _tallies(
+    question: PrivacyQuestion, coalitions: list[tuple[int, ...]], *, worst: bool = False
+) -> list[Tally]:
     """Return, per coalition and user, how many releases of each kind are observed to which share.
 
     If only the ``worst`` is needed and all steps are alike, the largest share of a user decides, so one
@@ -94,11 +96,11 @@ def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = F
     Releases are run-length coded: between two steps at which the releases of some agent change, only the
     protocol can differ from step to step, and shares of recent protocols are not computed again.
     """
-    plan = query.plan
-    releases = [query.releases(u) for u in range(plan.n)]
-    pairs = [(i, u) for i, coalition in enumerate(coalitions) for u in query.users(coalition)]
-    if worst and len(coalitions) > 1 and steps_are_alike(query):
-        pairs = _decisive_pairs(query, coalitions, pairs)
+    plan = question.plan
+    releases = [question.releases(u) for u in range(plan.n)]
+    pairs = [(i, u) for i, coalition in enumerate(coalitions) for u in question.users(coalition)]
+    if worst and len(coalitions) > 1 and steps_are_alike(question):
+        pairs = _decisive_pairs(question, coalitions, pairs)
     tallies: dict[Pair, Tally] = {pair: Counter() for pair in pairs}
     for i, u in pairs:
         _count_unscheduled(tallies[i, u], releases[u], plan.steps)
@@ -110,28 +112,30 @@ def _tallies(query: Query, coalitions: list[tuple[int, ...]], *, worst: bool = F
         streams = _streams(releases, start)
         stride = end - start if plan.is_stationary else 1  # all steps of a stationary plan are alike
         for k in range(start, end, stride):
-            protocol = _consensus_step(query, k)
+            protocol = _consensus_step(question, k)
             if protocol.masked != masked:
                 raise InvalidInput(
                     f"The schedule mixes masked and unmasked steps (0 and {k}); take one kind for all."
                 )
             for stream in streams:
-                stream.add(query, protocol, coalitions, stride)
+                stream.add(question, protocol, coalitions, stride)
                 if stream.is_full:
                     stream.count_into(tallies)
-            query.report_progress(k + stride)
+            question.report_progress(k + stride)
         for stream in streams:
             stream.count_into(tallies)
     return list(tallies.values())
 
 
-def _decisive_pairs(query: Query, coalitions: list[tuple[int, ...]], pairs: list[Pair]) -> list[Pair]:
+def _decisive_pairs(
+    question: PrivacyQuestion, coalitions: list[tuple[int, ...]], pairs: list[Pair]
+) -> list[Pair]:
     """Return, per user, the coalition that learns the largest share of its release in every step."""
-    streams = _streams([query.releases(u) for u in range(query.plan.n)], 0)
-    if len(streams) != 1 or query.noise_stds() is None:
+    streams = _streams([question.releases(u) for u in range(question.plan.n)], 0)
+    if len(streams) != 1 or question.noise_stds() is None:
         return pairs
-    protocol = _consensus_step(query, 0)
-    shares = [_step_shares(query, protocol, coalition, streams[0].stds) for coalition in coalitions]
+    protocol = _consensus_step(question, 0)
+    shares = [_step_shares(question, protocol, coalition, streams[0].stds) for coalition in coalitions]
     largest: dict[int, tuple[float, int]] = {}
     for i, u in pairs:
         share = float(shares[i][u])
@@ -177,28 +181,29 @@ class _Stream:
 
     def __init__(self, senders: dict[int, Release], stds: np.ndarray) -> None:
         self.senders, self.stds = senders, stds
-        # by id of the protocol, which is held here so that ids stay distinct: its shares and its steps
-        self._buffer: dict[int, tuple[Protocol, np.ndarray]] = {}
-        self._steps: Counter[int] = Counter()
+        self._shares: dict[Protocol, np.ndarray] = {}
+        self._steps: Counter[Protocol] = Counter()
 
-    def add(self, query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], steps: int) -> None:
+    def add(
+        self, question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], steps: int
+    ) -> None:
         """Count ``steps`` more steps under ``protocol``."""
-        if id(protocol) not in self._buffer:
-            shares = np.array([_step_shares(query, protocol, c, self.stds) for c in coalitions])
-            self._buffer[id(protocol)] = protocol, shares
-        self._steps[id(protocol)] += steps
+        if protocol not in self._shares:
+            self._shares[protocol] = np.array(
+                [_step_shares(question, protocol, c, self.stds) for c in coalitions]
+            )
+        self._steps[protocol] += steps
 
     @property
     def is_full(self) -> bool:
-        shares = sum(shares.size for _, shares in self._buffer.values())
-        return len(self._buffer) >= _BUFFERED_PROTOCOLS or shares > _BUFFERED_SHARES
+        size = sum(shares.size for shares in self._shares.values())
+        return len(self._shares) >= _BUFFERED_PROTOCOLS or size > _BUFFERED_SHARES
 
     def count_into(self, tallies: dict[Pair, Tally]) -> None:
         """Move the counted steps into the tallies of the pairs (coalition, user)."""
-        if not self._buffer:
+        if not self._shares:
             return
-        stacked = np.array([shares for _, shares in self._buffer.values()])
-        steps = np.array([self._steps[key] for key in self._buffer])
+        stacked, steps = np.array(list(self._shares.values())), np.array(list(self._steps.values()))
         for (i, u), tally in tallies.items():
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
@@ -211,20 +216,22 @@ class _Stream:
                 if share > 0:
                     tally[kind, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    tally[kind._replace(ratio=-float(share) / release.sensitivity), 1.0] += int(count)
-        self._buffer.clear()
+                    tally[kind._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += (
+                        int(count)
+                    )
+        self._shares.clear()
         self._steps.clear()
 
 
 def _step_shares(
-    query: Query, protocol: Protocol, coalition: tuple[int, ...], stds: np.ndarray
+    question: PrivacyQuestion, protocol: Protocol, coalition: tuple[int, ...], stds: np.ndarray
 ) -> np.ndarray:
     """Return (n,): the share h of one step's release that the coalition learns of every user.
 
     A user without noise of its own has no share: its entry is minus the std of the noise that hides it.
     """
     n, single, variances = protocol.n, len(coalition) == 1, np.square(stds)
-    if query.view == "central":
+    if question.view == "central":
         blocks = [np.arange(n)]
     elif protocol.masked or single or protocol.knows_coalitions:
         blocks = protocol.blocks(coalition[0] if single and not protocol.masked else coalition)

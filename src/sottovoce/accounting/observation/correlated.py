@@ -23,7 +23,7 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
@@ -47,27 +47,27 @@ class PairCorrelated(ObservationModel):
     pair_std: float
     labels = ("exact",)
 
-    def guarantee(self, query: Query) -> Guarantee:
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the guarantee against a coalition that sees all messages and its own pair seeds."""
-        coalitions = query.coalitions
-        if query.view == "local" or not self.own_std or coalitions is None:
-            return query.local_guarantee()
-        curves = ShareCurves(query.method)
+        coalitions = question.coalitions
+        if question.view == "local" or not self.own_std or coalitions is None:
+            return question.local_guarantee()
+        curves = ShareCurves(question.method)
         for done, coalition in enumerate(coalitions, 1):
             # h is relative to the agent's own noise: the coalition lacks the seeds of honest pairs
             h = self.own_std**2 * decor_variances(self.network, self.own_std, self.pair_std, coalition)
-            for u in query.users(coalition):
-                self._check_noise(query, u)
-                curves.add(query.counts(u), h[u])
-            query.report_progress(done)
+            for u in question.users(coalition):
+                self._check_noise(question, u)
+                curves.add(question.counts(u), h[u])
+            question.report_progress(done)
         assumptions = (
             "all messages may be seen; the seeds that honest neighbors share stay secret",
             "honest pairs draw their shared noise afresh in every step",
         )
-        return query.answer("exact", curves.worst, assumptions)
+        return question.answer("exact", curves.worst, assumptions)
 
-    def _check_noise(self, query: Query, agent: int) -> None:
-        for release in query.releases(agent):
+    def _check_noise(self, question: PrivacyQuestion, agent: int) -> None:
+        for release in question.releases(agent):
             if release.sensitivity and not math.isclose(release.noise_std, self.own_std, rel_tol=1e-9):
                 raise InvalidInput(
                     f"agent {agent} lists noise {release.noise_std:g}, but the observation model says its "

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from sottovoce.accounting.guarantee import Guarantee, Label
 from sottovoce.accounting.observation.base import ObservationModel
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sottovoce.accounting.guarantee import ViewName
-    from sottovoce.accounting.query import AccountablePlan
+    from sottovoce.accounting.question import AccountablePlan
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Curator(ObservationModel):
     labels = ("exact", "published")
     central_only = True
 
-    def guarantee(self, query: Query) -> Guarantee:
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the loss of everything the curator releases."""
-        if query.user is not None:
+        if question.user is not None:
             raise InvalidInput(
-                f"The curator holds all records, so no user can be named, got user={query.user}."
+                f"The curator holds all records, so no user can be named, got user={question.user}."
             )
         label: Label = "exact" if self.published is None else "published"
-        if query.label not in (None, label):
-            raise query.unsupported_label()
+        if question.label not in (None, label):
+            raise question.unsupported_label()
         source = () if self.published is None else (self.published,)
         trusted = "the curator who holds the records is trusted"
-        return query.answer(label, query.local_guarantee().curve, (trusted, *source))
+        return question.answer(label, question.local_guarantee().curve, (trusted, *source))
 
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None

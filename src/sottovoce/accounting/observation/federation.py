@@ -9,7 +9,7 @@ import numpy as np
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import coalition_assumptions, worst_coalitions
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols.base import block_variances
@@ -25,25 +25,27 @@ class Federation(ObservationModel):
     masks_hide = True
     takes_participations = True
 
-    def guarantee(self, query: Query) -> Guarantee:
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the guarantee of a client that is hidden in the sum of the clients outside a coalition."""
-        if self.users != query.plan.n:
+        if self.users != question.plan.n:
             raise InvalidInput(
-                f"The observation model is for {self.users} users, the plan has {query.plan.n} agents."
+                f"The observation model is for {self.users} users, the plan has {question.plan.n} agents."
             )
-        stds = query.noise_stds()
-        if query.view == "local" or not self.secure_sum or stds is None:
-            return query.local_guarantee()
-        protocol = query.plan.schedule(0)
+        stds = question.noise_stds()
+        if question.view == "local" or not self.secure_sum or stds is None:
+            return question.local_guarantee()
+        protocol = question.plan.schedule(0)
         if protocol.masked:
-            coalitions = worst_coalitions(query, protocol)
+            coalitions = worst_coalitions(question, protocol)
             if coalitions is None:
-                return query.local_guarantee()
-            assumptions = list(coalition_assumptions(query, protocol, coalitions, ()))
+                return question.local_guarantee()
+            assumptions = list(coalition_assumptions(question, protocol, coalitions, ()))
         else:
-            coalitions = query.largest_noise_coalitions(stds) if query.any_members else query.coalitions or []
+            coalitions = (
+                question.largest_noise_coalitions(stds) if question.any_members else question.coalitions or []
+            )
             assumptions = ["a secure sum hides single messages"]
-        curves = ShareCurves(query.method)
+        curves = ShareCurves(question.method)
         present = self.users
         for coalition in coalitions:
             # masks hide a client among those still joined to it by keys, an assumed sum among all others
@@ -51,12 +53,12 @@ class Federation(ObservationModel):
             groups = protocol.blocks(coalition) if protocol.masked else [honest]
             hiding = block_variances(groups, stds**2)
             present = min(present, *map(len, groups))
-            for u in query.users(coalition):
+            for u in question.users(coalition):
                 share = stds[u] ** 2 / hiding[u] if stds[u] else 1.0
-                curves.add(query.counts(u, hidden=True), share)
+                curves.add(question.counts(u, hidden=True), share)
         assumptions.append(f"{present} clients add their noise in every round, sampled or not")
-        if query.plan.adjacency == "user" and any(
-            r.user_rate < 1 for u in range(self.users) for r in query.releases(u)
+        if question.plan.adjacency == "user" and any(
+            r.user_rate < 1 for u in range(self.users) for r in question.releases(u)
         ):
             assumptions.append("Poisson sampling: every client takes part in every round independently")
-        return query.answer("exact", curves.worst, assumptions)
+        return question.answer("exact", curves.worst, assumptions)

@@ -1,8 +1,8 @@
 """Linear gossip: noisy gradients mixed by gossip without consensus.
 
 One step is one averaging, which is exact. Over several steps the linear formula ignores that honest nodes
-evaluate gradients at points the adversary does not see. Its number has the label ``conditional`` and never
-accepts a budget; the local-DP guarantee always holds.
+evaluate gradients at points the adversary does not see. Its number has the label ``conditional`` and is
+never checked against a budget; the local-DP guarantee always holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.averaging import Averaging
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import ROUNDED_UP
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.release import MechanismKey, Release
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import as_linear
@@ -31,36 +31,36 @@ class LinearGossip(ObservationModel):
     one_step_averages = True
     between_peers = True
 
-    def guarantee(self, query: Query) -> Guarantee:
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the exact guarantee of a single step, the local-DP guarantee of several."""
-        if query.label == "conditional":
-            return _conditional(query)
-        if _releases_once(query) and query.view in ("network", "pairwise", "colluders"):
-            return Averaging().guarantee(query)
-        if query.label == "exact":
-            raise query.unsupported_label()
-        return query.local_guarantee()
+        if question.label == "conditional":
+            return _conditional(question)
+        if _releases_once(question) and question.view in ("network", "pairwise", "colluders"):
+            return Averaging().guarantee(question)
+        if question.label == "exact":
+            raise question.unsupported_label()
+        return question.local_guarantee()
 
-    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
+    def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users, of a single step from one view."""
-        if _releases_once(query):
-            return Averaging().guarantee_each(query)
-        return super().guarantee_each(query)
+        if _releases_once(question):
+            return Averaging().guarantee_each(question)
+        return super().guarantee_each(question)
 
 
-def _releases_once(query: Query) -> bool:
+def _releases_once(question: PrivacyQuestion) -> bool:
     """Whether every agent publishes once, in one step: then gossip is one averaging."""
-    return query.plan.steps == 1 and all(
-        sum(r.draws for r in query.releases(u)) == 1 for u in range(query.plan.n)
+    return question.plan.steps == 1 and all(
+        sum(r.draws for r in question.releases(u)) == 1 for u in range(question.plan.n)
     )
 
 
-def _conditional(query: Query) -> Guarantee:
+def _conditional(question: PrivacyQuestion) -> Guarantee:
     """Return the number of the linear formula, exact for fixed gradients and no guarantee for learning."""
-    if query.view not in ("network", "pairwise", "colluders"):
-        raise query.unsupported_label()
-    plan = query.plan
-    release = _common_release(query)
+    if question.view not in ("network", "pairwise", "colluders"):
+        raise question.unsupported_label()
+    plan = question.plan
+    release = _common_release(question)
     protocols = [plan.schedule(k) for k in range(plan.steps)]
     unlike = next((protocol for protocol in protocols if not protocol.plain), None)
     if unlike is not None:
@@ -68,29 +68,29 @@ def _conditional(query: Query) -> Guarantee:
             f"The linear formula takes protocols without memory or fresh noise, got {unlike!r}; leave "
             "label out for the local guarantee."
         )
-    coalitions = query.coalitions
+    coalitions = question.coalitions
     if coalitions is None:
-        raise InvalidInput(f"Coalitions of {query.count} are too many to try; name one, or take fewer.")
+        raise InvalidInput(f"Coalitions of {question.count} are too many to try; name one, or take fewer.")
     if not release.noise_std:
         raise InvalidInput("The linear formula needs noise, got none.")
     curves, rounded_up = [], False
     for done, coalition in enumerate(coalitions, 1):
         view = learning_view(list(map(as_linear, protocols)), plan.steps, coalition)
         losses = view.worst_case()
-        share = float(losses.max() if query.user is None else losses[query.user])
+        share = float(losses.max() if question.user is None else losses[question.user])
         curves.append(Curve.gaussian(release.sensitivity / release.noise_std * float(np.sqrt(share))))
         rounded_up |= view.rounded_up
-        query.report_progress(done)
+        question.report_progress(done)
     assumptions = ["gradients of honest nodes depend only on data and on what the observers see"]
     if rounded_up:
         assumptions.append(ROUNDED_UP)
-    return query.answer("conditional", Curve.worst(curves), assumptions)
+    return question.answer("conditional", Curve.worst(curves), assumptions)
 
 
-def _common_release(query: Query) -> Release:
+def _common_release(question: PrivacyQuestion) -> Release:
     """Return the one release that all agents have in every step; the formula takes nothing else."""
-    plan = query.plan
-    releases = [r for u in range(plan.n) for r in query.releases(u)]
+    plan = question.plan
+    releases = [r for u in range(plan.n) for r in question.releases(u)]
     keys = {MechanismKey.from_release(r) for r in releases}
     every_step = all(r.draws == plan.steps and r.count == 1 and not r.joint for r in releases)
     gaussian = all(key.mechanism == "gaussian" for key in keys)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class LocalOnly(ObservationModel):
     labels = ("published",)
     between_peers = True
 
-    def guarantee(self, query: Query) -> Guarantee:
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the local-DP guarantee, or the printed formula if it is requested by its label."""
-        if query.label is None:
-            return query.local_guarantee()
-        if self.published is None or query.view not in ("network", "pairwise"):
-            raise query.unsupported_label()
+        if question.label is None:
+            return question.local_guarantee()
+        if self.published is None or question.view not in ("network", "pairwise"):
+            raise question.unsupported_label()
         curve, source = self.published
-        return query.answer("published", curve, (source,))
+        return question.answer("published", curve, (source,))

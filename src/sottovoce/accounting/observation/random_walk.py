@@ -31,7 +31,7 @@ from sottovoce import _validate
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
-from sottovoce.accounting.query import Query
+from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 
@@ -40,7 +40,7 @@ WALK_ORDERS: tuple[float, ...] = (
     1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.2, 2.5, 2.8, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0,
     9.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0,
 )  # fmt: skip
-_MAX_WORK = 4e9  # elementary steps spent on one query
+_MAX_WORK = 4e9  # elementary steps spent on one question
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,23 @@ class TokenWalk(ObservationModel):
     final_public: bool = True
     labels = ("exact",)
 
-    def guarantee(self, query: Query) -> Guarantee:
+    def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the exact guarantee against single members, the local-DP guarantee against others.
 
         User level, against one honest-but-curious node that may see the whole path. With ``contractive`` it
         rests on non-expansive updates, which is listed among the assumptions.
         """
-        local = query.local_guarantee()
-        pairs = self._pairs(query)
+        local = question.local_guarantee()
+        pairs = self._pairs(question)
         if pairs is None:
-            if query.label == "exact":
-                raise query.unsupported_label()
+            if question.label == "exact":
+                raise question.unsupported_label()
             return local
         curves: list[Curve] = []
         for done, (observer, user) in enumerate(pairs, 1):
-            (key,) = query.counts(user)
-            curves.append(self.curve(user, observer, key.ratio))
-            query.report_progress(done)
+            (key,) = question.counts(user)
+            curves.append(self.curve(user, observer, key.noise_to_sensitivity))
+            question.report_progress(done)
         assumptions = ["the path does not depend on data", "the observer is honest but curious"]
         if self.contractive:
             assumptions.append(
@@ -87,7 +87,7 @@ class TokenWalk(ObservationModel):
             )
         if not self.final_public:
             assumptions.append("the final model stays hidden")
-        return query.answer("exact", Curve.least([Curve.worst(curves), local.curve]), assumptions)
+        return question.answer("exact", Curve.least([Curve.worst(curves), local.curve]), assumptions)
 
     def curve(self, user: int, observer: int, noise_to_sensitivity: float) -> Curve:
         """Return the loss of ``user`` to ``observer``; independent tokens add up."""
@@ -102,24 +102,24 @@ class TokenWalk(ObservationModel):
         )
         return Curve.rdp((WALK_ORDERS, values.tolist()), self.tokens)
 
-    def _pairs(self, query: Query) -> list[tuple[int, int]] | None:
+    def _pairs(self, question: PrivacyQuestion) -> list[tuple[int, int]] | None:
         """Return the (observer, user) pairs whose worst is the answer; None where only local is known.
 
         A coalition, or an outsider who taps every link, sees more than one node does, and the distribution of
         the path does not cover sampled batches.
         """
-        n = query.plan.n
-        if query.view not in ("network", "pairwise") or n < 2:
+        n = question.plan.n
+        if question.view not in ("network", "pairwise") or n < 2:
             return None
-        observers = query.observers or tuple(range(n))
-        pairs = [(v, u) for v in observers for u in query.users([v]) if u != v]
-        keys = {u: set(query.counts(u)) for u in {u for _, u in pairs}}
+        observers = question.observers or tuple(range(n))
+        pairs = [(v, u) for v in observers for u in question.users([v]) if u != v]
+        keys = {u: set(question.counts(u)) for u in {u for _, u in pairs}}
         for own in keys.values():
             if len(own) != 1:
                 return None
             (key,) = own
             sampled = key.sample_rate < 1 and key.adjacency != "user"
-            if key.mechanism != "gaussian" or not key.ratio > 0 or sampled:
+            if key.mechanism != "gaussian" or not key.noise_to_sensitivity > 0 or sampled:
                 return None
         W = self.network.W
         if W.nnz == n * n and np.ptp(W.data) < 1e-12 and len(set(map(frozenset, keys.values()))) == 1:

@@ -7,7 +7,7 @@ network". The central one is the pairwise loss of gossip averaging [1, equation 
 
 It adds up the losses of messages as if their noises were independent. They are not: the same n Gaussian
 numbers are in all of them, and the true loss (`exact_loss`) may be far larger. On a path of three nodes and
-two rounds the formula says 1/3 where the truth is 1. Nothing here may accept a budget.
+two rounds the formula says 1/3 where the truth is 1. Nothing here is checked against a budget.
 
 Departures from [1]: the row index of equation (6) is (w, u), the message of w (the paper prints (u, w), the
 same for one symmetric matrix); rounds are t = 0..T-1, the raw first message included (the authors' code sums

@@ -302,7 +302,7 @@ class NetQuery:
 
     def __init__(self, objective: NetObjective, data: AgentData) -> None:
         self.objective, self.data = copy.copy(objective), data  # the mechanism sets the copy's clip norm
-        self.width, self.sizes = objective.n_params, data.sizes
+        self.dim, self.sizes = objective.n_params, data.sizes
         self.dtype = np.float64 if objective.dtype == torch.float64 else np.float32
         self._seeds: Callable[[int], int] | None = None
 

@@ -28,7 +28,7 @@ from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
+from sottovoce.accounting.published.exact_comparison import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms import PrivateAveraging
@@ -93,7 +93,7 @@ class ExplorerSettings(BaseModel):
             parts.append(str(self.rounds))
         if self.protocol in ("tree", "masked") and self.tree != "bfs":
             parts.append(f"kind={self.tree}")
-        if self.protocol == "refreshed":
+        if self.protocol == "fresh-noise":
             parts.append(f"fresh={self.fresh:g}")
         if self.protocol == "masked":
             parts.append(f"tolerate={self.tolerate}")
@@ -229,7 +229,7 @@ class ExplorerModel:
             base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
         elif chosen == opened.setting:
             return opened.plan
-        elif opened.plan.query == "value":
+        elif opened.plan.query_kind == "value":
             base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
         else:
             changed |= {"protocol": chosen.named}
@@ -299,7 +299,7 @@ class ExplorerModel:
             "rounds": protocol.rounds,
             "most_rounds": self.most_rounds,
             "adjustable": self.adjustable,
-            "can_draw": plan.query == "value" and (opened is None or opened.tables is not None),
+            "can_draw": plan.query_kind == "value" and (opened is None or opened.tables is not None),
             "delta": number(delta),
             "adjacency": wording.adjacency(plan.adjacency, noun="participant"),
             "local": {"epsilon": fixed(local.epsilon(delta)), "words": wording.guess(local.best_guess)},
@@ -314,7 +314,7 @@ class ExplorerModel:
     @property
     def savable(self) -> bool:
         """Whether a plan file can say this plan: an agreement of training has no plan file."""
-        return self.opened is None or self.plan.query == "value" or self.opened.tables is not None
+        return self.opened is None or self.plan.query_kind == "value" or self.opened.tables is not None
 
     def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
         """Return what a coalition learns of everybody: one row per node, and the whole in a sentence.
@@ -461,11 +461,11 @@ class ExplorerModel:
             protocol = {"name": chosen.named, "seed": chosen.seed}
             if parse(chosen.protocol).takes_rounds:
                 protocol |= {"name": chosen.protocol, "rounds": self.protocol.rounds}
-                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "refreshed" else {}
+                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "fresh-noise" else {}
             tables["protocol"] = protocol
         seed = (tables.get("noise") or {}).get("seed")
         tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
-        if plan.query == "value" and "average" not in tables:
+        if plan.query_kind == "value" and "average" not in tables:
             tables["average"] = {"radius": plan.radius, "center": plan.center, "adjacency": "user"}
             if plan.dim != 1:
                 tables["average"]["dim"] = plan.dim
@@ -495,7 +495,7 @@ class ExplorerModel:
     @property
     def _ratio(self) -> float | None:
         """Sensitivity over noise of one release, where there is one."""
-        if self.plan.query == "value":
+        if self.plan.query_kind == "value":
             return float(2 * self.plan.radius / self.plan.noise_std)
         return None
 

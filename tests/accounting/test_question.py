@@ -11,7 +11,7 @@ from sottovoce.accounting.observation import (
     PairCorrelated,
     TokenWalk,
 )
-from sottovoce.accounting.query import POISSON
+from sottovoce.accounting.question import POISSON
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, account
 from sottovoce.protocols import HypercubeExchange

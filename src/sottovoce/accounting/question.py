@@ -1,8 +1,4 @@
-"""A privacy query: the plan whose cost is computed, the adversary, and the user the guarantee is about.
-
-What a mechanism computes from records is another query: `Plan.query` names its kind, and
-`objectives.base.GradientQuery` computes clipped gradient sums.
-"""
+"""A question about privacy: the plan whose cost is computed, the adversary, and the user it is about."""
 
 from __future__ import annotations
 
@@ -76,8 +72,8 @@ class AccountablePlan(Protocol):
 
 
 @dataclass(frozen=True)
-class Query:
-    """One validated privacy query about one plan; `validate_query` builds it."""
+class PrivacyQuestion:
+    """One validated question about one plan; `validated_question` builds it."""
 
     plan: AccountablePlan
     view: ViewName
@@ -133,8 +129,8 @@ class Query:
             return [self.user]
         return sorted(set(range(self.plan.n)) - set(coalition))
 
-    def about(self, user: int) -> Query:
-        """Return the query about one user against the named observers."""
+    def about(self, user: int) -> PrivacyQuestion:
+        """Return the question about one user against the named observers."""
         return replace(self, user=user, view="colluders" if len(self.observers) > 1 else "network")
 
     # ---- releases ----------------------------------------------------------------------------------------
@@ -178,7 +174,7 @@ class Query:
     # ---- answers -----------------------------------------------------------------------------------------
 
     def answer(self, label: Label, curve: Curve, assumptions: Iterable[str] = ()) -> Guarantee:
-        """Return the guarantee against the adversary of the query, with the assumptions of the plan."""
+        """Return the guarantee against the adversary of the question, with the assumptions of the plan."""
         adjacency = cast(Adjacency, self.plan.adjacency)
         sampling = (POISSON,) if self._samples_records() else ()
         assumptions = (*assumptions, *sampling, *self.plan.assumptions)
@@ -191,7 +187,7 @@ class Query:
         return any(r.sample_rate < 1 for agent in agents for r in self.releases(agent) if r.sensitivity)
 
     def local_guarantee(self) -> Guarantee:
-        """Return the local-DP guarantee, which holds against any adversary, also that of the query."""
+        """Return the local-DP guarantee, which holds against any adversary, also that of the question."""
         curves = ShareCurves(self.method)
         assumptions: tuple[str, ...] = ()
         distinct = {  # of thousands of agents most have the same releases
@@ -221,7 +217,7 @@ class Query:
 _all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))
 
 
-def validate_query(
+def validated_question(
     plan: AccountablePlan,
     view: ViewName | None,
     observer: int | None = None,
@@ -230,8 +226,8 @@ def validate_query(
     participations: int | None = None,
     label: Label | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Query:
-    """Validate a query; an argument that has no meaning for its view is an error."""
+) -> PrivacyQuestion:
+    """Validate a question; an argument that has no meaning for its view is an error."""
     n, model = _validate.count(plan.n, "the number of agents"), plan.observation
     if label is not None and label not in get_args(Label):
         raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {label!r}.")
@@ -280,4 +276,4 @@ def validate_query(
             )
     if len(observers) == 1 and view == "colluders":
         view = "network"
-    return Query(plan, view, observers, count, user, participations, label, progress)
+    return PrivacyQuestion(plan, view, observers, count, user, participations, label, progress)
