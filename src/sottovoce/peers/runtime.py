@@ -349,9 +349,8 @@ class Peer:
         if self.core.failed is not None:
             raise self._named(self.core.failed)
         if self.config.member_directory is not None and self.core.finished:
-            draws = sum(release.draws for release in self.core.releases)
-            lifetime_ledger = self.config.member_directory.lifetime_ledger
-            lifetime_ledger.end(self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex())
+            lifetime_ledger, head = self.config.member_directory.lifetime_ledger, self.ledger.head.hex()
+            lifetime_ledger.end(self.agreement.run.hex(), draws=self.core.draws, head=head)
         assert outcome is not None
         return outcome
 
@@ -472,7 +471,7 @@ class Peer:
             return
         self._logged_at = at
         self._progress_at = self._logged_waiting = time.monotonic()
-        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self._draws}
+        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self.core.draws}
         self.log({**event, "waiting": self._waiting})
 
     def _log_refused(self, name: str, error: FrameError) -> None:
@@ -503,11 +502,6 @@ class Peer:
         """Names of the members that are waited for."""
         return [self.names[s] for s in self.core.waiting_for]
 
-    @property
-    def _draws(self) -> int:
-        """Releases so far."""
-        return int(sum(self.core.spending.counts.values()))
-
     def _reasons_away(self) -> dict[str, str]:
         neighbors = self.transport.report().get("neighbors", {})
         return {name: each["why"] for name, each in neighbors.items() if not each["connected"]}
@@ -535,7 +529,7 @@ class Peer:
             "rounds": self.agreed_run.rounds,
             "finished": self.core.finished,
             "failed": self.core.failed is not None,
-            "releases": self._draws,
+            "releases": self.core.draws,
             "waiting": self._waiting,
             "incidents": len(self.core.incidents),
             "pace_missed": self.pace_missed,
@@ -553,7 +547,7 @@ class Peer:
     def statement(self) -> dict[str, Any]:
         """Return what this member has revealed, to whom, under which assumptions."""
         agreement, run, core = self.agreement, self.agreed_run, self.core
-        budget, draws = agreement.budget, self._draws
+        budget, draws = agreement.budget, core.draws
         planned = sum(release.draws for release in run.plan.releases(self.node))
         spent = run.spent(self.node, core.releases)
         # against one member only the whole agreed schedule was accounted: half of it can reveal more
