@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sottovoce.accounting.release import Release
-from sottovoce.errors import DataError
+from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.privacy import gaussian_epsilon
@@ -205,10 +205,19 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
         {"colluders:2": cost(2, 3), "network": cost(2, 4)}, rel=1e-6
     )
     assert epsilons(pairs.cost_of_interrupted(2, [])) == {"colluders:2": 0.0, "network": 0.0}
-    spending = pairs.spending(2)  # counts a release as it is seen: with three noises around it
-    for steps in (1, 2):
-        spending.add(release.at(steps - 1))
-        assert spending.epsilon() == pytest.approx(cost(steps, 3), rel=1e-6)
+
+
+def test_a_masked_plan_fits_its_budget_as_charged_and_no_release_more(consortium):
+    """What is signed decides: with the own noise alone the plan costs more than the budget."""
+    masked = {**SGD, "protocol": "masked:tolerate=2"}
+    masked_run = agreed_run(consortium, masked, n=5, graph="complete:5", epsilon=1.01 * cost(3, 3))
+    spending, (release,) = masked_run.spending(2), masked_run.plan.releases(2)
+    assert cost(3, 1) > spending.budget.epsilon
+    for k in range(release.steps):
+        spending.require(release.at(k))
+        spending.add(release.at(k))
+    with pytest.raises(BudgetExceeded, match="no further release"):
+        spending.require(release.at(0))
 
 
 def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_cost(consortium):

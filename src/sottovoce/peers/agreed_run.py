@@ -21,7 +21,6 @@ from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
-from sottovoce.accounting.observation.coalitions import noise_amplification
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.data.base import Shards
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError
@@ -288,29 +287,33 @@ class AgreedRun:
         return account(actual, user=node, **view)
 
     def noise_amplification(self, node: int) -> float:
-        """Return the noise that hides a member's row from those it is charged against, over its own noise."""
+        """Return the noise that hides a member's row from those it is charged against, over its own noise.
+
+        The share of a release that they learn is the inverse square of it.
+        """
         if not self.tolerate:
             return 1.0
-        stds = [self.plan.releases(v)[0].noise_std for v in range(self.n)]
-        return noise_amplification(self.plan.schedule(0), stds, node, self.tolerate)
+        protocol, stds = self.plan.schedule(0), [self.plan.releases(v)[0].noise_std for v in range(self.n)]
+        others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
+        # under certified masks all others stay in one component: without the loudest the rest hides least
+        coalitions = [others[: self.tolerate]] if protocol.tolerate else [[v] for v in others]
+        return float(min(protocol.hiding_std(each, stds)[node] for each in coalitions)) / stds[node]
 
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit.
 
-        In a masked sum the noise of honest members hides a member's row, so only a share of each release is
-        seen; `charged_guarantee`, which is signed, composes the same shares.
+        The plan costs what `charged_guarantee` says, which is signed and charged to the lifetime ledger.
         """
         agreed = self.agreement.budget
-        budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
-        spending = Spending(budget, share=self.noise_amplification(node) ** -2)
-        if not spending.fits(*self.plan.releases(node)):
-            epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
+        epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
+        if not epsilon <= agreed.epsilon:
             raise BudgetExceeded(
                 f"The plan costs {self.agreement.members[node].name} epsilon {epsilon:.3g} at delta "
                 f"{agreed.delta:g}, the budget is {agreed.epsilon:g}; agree on more noise, fewer steps or a "
                 "larger budget."
             )
-        return spending
+        budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
+        return Spending(budget, planned=self.plan.releases(node))
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per member: epsilon by view, each with its label.
