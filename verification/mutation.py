@@ -83,7 +83,7 @@ TESTS = {
         "tests/peers/test_equivalence.py",
         "tests/peers/test_agreement.py",
         "tests/peers/test_agreement_plan.py",
-        "tests/ledger/test_charge.py",
+        "tests/ledger/test_training.py",
         "tests/peers/test_run_keys.py",
         "tests/peers/test_runtime.py",
         "tests/verification/test_simulator.py",

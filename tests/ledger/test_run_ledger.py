@@ -134,7 +134,7 @@ def test_an_older_ledger_beside_a_newer_anchor_is_refused(tmp_path):
         opened(tmp_path / "old")
 
 
-@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, "run"])
+@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, "session"])
 def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     """I1b: after any single flip or cut the ledger opens with all rows, or not at all."""
     source = tmp_path / "s"

@@ -132,7 +132,7 @@ def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_
         members.peer(0, third)
     assert len(members.connections.carried) == before
     assert [each.status for each in directory.lifetime_ledger.charges] == ["ended", "ended"]
-    assert not (directory.folder / "runs" / third.run.hex()).exists()
+    assert not (directory.folder / "runs" / third.run_id.hex()).exists()
 
 
 def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(members, tmp_path):
@@ -142,10 +142,10 @@ def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(membe
     assert [outcome.model.tolist() for outcome in again] == [model.tolist() for model in models]
     assert not (tmp_path / "elsewhere").exists()
     assert {event["state"] for event in events if event["event"] == "known"} == {
-        str(directory.folder / "runs" / agreement.run.hex()) for directory in members.directories
+        str(directory.folder / "runs" / agreement.run_id.hex()) for directory in members.directories
     }
     assert len(members.directories[0].lifetime_ledger.charges) == 1
-    status = read_status(members.directories[0].folder / "runs" / agreement.run.hex())
+    status = read_status(members.directories[0].folder / "runs" / agreement.run_id.hex())
     assert status["population"] == "patients"
     assert status["finished"]
 
@@ -156,7 +156,7 @@ def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links
     directory = members.directories[0]
     directory.lifetime_ledger.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
     agreement = members.agree("masked", protocol="masked")
-    assert agreement.session != agreement.run
+    assert agreement.session != agreement.run_id
     (key,) = set(directory.identity_folder.iterdir()) - {
         directory.identity_folder / n for n in ("key.pem", CERTIFICATE)
     }
@@ -178,10 +178,10 @@ def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links
 def test_a_run_whose_folder_was_deleted_is_never_repeated(members):
     agreement = members.agree("first")
     members.run(agreement)
-    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run.hex())
+    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run_id.hex())
     with pytest.raises(LedgerError, match="never repeated"):
         members.peer(0, agreement)
-    members.directories[0].close(agreement.run.hex(), "the disk died")
+    members.directories[0].close(agreement.run_id.hex(), "the disk died")
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     with pytest.raises(ConfigError, match="closed"):
         members.peer(0, agreement)
@@ -191,7 +191,7 @@ def test_a_begun_run_whose_folder_was_deleted_is_never_repeated(members):
     """The run has not ended, so only the mark that its ledger existed tells that rows may have left."""
     agreement = members.agree("first")
     members.peer(0, agreement).ledger.close()
-    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run.hex())
+    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run_id.hex())
     with pytest.raises(LedgerError, match="never repeated"):
         members.peer(0, agreement)
 
@@ -226,7 +226,7 @@ def test_the_digest_of_records_is_keyed_by_the_directory(members):
 def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members, tmp_path):
     agreement = members.agree("first")
     directory = members.directories[0]
-    folder = directory.folder / "runs" / agreement.run.hex()
+    folder = directory.folder / "runs" / agreement.run_id.hex()
     members.peer(0, agreement).ledger.close()
     shutil.copytree(folder, tmp_path / "backup")  # anchor included
     members.run(agreement)
@@ -235,10 +235,10 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
     shutil.copytree(tmp_path / "backup", folder)
     with pytest.raises(LedgerError, match="older than its head"):
         members.peer(0, agreement)
-    directory.close(agreement.run.hex(), "restored by mistake")  # then everything planned is charged
+    directory.close(agreement.run_id.hex(), "restored by mistake")  # then everything planned is charged
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     other = members.directories[1]
-    other.head_file(agreement.run).unlink()
+    other.head_file(agreement.run_id).unlink()
     with pytest.raises(LedgerError, match="is missing although the ledger was used"):
         members.peer(1, agreement)
 
@@ -246,7 +246,7 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
 def test_an_emptied_or_deleted_anchor_is_refused(members):
     agreement = members.agree("first")
     members.run(agreement)
-    anchor = members.directories[0].folder / "runs" / agreement.run.hex() / HEAD_FILE
+    anchor = members.directories[0].folder / "runs" / agreement.run_id.hex() / HEAD_FILE
     for damage in (lambda: anchor.write_bytes(b""), anchor.unlink):
         damage()
         with pytest.raises(LedgerError, match="is missing although the ledger was used"):
@@ -385,7 +385,7 @@ def test_a_killed_process_goes_on_in_its_directory_and_is_charged_once(tmp_path,
         environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(list(map(str, words)), env=environment, stdout=subprocess.PIPE, text=True)
 
-    folder = members.directories[0].folder / "runs" / agreement.run.hex()
+    folder = members.directories[0].folder / "runs" / agreement.run_id.hex()
     processes = [start(0), start(1)]
     try:
         for line in processes[0].stdout:
@@ -394,7 +394,7 @@ def test_a_killed_process_goes_on_in_its_directory_and_is_charged_once(tmp_path,
         processes[0].kill()
         processes[0].communicate()
         assert not read_status(folder)["finished"]
-        assert [each.status for each in members.directories[0].lifetime_ledger.charges] == ["begun"]
+        assert [each.status for each in members.directories[0].lifetime_ledger.charges] == ["started"]
         processes[0] = start(0, "--state", tmp_path / "elsewhere")
         ends = [json.loads(each.communicate(timeout=120)[0].splitlines()[-1]) for each in processes]
     finally:

@@ -82,7 +82,7 @@ class Members:
         return read_agreement(self.file)
 
     def state(self, name, agreement=None):
-        return self.directories[name].folder / "runs" / (agreement or self.agreement).run.hex()
+        return self.directories[name].folder / "runs" / (agreement or self.agreement).run_id.hex()
 
     def releases(self, name, agreement):
         return read_ledger(self.state(name, agreement))["saved"].releases
@@ -144,7 +144,7 @@ class Members:
         self.file = self.folder / f"fork{len(list(self.folder.glob('fork*.toml')))}.toml"
         draft_membership_change(self.file, old, self.state(drafter, old), **changes)
         if continues is not None:
-            text = self.file.read_text().replace(old.run.hex(), continues)
+            text = self.file.read_text().replace(old.run_id.hex(), continues)
             self.file.write_text(
                 text.replace("membership_version = 1", f"membership_version = {membership_version}")
             )
@@ -191,7 +191,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     group.next(without=[last])
     agreed = group.agreement
     assert [member.name for member in agreed.members] == group.names[:-1]
-    assert agreed.continues == group.previous.run.hex()
+    assert agreed.continues == group.previous.run_id.hex()
     n, was = len(agreed.members), len(group.names)
     raised = math.sqrt((was - 1) / (n - 1)) if protocol == "masked" else 1.0
     assert agreed.algorithm.noise_multiplier == pytest.approx(Z * raised)
@@ -315,7 +315,7 @@ def test_the_command_shows_the_cost_and_writes_what_is_signed(interrupted, call)
     answer = call(*command, "--moved", "m2=elsewhere.example:2", "--json")
     assert answer.code == 0
     result = answer.json
-    assert result["run"] == read_agreement(out).run.hex()
+    assert result["run_id"] == read_agreement(out).run_id.hex()
     spent = mu(group.releases("m0", group.agreement))
     assert result["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
     total = math.hypot(spent, 2 / Z * math.sqrt(result["steps"]))
@@ -369,7 +369,7 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     """
     group = interrupted
     old, first = group.peer("m0"), group.file
-    directory, run = group.directories["m0"], group.agreement.run.hex()
+    directory, run_id = group.directories["m0"], group.agreement.run_id.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
     result = group.forecast("m0", first)
     assert result["lifetime"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
@@ -377,13 +377,13 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     with pytest.raises(ConfigError, match="not at rest"):
         group.peer("m0")
     with pytest.raises(LedgerError, match="in use"):
-        directory.close(run, "too early")
-    assert directory.lifetime_ledger.runs[run].status == "begun"
+        directory.close(run_id, "too early")
+    assert directory.lifetime_ledger.runs[run_id].status == "started"
     old.ledger.close()
     # and one that was found just before it was closed does not get as far as sending
     group.peer("m0").ledger.close()
     with pytest.raises(ConfigError, match="was closed"):
-        directory.lifetime_ledger.begun(run)
+        directory.lifetime_ledger.start(run_id)
 
 
 def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(interrupted):
@@ -399,10 +399,10 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(interrupted):
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
-        assert [part["run"] for part in peer.before.parts] == [first.run.hex(), second.run.hex()]
+        assert [part["run_id"] for part in peer.before.parts] == [first.run_id.hex(), second.run_id.hex()]
         assert peer.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     # without a member directory nothing but the agreements can tell, so each of them is asked for
-    with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each membership version"):
+    with pytest.raises(ConfigError, match=f"{first.run_id.hex()[:16]}.*once for each membership version"):
         earlier_versions(second, group.agreement, "m2", member_directory=None)
     planned = earlier_versions([first, second], group.agreement, "m2", member_directory=None)
     whole = math.hypot(mu(first.plan.releases(2)), mu(second.plan.releases(2)))
@@ -415,16 +415,16 @@ def test_a_version_that_was_signed_but_never_begun_hides_nothing(interrupted):
     group.next(moved={"m2": "elsewhere.example:2"})
     middle, file = group.agreement, group.file
     group.next_from(
-        first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run.hex()
+        first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run_id.hex()
     )
     spent_mu = mu(group.releases("m0", first))
-    with pytest.raises(ConfigError, match=first.run.hex()[:16]):
+    with pytest.raises(ConfigError, match=first.run_id.hex()[:16]):
         earlier_versions(middle, group.agreement, "m0", member_directory=None)
     earlier = earlier_versions(
         [middle, first], group.agreement, "m0", member_directory=group.directories["m0"]
     )
     assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(spent_mu, DELTA), rel=1e-6)
-    assert [closing.run for closing in earlier.closings] == [first.run.hex()]
+    assert [closing.run_id for closing in earlier.closings] == [first.run_id.hex()]
     assert file.exists()
 
 
@@ -438,7 +438,7 @@ def test_two_versions_of_one_run_are_both_counted(interrupted):
     given_up = group.agreement
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
-    assert group.agreement.continues == first.run.hex() != given_up.run.hex()
+    assert group.agreement.continues == first.run_id.hex() != given_up.run_id.hex()
     earlier = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
     spent_mu = mu(group.releases("m0", first))
     total = math.hypot(spent_mu, mu(given_up.plan.releases(0)))
@@ -452,7 +452,7 @@ def test_a_version_stays_with_its_people_and_its_records(members):
     directory.lifetime_ledger.open_population("staff", [LifetimeBudget(60.0, DELTA, "user", "local")], "vote")
     group.population = "staff"
     group.run(stop_at=6)
-    assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
+    assert directory.lifetime_ledger.runs[group.agreement.run_id.hex()].population == "staff"
     group.next(moved={"m2": "elsewhere.example:2"})
     with pytest.raises(ConfigError, match="stays with the population"):
         group.peer("m0", population="p")
@@ -461,11 +461,11 @@ def test_a_version_stays_with_its_people_and_its_records(members):
     with pytest.raises(DataError, match="--new-data"):
         group.peer("m0")
     assert (
-        directory.lifetime_ledger.runs[group.agreement.continues].status == "begun"
+        directory.lifetime_ledger.runs[group.agreement.continues].status == "started"
     )  # refused: nothing was closed
     group.records["m0"] = records
     group.peer("m0").ledger.close()  # no population named: not the first one, but the run's
-    assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
+    assert directory.lifetime_ledger.runs[group.agreement.run_id.hex()].population == "staff"
 
 
 def test_a_version_that_is_refused_leaves_the_old_run_as_it_was(members):
@@ -478,7 +478,7 @@ def test_a_version_that_is_refused_leaves_the_old_run_as_it_was(members):
     assert counts[furthest] + group.agreement.plan.steps > STEPS
     with pytest.raises(BudgetExceeded):
         group.peer(furthest)
-    assert group.directories[furthest].lifetime_ledger.runs[first.run.hex()].status == "begun"
+    assert group.directories[furthest].lifetime_ledger.runs[first.run_id.hex()].status == "started"
     group.file, group.previous = file, None
     group.peer(furthest).ledger.close()  # it can still go on
 
@@ -510,7 +510,7 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     ends = run(after, 99, places)
     assert all(end.statement["before"][0]["ledger"] == "whole" for end in ends)
     group.file, group.previous = old_file, None
-    with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run.hex()[:16]}"):
+    with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run_id.hex()[:16]}"):
         run(places, 99)
 
 

@@ -429,7 +429,7 @@ def test_events_and_files_do_not_depend_on_data(tmp_path_factory):
         events = [[event for line in out.splitlines() if (event := masked(line))] for _, out, _ in ends]
         statement = [json.loads((group.state(i) / "statement.json").read_text()) for i in range(3)]
         for each in statement:
-            each.pop("run")
+            each.pop("run_id")
         sizes = [(group.state(i) / "model.npz").stat().st_size for i in range(3)]
         seen.append(([code for code, _, _ in ends], events, statement, sizes, [err for _, _, err in ends]))
     assert seen[0] == seen[1]
@@ -441,7 +441,7 @@ def masked(line):
     event = json.loads(line)
     if event["event"] in ("connected", "trouble", "lost"):
         return None
-    for name in ("waiting", "run", "model", "statement", "saved_model", "time", "address"):
+    for name in ("waiting", "run_id", "model", "statement", "saved_model", "time", "address"):
         event.pop(name, None)
     return event
 

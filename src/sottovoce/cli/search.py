@@ -12,7 +12,7 @@ from typer import Option
 from sottovoce._format import number
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
 from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
-from sottovoce.cli.train import charge_training, read_training, run_training
+from sottovoce.cli.train import charge_plan, read_training, run_training
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def search(
     with if_stopped(lambda: spent), progress("search", len(pairs), quiet=json) as tick:
         for clip_norm, rate in pairs:
             loaded = read_training(file, learning_rate=rate, clip_norm=clip_norm)
-            result = run_training(loaded, charge=charge_training(loaded))
+            result = run_training(loaded, charge=charge_plan(loaded))
             assert result is not None
             assert loaded.records is not None
             scores = {**result.metrics, **loaded.records.score(result.outputs["coef"])}

@@ -26,7 +26,7 @@ from sottovoce.errors import ConfigError, DataError, InvalidInput, SottovoceErro
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.ledger.charge import ChargedTraining
+    from sottovoce.ledger.training import ChargedTraining
     from sottovoce.models.saved import Fitted
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
@@ -116,7 +116,7 @@ def train_on(
         return loaded, assessment
 
     def charge() -> ChargedTraining | None:
-        return charge_training(loaded, population, checkpoint) if prints else None
+        return charge_plan(loaded, population, checkpoint) if prints else None
 
     prints = cluster is None or cluster.rank == 0
     loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
@@ -243,17 +243,17 @@ def run_training(
     return replace(result, provenance={**result.provenance, "lifetime_budget": charge.summary})
 
 
-def charge_training(
+def charge_plan(
     loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
 ) -> ChargedTraining | None:
     """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
-    from sottovoce.ledger.charge import charge
     from sottovoce.ledger.lifetime import find_lifetime_ledger
+    from sottovoce.ledger.training import charge_training
 
     plan = loaded.plan
     if not loaded.settings.noise.source.protective:
         return None
-    return charge(
+    return charge_training(
         find_lifetime_ledger(),
         plan,
         f"training of {plan.name}",

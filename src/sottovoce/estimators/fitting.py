@@ -24,8 +24,8 @@ from sottovoce.data.tables import TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
-from sottovoce.ledger.charge import charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
+from sottovoce.ledger.training import charge_training
 from sottovoce.models.adapters import SIMULATED, TEST, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.run_randomness import RunRandomness
@@ -160,7 +160,7 @@ def fit(
     charged = None
     if RunRandomness.from_rng(noise).protective:
         ledger, use = find_lifetime_ledger(), f"fit of {chosen.name}"
-        charged = charge(
+        charged = charge_training(
             ledger, chosen, use, statements=[privacy], population=population, checkpoint=checkpoint
         )
     result = chosen.run(

@@ -49,7 +49,7 @@ def agreed_model(
     config = agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"})
     result = Result(
         name=agreement.algorithm.name,
-        config={**config, "members": agreement.names, "run": agreement.run.hex()},
+        config={**config, "members": agreement.names, "run_id": agreement.run_id.hex()},
         outputs={"rows": row[None]},
         guarantees=[privacy.to_dict(delta)],
         provenance=about,

@@ -90,11 +90,10 @@ class AgreedRun:
         rounds: int = sum(self.plan.schedule(k).rounds for k in range(counted))
         self.rounds = rounds * (self.steps if self.plan.is_stationary else 1)
         self.grid = self.plan.grid
-        name, width, number = agreement.run, self.plan.width, str(agreement.model.number)
+        width, number = self.plan.width, str(agreement.model.number)
         if self.grid is not None:
-            name, width = agreement.session, self.grid.dim + self.grid.checks
-            number = f"int{self.grid.bits}"
-        self.codec = FrameCodec(name, self.n, self.rounds, width, number)
+            width, number = self.grid.dim + self.grid.checks, f"int{self.grid.bits}"
+        self.codec = FrameCodec(agreement.session, self.n, self.rounds, width, number)
 
     # ---- what runs -------------------------------------------------------------------------------
 
@@ -124,7 +123,7 @@ class AgreedRun:
             random = RunRandomness(noise, os.urandom(32), 0)
         random = replace(random, start=agreement.seed)
         data = self._hosted_data(records)
-        source = self.plan.mechanism(data, [node], random).recording()
+        mechanism = self.plan.mechanism(data, [node], random).recording()
         first = self.plan.starting(data, random, [node])
         if start is not None:
             if start.shape != first.shape[1:]:
@@ -134,22 +133,22 @@ class AgreedRun:
             first = start.astype(first.dtype)[None]
         masked = None
         if self.grid is not None:
-            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run)
+            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run_id)
         return StepProgram(
-            self.plan.algorithm(source, first),
+            self.plan.algorithm(mechanism, first),
             self.plan.schedule,
             self.steps,
             node=node,
-            source=source,
+            mechanism=mechanism,
             masked=masked,
             keys=keys,
             stationary=self.plan.is_stationary,
             # exact consensus joins everybody; drawn gossip or a walk may leave out a member
-            also_contacts=() if self._protocol.exact else agreement.neighbors(node),
+            extra_contacts=() if self._protocol.exact else agreement.neighbors(node),
         )
 
     def _hosted_data(self, records: Records) -> object:
-        """Return one member's records in the form its plan's source takes."""
+        """Return one member's records in the form its plan's mechanism takes."""
         X, y = records
         if self.plan.query == "value":
             return X.mean(axis=0, dtype=X.dtype)[None]
@@ -175,7 +174,7 @@ class AgreedRun:
             agreement.names,
             agreement.publics,
             self.plan.schedule(0).partners(node),
-            run=agreement.run,
+            run_id=agreement.run_id,
             membership_version=agreement.membership_version,
             bits=self.grid.bits,
         )

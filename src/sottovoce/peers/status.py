@@ -56,7 +56,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         newest[sender] = max(newest.get(sender, -1), r)
     notes = [part for note in saved.notes for part in note.split("; ")]
     return {
-        "run": stored["run"],
+        "session": stored["session"],
         "title": about.get("title", ""),
         "member": member,
         "population": about.get("charge", {}).get("population"),
@@ -104,7 +104,7 @@ def read_proof(folder: str | Path) -> dict[str, Any]:
         for (r, s), proof in sorted(saved.heard.items())
     ]
     return {
-        **{name: stored[name] for name in ("run", "node", "rows", "head")},
+        **{name: stored[name] for name in ("session", "node", "rows", "head")},
         "releases": [release.to_dict() for release in saved.releases],
         "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
         "heard": heard,
@@ -129,8 +129,8 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Examples
     --------
-    >>> north = {"run": "ab", "node": 0, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "aa"}]}
-    >>> east = {"run": "ab", "node": 2, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "bb"}]}
+    >>> north = {"session": "ab", "node": 0, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "aa"}]}
+    >>> east = {"session": "ab", "node": 2, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "bb"}]}
     >>> compare_proofs([north, east])
     [{'round': 0, 'sender': 1, 'kind': 'split', 'members': [0, 2]}]
     """
@@ -139,7 +139,7 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     heard: dict[tuple[int, int], dict[int, str]] = {}
     sent: dict[tuple[int, int], str] = {}
     try:
-        runs, nodes = {str(proof["run"]) for proof in proofs}, {int(proof["node"]) for proof in proofs}
+        runs, nodes = {str(proof["session"]) for proof in proofs}, {int(proof["node"]) for proof in proofs}
         for proof in proofs:
             node = int(proof["node"])
             sent.update({(int(r), node): str(digest) for r, digest in proof["sent"].items()})

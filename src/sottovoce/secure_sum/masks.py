@@ -57,9 +57,9 @@ class PairMasks:
     --------
     >>> import numpy as np, sottovoce as sv
     >>> masked = sv.protocols.Masked(sv.graphs.path(3))
-    >>> rows, run = np.array([[5], [-7], [9]]), bytes(32)
+    >>> rows, run_id = np.array([[5], [-7], [9]]), bytes(32)
     >>> hidden = np.array(
-    ...     [m.hide(row, 0, run) for m, row in zip(simulated_masks(masked, seed=1), rows)]
+    ...     [m.hide(row, 0, run_id) for m, row in zip(simulated_masks(masked, seed=1), rows)]
     ... )
     >>> bool((hidden == rows).any()), masked.apply(hidden)[0].tolist()
     (False, [7])
@@ -70,7 +70,7 @@ class PairMasks:
         member: int,
         keys: Mapping[int, bytes | bytearray],
         *,
-        run: bytes,
+        run_id: bytes,
         membership_version: int = 0,
         bits: int = 64,
         step: int = 0,
@@ -81,7 +81,11 @@ class PairMasks:
             raise InvalidInput(f"masked rows have 64 or 32 bits, got {bits!r}.")
         if self.member in keys:
             raise InvalidInput(f"member {self.member} cannot be its own partner.")
-        self.run, self.membership_version, self.bits = sized(run, "the run's hash"), membership_version, bits
+        self.run_id, self.membership_version, self.bits = (
+            sized(run_id, "the run's hash"),
+            membership_version,
+            bits,
+        )
         self.step = _validate.count(step, "step", minimum=0)
         self.protective = protective
         self._keys = {w: bytearray(sized(keys[w], f"the pair key with member {w}")) for w in sorted(keys)}
@@ -98,7 +102,7 @@ class PairMasks:
         publics: Sequence[bytes | None],
         partners: Iterable[int],
         *,
-        run: bytes,
+        run_id: bytes,
         membership_version: int = 0,
         bits: int = 64,
         step: int = 0,
@@ -117,11 +121,11 @@ class PairMasks:
         own = names[_validate.node(member, len(names))]
         if known[own] != key.public:
             raise Refused(f"the key published for {own!r} is not its own; sign and publish it again.")
-        session = session_hash(run, membership_version, known)
+        session = session_hash(run_id, membership_version, known)
         chosen = _validate.nodes(partners, len(names), "partners")
         keys = {w: pair_key(key, own, names[w], known[names[w]], session) for w in chosen if w != member}
         options = {"membership_version": membership_version, "bits": bits, "step": step}
-        masks = cls(member, keys, run=run, protective=key.protective, **options)
+        masks = cls(member, keys, run_id=run_id, protective=key.protective, **options)
         for copied in keys.values():
             copied[:] = bytes(KEY_BYTES)
         return masks
@@ -138,7 +142,7 @@ class PairMasks:
             raise InvalidInput(
                 f"rows to be masked are int{self.bits} on a grid, got {row.dtype}; masks never touch floats."
             )
-        label = mask_label(self.run, self.membership_version, step, chain)
+        label = mask_label(self.run_id, self.membership_version, step, chain)
         flat = np.array(row, order="C", copy=True).reshape(-1)
         scratch = bytearray(min(flat.size, _CHUNK) * self.bits // 8 + _BLOCK)  # one pad at a time
         streams = {w: Keystream(step_key(key, label), self.bits, scratch) for w, key in self._keys.items()}
@@ -181,7 +185,7 @@ class PairMasks:
         return {
             "member": self.member,
             "keys": {str(w): key.hex() for w, key in self._keys.items()},
-            "run": self.run.hex(),
+            "run_id": self.run_id.hex(),
             "membership_version": self.membership_version,
             "bits": self.bits,
             "step": self.step,
@@ -194,7 +198,7 @@ class PairMasks:
         """Return the masks that `to_dict` described."""
         keys = {int(w): bytes.fromhex(key) for w, key in stored["keys"].items()}
         options = {name: stored[name] for name in ("membership_version", "bits", "step", "protective")}
-        masks = cls(stored["member"], keys, run=bytes.fromhex(stored["run"]), **options)
+        masks = cls(stored["member"], keys, run_id=bytes.fromhex(stored["run_id"]), **options)
         masks._digests = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
         return masks
 
@@ -214,14 +218,14 @@ class PairMasks:
 
 
 def simulated_masks(
-    protocol: Masked, seed: int, *, run: bytes = bytes(KEY_BYTES), bits: int = 64
+    protocol: Masked, seed: int, *, run_id: bytes = bytes(KEY_BYTES), bits: int = 64
 ) -> list[PairMasks]:
     """Return everybody's masks in a simulation, from the key path of real members and the keys of a seed."""
     keys = [MaskKey.simulated(seed, v) for v in range(protocol.n)]
     names = [f"member {v}" for v in range(protocol.n)]
     publics = [key.public for key in keys]
     return [
-        PairMasks.agree(key, v, names, publics, protocol.partners(v), run=run, bits=bits)
+        PairMasks.agree(key, v, names, publics, protocol.partners(v), run_id=run_id, bits=bits)
         for v, key in enumerate(keys)
     ]
 

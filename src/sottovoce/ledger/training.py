@@ -35,7 +35,7 @@ class ReleasingPlan(Protocol):
 
 
 class ChargedTraining:
-    """A training that was charged, and how far its checkpoints have come; `charge` makes one.
+    """A training that was charged, and how far its checkpoints have come; `charge_training` makes one.
 
     ``summary`` has the population and the lifetime budgets after the charge.
     """
@@ -60,7 +60,7 @@ class ChargedTraining:
             atomic_write(self._progress, f"{step}\n", mode=0o600)
 
 
-def charge(
+def charge_training(
     ledger: LifetimeLedger | None,
     plan: ReleasingPlan,
     what: str,
@@ -96,7 +96,7 @@ def charge(
     >>> ledger.create("north")
     >>> ledger.open_population("patients", [LifetimeBudget(3.0, 1e-5, "user", "local")], "vote 12")
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
-    >>> training = charge(ledger, plan, "a mean")
+    >>> training = charge_training(ledger, plan, "a mean")
     >>> training.summary["population"], round(training.summary["budgets"][0]["total"], 3)
     ('patients', 1.993)
     """

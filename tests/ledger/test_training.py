@@ -13,8 +13,8 @@ from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.release import Release, compose
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError
-from sottovoce.ledger.charge import charge, dominating
 from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget, curve_of_charges
+from sottovoce.ledger.training import charge_training, dominating
 from sottovoce.peers.member_directory import MemberDirectory
 
 DELTA = 1e-5
@@ -190,7 +190,7 @@ def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
 
 def test_exact_costs_count_against_their_own_view(directory):
     plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
-    charge(directory.lifetime_ledger, plan, "a masked mean", statements=[plan.privacy("network")])
+    charge_training(directory.lifetime_ledger, plan, "a masked mean", statements=[plan.privacy("network")])
     [each] = directory.lifetime_ledger.charges
     assert curve_of_charges([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)
     assert curve_of_charges([each], "user", "local").mu == pytest.approx(2 / 4)
