@@ -177,28 +177,27 @@ class _Stream:
 
     def __init__(self, senders: dict[int, Release], stds: np.ndarray) -> None:
         self.senders, self.stds = senders, stds
-        # by id of the protocol, which is held here so that ids stay distinct: its shares and its steps
-        self._buffer: dict[int, tuple[Protocol, np.ndarray]] = {}
-        self._steps: Counter[int] = Counter()
+        self._shares: dict[Protocol, np.ndarray] = {}
+        self._steps: Counter[Protocol] = Counter()
 
     def add(self, query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], steps: int) -> None:
         """Count ``steps`` more steps under ``protocol``."""
-        if id(protocol) not in self._buffer:
-            shares = np.array([_step_shares(query, protocol, c, self.stds) for c in coalitions])
-            self._buffer[id(protocol)] = protocol, shares
-        self._steps[id(protocol)] += steps
+        if protocol not in self._shares:
+            shares = [_step_shares(query, protocol, c, self.stds) for c in coalitions]
+            self._shares[protocol] = np.array(shares)
+        self._steps[protocol] += steps
 
     @property
     def is_full(self) -> bool:
-        shares = sum(shares.size for _, shares in self._buffer.values())
-        return len(self._buffer) >= _BUFFERED_PROTOCOLS or shares > _BUFFERED_SHARES
+        shares = sum(shares.size for shares in self._shares.values())
+        return len(self._shares) >= _BUFFERED_PROTOCOLS or shares > _BUFFERED_SHARES
 
     def count_into(self, tallies: dict[Pair, Tally]) -> None:
         """Move the counted steps into the tallies of the pairs (coalition, user)."""
-        if not self._buffer:
+        if not self._shares:
             return
-        stacked = np.array([shares for _, shares in self._buffer.values()])
-        steps = np.array([self._steps[key] for key in self._buffer])
+        stacked = np.array(list(self._shares.values()))
+        steps = np.array([self._steps[protocol] for protocol in self._shares])
         for (i, u), tally in tallies.items():
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
@@ -212,7 +211,7 @@ class _Stream:
                     tally[kind, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
                     tally[kind._replace(ratio=-float(share) / release.sensitivity), 1.0] += int(count)
-        self._buffer.clear()
+        self._shares.clear()
         self._steps.clear()
 
 
