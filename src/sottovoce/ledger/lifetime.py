@@ -820,8 +820,8 @@ def _restated(release: Release, adjacency: str) -> Release:
         return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
     # Removing a record moves a release no further than replacing one. With sampling, replace-one already
     # reads the sensitivity as two clip norms, so removing a record moves it by one.
-    share = 0.5 if release.sample_rate < 1 else 1.0
-    return replace(release, adjacency=adjacency, sensitivity=share * release.sensitivity)
+    factor = 0.5 if release.sample_rate < 1 else 1.0
+    return replace(release, adjacency=adjacency, sensitivity=factor * release.sensitivity)
 
 
 def _draws_by_cost(releases: Iterable[Release]) -> Counter[bytes]:

@@ -38,7 +38,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,
     frame_digest BLOB NOT NULL, state_digest BLOB NOT NULL, heard BLOB NOT NULL, note TEXT NOT NULL,
     heads_digest BLOB NOT NULL, hash BLOB NOT NULL);
-CREATE TABLE heads (member INTEGER PRIMARY KEY, frame BLOB NOT NULL);
+CREATE TABLE heads (node INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE outbox (round INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
 """
@@ -303,7 +303,7 @@ def _read_all(
         if not saved.sent.get(r) == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
             raise ValueError(f"the stored row of round {r}")
         saved.outbox[r] = frame
-    saved.heads = dict(connection.execute("SELECT member, frame FROM heads"))
+    saved.heads = dict(connection.execute("SELECT node, frame FROM heads"))
     if _heads_digest(saved.heads) != heads:
         raise ValueError("the heads of other members")
     states = [value for (value,) in connection.execute("SELECT value FROM state")]

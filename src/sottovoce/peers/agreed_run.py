@@ -281,7 +281,7 @@ class AgreedRun:
             plan.adjacency,
             plan.assumptions,
             plan.schedule,
-            lambda agent: releases if agent == node else plan.releases(agent),
+            lambda other: releases if other == node else plan.releases(other),
         )
         return account(actual, user=node, **view)
 

@@ -1,6 +1,6 @@
 """What one node computes: an algorithm and its protocols, cut into numbered rounds.
 
-`StepProgram` drives the same `Algorithm` that the stacked runner drives, hosting one agent, over
+`StepProgram` drives the same `Algorithm` that the stacked runner drives, for one node, over
 ``protocol.local(node)`` of every step. Rounds are counted through the whole run: step k begins at round
 ``starts[k]``. The mechanism that the algorithm was built with records every draw, so the ledger charges what
 was drawn, not what was planned.
@@ -29,13 +29,13 @@ Round = tuple[tuple[int, ...], tuple[int, ...]]  # who is sent to, who is heard
 
 
 class StepProgram:
-    """An `Algorithm` hosting one agent, over the local side of one protocol per step.
+    """An `Algorithm` for one node, over the local side of one protocol per step.
 
     Parameters
     ----------
     algorithm : its functions get and return arrays with one row.
     schedule : the protocol of step k; a public function, equal at all members.
-    steps, node : as in the stacked runner; which agent is hosted.
+    steps, node : number of steps, and which node this is.
     mechanism : the recording mechanism the algorithm was built with. Its noise source also serves protocols
         that add fresh noise in a round; that noise carries no data and costs nothing.
     masked : grid, keys and chain, where sums are masked.

@@ -1,4 +1,17 @@
-"""`sottovoce peer run`: the core driven by real sockets, a real disk, the clock and protective noise."""
+"""`sottovoce peer run`: the core driven by real sockets, a real disk, the clock and protective noise.
+
+The path of one row:
+
+1. Draw, clip, noise: the plan's mechanism samples a batch, clips and sums the gradients, adds noise and
+   records the release.
+2. Mask: where sums are masked, `MaskedRows.hide` places the row on the integer grid and adds the pair masks.
+3. Record: `Core._publish` requires that the release fits the budget and commits release, frame and state to
+   the run ledger, which returns when they are on the disk.
+4. Send: the frame goes to the neighbors, with ``witness = 1`` only after all members hold the new head of the
+   ledger.
+5. Confirm: a neighbor's position says which rows it has used; until then the ledger keeps the frame, and a
+   neighbor that asks gets the same bytes again.
+"""
 
 from __future__ import annotations
 

@@ -69,21 +69,21 @@ class Signer(Protocol):
     def sign(self, content: bytes) -> bytes:
         """Return this member's signature of 64 bytes."""
 
-    def verify(self, member: int, content: bytes, signature: bytes) -> bool:
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
         """Return whether a member signed ``content``."""
 
 
 class OpenSigner:
     """Signatures that anybody can make, for simulations."""
 
-    def __init__(self, member: int) -> None:
-        self.member = member
+    def __init__(self, node: int) -> None:
+        self.node = node
 
     def sign(self, content: bytes) -> bytes:
-        return hmac.digest(b"open seal %d" % self.member, content, "sha512")
+        return hmac.digest(b"open seal %d" % self.node, content, "sha512")
 
-    def verify(self, member: int, content: bytes, signature: bytes) -> bool:
-        return OpenSigner(member).sign(content) == signature
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
+        return OpenSigner(node).sign(content) == signature
 
 
 class LedgerHead(NamedTuple):

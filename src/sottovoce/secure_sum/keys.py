@@ -46,12 +46,12 @@ class MaskKey:
         return cls(X25519PrivateKey.generate(), protective=True)
 
     @classmethod
-    def simulated(cls, seed: int, member: int) -> MaskKey:
-        """Return the key of ``member`` in a simulation; it follows from the seed."""
+    def simulated(cls, seed: int, node: int) -> MaskKey:
+        """Return the key of ``node`` in a simulation; it follows from the seed."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         seed = _validate.count(seed, "the seed of simulated masks", minimum=0)
-        text = f"sottovoce simulation, mask key: seed {seed}, member {member}"
+        text = f"sottovoce simulation, mask key: seed {seed}, member {node}"
         return cls(X25519PrivateKey.from_private_bytes(sha256(text.encode())), protective=False)
 
     @classmethod
