@@ -1,4 +1,4 @@
-"""Epochs: members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
+"""Members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
 
 import asyncio
 import json
@@ -7,16 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
+from tests.peers.conftest import Members
 
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.ledger.lifetime import LifetimeBudget
 from sottovoce.ledger.run_ledger import read_ledger
-from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
+from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import draft_membership_change, earlier_versions, model_digest
-from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 Z, STEPS, DELTA = 20.0, 12, 1e-5
@@ -30,26 +29,18 @@ LEARNING = {
 }
 
 
-class Members:
-    """Organizations with member directories, an agreement that goes from membership version to membership
-    version, and links in memory.
-    """
+class Versions(Members):
+    """Members whose agreement goes from membership version to membership version."""
 
     def __init__(self, folder, connections, call, n=4, protocol="masked", epsilon=60.0, views=("local",)):
-        self.folder, self.connections, self.call = folder, connections, call
-        self.names = [f"m{i}" for i in range(n)]
-        limits = [LifetimeBudget(epsilon, DELTA, "user", view) for view in views]
-        self.directories = {
-            name: MemberDirectory.create(
-                folder / name, name, population="p", budgets=limits, copy=folder / f"{name}-copy"
-            )
-            for name in self.names
-        }
-        self.keys = {name: directory.identity for name, directory in self.directories.items()}
-        rng = np.random.default_rng(0)
-        self.records = {
-            name: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)) for name in self.names
-        }
+        rng, names = np.random.default_rng(0), [f"m{i}" for i in range(n)]
+        super().__init__(
+            folder,
+            connections,
+            names,
+            [LifetimeBudget(epsilon, DELTA, "user", view) for view in views],
+            lambda: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)),
+        )
         draft = {
             "version": 1,
             "title": "a test",
@@ -59,30 +50,16 @@ class Members:
             "budget": {"epsilon": epsilon, "delta": DELTA},
             "timing": {"ask_again": 0.2, "witness": 2},
         }
-        self.file = folder / "agreement.toml"
-        entries = [member_entry(self.keys[v].certificate, f"{v}.example:1") for v in self.names]
-        write_agreement(self.file, draft, entries)
-        self.pin()
-        self.sign()
+        self.call, self.file = call, folder / "agreement.toml"
+        self.write(self.file, draft, [f"{name}.example:1" for name in names])
         self.previous, self.population = None, None
-
-    def pin(self):
-        for directory in self.directories.values():
-            for other in self.agreement.members:
-                (self.folder / "pem").write_text(other.certificate)
-                directory.pinned_certificates.trust(self.folder / "pem", "read aloud", instead=True)
-
-    def sign(self):
-        for member in self.agreement.members:
-            name = member.name
-            sign_agreement(self.file, self.keys[name], secrets=self.directories[name].identity_folder)
 
     @property
     def agreement(self):
         return read_agreement(self.file)
 
     def state(self, name, agreement=None):
-        return self.directories[name].folder / "runs" / (agreement or self.agreement).run_id.hex()
+        return super().state(name, agreement or self.agreement)
 
     def releases(self, name, agreement):
         return read_ledger(self.state(name, agreement))["saved"].releases
@@ -111,16 +88,10 @@ class Members:
 
         return asyncio.run(together())
 
-    def peer(self, name, state=None, **options):
+    def peer(self, name, **options):
         """Start one member's peer, without running it."""
-        options = {
-            "member_directory": self.directories[name],
-            "previous": self.previous,
-            "transport": self.connections(),
-            "start": self.file.with_suffix(".npz"),
-            **options,
-        }
-        return Peer(PeerConfig(self.agreement, self.keys[name], self.records[name], state, **options))
+        own = {"previous": self.previous, "start": self.file.with_suffix(".npz")}
+        return super().peer(name, self.agreement, **{"transport": self.connections(), **own, **options})
 
     def forecast(self, name, *previous):
         """What `peer agree` prints of the present membership version."""
@@ -134,8 +105,7 @@ class Members:
         self.file = self.folder / f"version{self.previous.membership_version + 1}.toml"
         state = self.state(drafter, self.previous)
         draft_membership_change(self.file, self.previous, state, **changes)
-        self.pin()
-        self.sign()
+        self.sign(self.file)
 
     def next_from(self, old, drafter="m0", membership_version=None, continues=None, **changes):
         """Draft a membership version of an earlier agreement; what it says of itself may be changed before
@@ -148,8 +118,7 @@ class Members:
             self.file.write_text(
                 text.replace("membership_version = 1", f"membership_version = {membership_version}")
             )
-        self.pin()
-        self.sign()
+        self.sign(self.file)
         self.previous = old
 
     def local(self, name):
@@ -164,7 +133,7 @@ class Members:
 
 @pytest.fixture
 def members(tmp_path, memory_links, call):
-    return lambda **options: Members(tmp_path, memory_links, call, **options)
+    return lambda **options: Versions(tmp_path, memory_links, call, **options)
 
 
 @pytest.fixture
@@ -275,7 +244,7 @@ def test_the_old_version_cannot_be_gone_on_with(interrupted):
 
 def test_a_new_key_must_be_pinned_and_everybody_signs(interrupted):
     group = interrupted
-    group.pin = lambda: None
+    group.pin = lambda agreement: None
     group.keys["m1"] = make_identity(group.folder / "renewed" / "m1", "m1")
     group.next(certificates=[group.keys["m1"].certificate])
     with pytest.raises(IdentityError, match="another certificate"):
@@ -455,7 +424,7 @@ def test_a_version_stays_with_its_people_and_its_records(members):
     assert directory.lifetime_ledger.runs[group.agreement.run_id.hex()].population == "staff"
     group.next(moved={"m2": "elsewhere.example:2"})
     with pytest.raises(ConfigError, match="stays with the population"):
-        group.peer("m0", population="p")
+        group.peer("m0", population="patients")
     others = group.records["m0"]._replace(X=group.records["m0"].X + 1)
     records, group.records["m0"] = group.records["m0"], others
     with pytest.raises(DataError, match="--new-data"):
@@ -502,7 +471,7 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     file = group.folder / "next.toml"
     draft_membership_change(file, first, places["m0"], moved={"m2": "elsewhere.example:2"})
     old_file, group.file = group.file, file
-    group.sign()
+    group.sign(group.file)
     after = {name: tmp_path / f"after-{name}" for name in group.names}
     with pytest.raises(ConfigError, match="nothing here says what it cost"):
         run(after, 2)
