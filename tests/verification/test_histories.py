@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from verification.histories import History
 
-from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger import training as training_module
 from sottovoce.ledger.charge import CHARGE_FILE
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
@@ -68,7 +68,7 @@ def _any_mark(folder, directory):
 
 PLANTED = {
     "run folders may be set back": (directory_module, "RunLedger", _without_head_file),
-    "nobody notes that a ledger exists": (LifetimeLedger, "begun", lambda self, run: None),
+    "nobody notes that a ledger exists": (LifetimeLedger, "start", lambda self, run_id: None),
     "an older lifetime ledger is taken": (
         LifetimeLedger,
         "_verified",
@@ -79,12 +79,12 @@ PLANTED = {
         "read_ledger",
         lambda folder, *, head_file: ledger_module.read_ledger(folder),
     ),
-    "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
+    "a checkpoint set back is free": (training_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (
         LifetimeLedger,
         "_charge",
-        lambda self, rows, new, act: self._write(
-            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new, act), "releases": []})
+        lambda self, rows, new: self._write(
+            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new), "releases": []})
         ),
     ),
 }

@@ -236,23 +236,23 @@ def round_up(share: float | np.ndarray) -> np.ndarray:
 class Spending:
     """Counts of releases against a budget; knows whether one more fits.
 
-    ``share`` is the share h of each release that an observer learns, 1 under the local view. Counts that once
-    fitted are remembered, and fewer of each kind then fit without a new computation: a plan that fits as a
-    whole costs no computation per step.
+    ``planned`` are releases that the caller knows to fit together, as a masked run whose cost `account` has
+    computed. Counts that once fitted are remembered, and fewer of each kind then fit without a new
+    computation. What goes beyond them is counted in full.
 
     Guarantees
     ----------
     A release that would pass the budget is refused by `require`, and nothing is counted then.
     """
 
-    def __init__(self, budget: Budget | None = None, share: float = 1.0) -> None:
-        self.budget, self.share = budget, share
+    def __init__(self, budget: Budget | None = None, planned: Iterable[Release] = ()) -> None:
+        self.budget = budget
         self.counts: Counter[MechanismKey] = Counter()
-        self._fitted: list[Counter[MechanismKey]] = []
+        self._fitted = [count_by_key(planned)]
 
     def cost(self, counts: Mapping[MechanismKey, int], delta: float) -> float:
         """Return epsilon at ``delta`` of all ``counts`` together."""
-        return compose(counts, share=self.share).epsilon(delta)
+        return compose(counts).epsilon(delta)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon spent at ``delta``, by default that of the budget."""

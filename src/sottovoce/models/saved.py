@@ -439,8 +439,7 @@ def _network(
     place: Path, stored: Mapping[str, Any], content: bytes, module: nn.Module | str | None
 ) -> tuple[nn.Module, Layout | None]:
     from sottovoce.objectives.nets.inputs import Layout
-    from sottovoce.objectives.nets.module_files import build_module, parse_weights, put_weights
-    from sottovoce.objectives.nets.zoo import build
+    from sottovoce.objectives.nets.module_files import build_module, build_named, parse_weights, put_weights
 
     weights = parse_weights(content, str(place / WEIGHTS))
     weights |= {name: weights[shared] for name, shared in stored["aliases"].items()}
@@ -452,7 +451,7 @@ def _network(
     elif stored["architecture"] is not None:
         model = rebuilt_module(stored["architecture"])
     elif "zoo" in builder:
-        model = build(builder["zoo"], **builder["options"])
+        model = build_named(builder)
     else:
         raise DataError(
             f"the model saved in {place} holds the weights of a {stored['class']} and no code; pass the "

@@ -67,7 +67,7 @@ def read_input(path: str | Path, member_directory: MemberDirectory | None = None
         return with_summary_page(read_result(place))  # raises the error with its reason
     if isinstance(content, dict) and "name" not in content:
         try:
-            if set(content) >= {"run", "member", "guarantee", "budget"}:
+            if set(content) >= {"run_id", "member", "guarantee", "budget"}:
                 return statement_result(content, place.parent, member_directory)
             for name, keys in _PRINTED.items():
                 if set(content) >= keys:
@@ -178,7 +178,7 @@ def statement_result(
         ledger = read_status(folder)  # checks the whole chain
     stated = [statement[key] for key in ("guarantee", "ldp", "network") if statement.get(key)]
     unique: dict[str, Any] = {one["adversary"]: one for one in reversed(stated)}
-    lifetime = [] if member_directory is None else _lifetime_rows(member_directory, statement["run"])
+    lifetime = [] if member_directory is None else _lifetime_rows(member_directory, statement["run_id"])
     config = {"algorithm": statement["algorithm"], "protocol": statement.get("protocol")}
     metrics = {
         "member": statement["member"],
@@ -195,19 +195,19 @@ def statement_result(
     return result | {"summary_page": page}
 
 
-def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str, Any]]:
+def _lifetime_rows(member_directory: MemberDirectory, run_id: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
     from sottovoce.ledger.lifetime import curve_of_charges
 
     ledger = member_directory.lifetime_ledger
-    charge = ledger.runs.get(run)
+    charge = ledger.runs.get(run_id)
     if charge is None:
         raise DataError(
-            f"The lifetime ledger of {member_directory.name} does not know the run {run[:16]}; name the "
+            f"The lifetime ledger of {member_directory.name} does not know the run {run_id[:16]}; name the "
             "member directory that ran it."
         )
     charges = [each for each in ledger.charges if each.population == charge.population]
-    before = [each for each in charges if each.run != run]
+    before = [each for each in charges if each.run_id != run_id]
     rows = []
     for limit in ledger.populations[charge.population]:
         spent, adds, total = (

@@ -202,7 +202,7 @@ def of_agreement(
     why = "By every member." if not missing else f"Not by {', '.join(missing)}."
     page["answers"].append(_answer("Signed?", NO if missing else YES, why))
     del page["marks"]["plan"]
-    marks = {"run": agreement.run.hex()} | page["marks"]
+    marks = {"run": agreement.run_id.hex()} | page["marks"]
     return page | {"kind": "agreement", "members": members, "marks": marks}
 
 
@@ -235,7 +235,7 @@ def of_statement(
         "statement",
         (ledger or {}).get("title") or str(statement["algorithm"]),
         [stated.private(accepted, limit, simulated=simulated), finished],
-        head | {"run": str(statement["run"])},
+        head | {"run": str(statement["run_id"])},
         members=[{"name": member}],
         **stated.scope(accepted, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,

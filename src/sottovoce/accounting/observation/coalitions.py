@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols import Masked, Protocol
+from sottovoce.protocols import Protocol
 
 AVERAGING_ASSUMPTIONS = (
     "observers are honest but curious and share what they see",
@@ -43,17 +41,6 @@ def worst_coalitions(question: PrivacyQuestion, protocol: Protocol) -> list[tupl
         worst = worst_tree_coalitions(protocol.sum_tree, stds**2, size)
         return sorted(set(worst)) if question.user is None else [worst[question.user]]
     return question.coalitions
-
-
-def noise_amplification(protocol: Masked, stds: Sequence[float], user: int, colluders: int) -> float:
-    """Return the noise that hides the row of ``user`` from any so many colluders, over its own noise.
-
-    The share that they learn is the inverse square of it.
-    """
-    others = sorted((v for v in range(protocol.n) if v != user), key=lambda v: -stds[v])
-    # under certified masks all others stay in one component: without the largest noise the rest hides least
-    coalitions = [others[:colluders]] if protocol.tolerate else [[v] for v in others]
-    return float(min(protocol.hiding_std(each, stds)[user] for each in coalitions)) / stds[user]
 
 
 def steps_are_alike(question: PrivacyQuestion) -> bool:
