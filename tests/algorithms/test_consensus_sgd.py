@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, SIZES, N, blobs, net, shards
+from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, SIZES, N, blobs, net, shards, unequal_shards
 from torch import nn
 
 import sottovoce as sv
@@ -500,13 +500,6 @@ def test_optimal_noise_without_a_tree_is_refused(make, kind, words):
     with pytest.raises(kind, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
-
-
-def unequal_shards(sizes=SIZES, dim=3, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((sum(sizes), dim))
-    y = (X @ np.arange(1.0, dim + 1) + rng.standard_normal(sum(sizes)) > 0).astype(float)
-    return Shards(X, y, np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def descend(X, y, weights, steps=15, rate=0.5):

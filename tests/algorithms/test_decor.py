@@ -61,39 +61,6 @@ def test_decor_and_mafalda_equal_their_numpy_twins(name):
 
 
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
-def test_without_noise_equals_muffliato_with_one_round(name):
-    plan = plans(noise_multiplier=0.0)[name]
-    if name == "decor":
-        plan = Decor(plan.objective, ONE, 8, (0.4, 0.2), 0.5, 0.0)
-    plain = MuffliatoSGD(plan.objective, ONE, 8, (0.4, 0.2), 0.5, 0.0, adjacency="user")
-    found, want = (p.run(shards(), np.random.default_rng(1)).outputs["rows"] for p in (plan, plain))
-    assert (found == want).all()
-
-
-@pytest.mark.parametrize("name", ["decor", "mafalda"])
-def test_algorithms_are_pure_and_slices_equal_the_stacked_run(name):
-    plan, data = plans()[name], shards()
-    random = RunRandomness.from_rng(np.random.default_rng(2))
-    whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
-    algorithms = [
-        plan.algorithm(plan.mechanism(data.subset([v]), [v], random), np.zeros((1, P))) for v in range(N)
-    ]
-    states = [algorithm.init() for algorithm in algorithms]
-    for k in range(8):
-        before = [state.own[0].copy() for state in states]
-        sent = [algorithm.message(state, k) for algorithm, state in zip(algorithms, states, strict=True)]
-        again = [algorithm.message(state, k) for algorithm, state in zip(algorithms, states, strict=True)]
-        assert all((a == b).all() for a, b in zip(sent, again, strict=True))
-        assert all((a == state.own[0]).all() for a, state in zip(before, states, strict=True))
-        got = plan.schedule(k).apply(np.concatenate(sent))
-        states = [
-            algorithm.update(s, got[[v]], k)
-            for v, (algorithm, s) in enumerate(zip(algorithms, states, strict=True))
-        ]
-    assert np.allclose(np.concatenate([s.own[0] for s in states]), whole, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["decor", "mafalda"])
 def test_interrupted_run_resumes_to_the_same_bits(name, tmp_path):
     plan, data = plans()[name], shards()
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]

@@ -18,25 +18,6 @@ from sottovoce.protocols import Masked
 from .proximal import prox_logistic
 
 
-@pytest.mark.parametrize("users", [0, -3, 2.5])
-def test_federated_admm_has_a_whole_number_of_users(users):
-    with pytest.raises(InvalidInput, match="users"):
-        FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=1.0)
-
-
-def test_federated_admm_returns_model_and_mean():
-    """z is the proximal point of z^: with an l1 term the two differ, and z has the zeros."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 4)), np.sign(rng.normal(size=40))
-    plan = FederatedADMM(
-        GLM(l1=0.3), users=4, steps=30, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=0.0
-    )
-    outputs = plan.run(Shards(X, y, np.arange(5) * 10), rng).outputs
-    prox = np.sign(outputs["mean"]) * np.maximum(np.abs(outputs["mean"]) - 0.3, 0.0)
-    np.testing.assert_allclose(outputs["coef"], prox, atol=1e-12)
-    assert np.abs(outputs["mean"]).max() > 0
-
-
 @pytest.mark.parametrize("clip_norm", [0.25, 3.0])
 def test_grid_of_masked_admm_follows_the_clip_norm(clip_norm):
     """A client's row is a difference of two moves of at most the clip, and its noise is the same for all."""
@@ -137,40 +118,6 @@ def test_invalid_masked_admm_is_refused(more, words):
         admm(**more)
 
 
-class Spy:
-    """Adds nothing and keeps what would have been noised, with the std."""
-
-    protective = False
-
-    def __init__(self):
-        self.seen = []
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        if stream == 0:
-            self.seen.append((np.array(values), std))
-        return np.array(values)
-
-    def slack(self, dim, std=1.0):
-        return 0.0
-
-
-def test_influence_of_a_client_on_each_message():
-    X, y = admm_problem(5, n=12, p=2)
-    parts = np.array_split(np.arange(12), 4)
-    other = X.copy()
-    other[parts[2]] = [[1e6, -3], [0, 1e200], [5, 5]]
-    plan = FederatedADMM(GLM("logistic", l2=0.1), 4, 6, 1.0, 2.0, 0.3, 1.5, secure_sum=False)
-    seen = []
-    for D in (X, other):
-        spy = Spy()
-        # user 2 alone is changed; its first message is formed at the same public z and u
-        plan.run(Shards.from_parts(D, y, parts), spy)
-        seen.append(spy.seen[0])
-    change = np.linalg.norm(seen[0][0] - seen[1][0], axis=1)
-    assert change[[0, 1, 3]].max() == 0
-    assert change[2] / seen[0][1].max() <= plan.privacy("local", participations=1).mu * (1 + 1e-12)
-
-
 def test_results_do_not_name_participants():
     """The central statement needs it hidden."""
     X, y = admm_problem(7, n=4, p=2)
@@ -197,7 +144,8 @@ def test_federated_admm_equals_its_numpy_twin(secure):
         u = u + 0.4 * (rows if secure else sent)
         zh = zh + 0.4 * sent.mean(axis=0)
     assert np.allclose(found["mean"], zh, atol=1e-12)
-    assert np.allclose(found["rows"], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)
+    for name in ("rows", "coef"):
+        assert np.allclose(found[name], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)
 
 
 def test_hosted_clients_equal_the_stacked_run():

@@ -32,6 +32,7 @@ def cases():
         ("randomized", Randomized(ring, 60, rng), 1, 3),
         ("tree", Tree(florentine), 3, 9),
         ("exchange", HypercubeExchange(8), 0, 7),
+        ("fresh noise", FreshNoiseGossip(sv.graphs.path(4), 4, 0.3), 0, 2),
     ]
 
 
@@ -44,7 +45,7 @@ def test_no_audit_of_averaging_exceeds_the_claim_and_all_are_tight(name, protoco
         protocol, user=user, observers=observers, sensitivity=2.0 / np.sqrt(h), noise_std=1.0, runs=20_000,
         rng=np.random.default_rng(11), level=FAMILY / len(cases()),
     )  # fmt: skip
-    assert result.mu_claimed == pytest.approx(2.0)
+    assert result.mu_claimed == pytest.approx(2.0, rel=1e-4)
     assert not result.refuted, name
     usual = audit.audit_averaging(
         protocol, user=user, observers=observers, sensitivity=2.0 / np.sqrt(h), noise_std=1.0, runs=20_000,
@@ -175,18 +176,6 @@ def test_planted_noise_of_one_node_missing_is_found():
     }  # fmt: skip
     assert audit.audit_averaging(tree, rng=np.random.default_rng(1), release=one_forgets, **options).refuted
     assert not audit.audit_averaging(tree, rng=np.random.default_rng(1), **options).refuted
-
-
-def test_refreshed_gossip_is_audited_with_its_fresh_noise():
-    protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(4), 4, 0.3)
-    h = protocol.view(0).leakage()[2]
-    assert 0.05 < h < 0.99
-    result = audit.audit_averaging(
-        protocol, user=2, observers=0, sensitivity=2 / np.sqrt(h), noise_std=1.0, runs=20_000,
-        rng=np.random.default_rng(2), level=FAMILY,
-    )  # fmt: skip
-    assert not result.refuted
-    assert result.tightness > 0.85
 
 
 def test_refreshed_gossip_draws_afresh_in_every_step():
