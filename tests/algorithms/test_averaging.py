@@ -14,7 +14,6 @@ from sottovoce.graphs import ring
 from sottovoce.noise.grid import SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
-from sottovoce.objectives import clip_around
 from sottovoce.privacy import gaussian_mu
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree, Walk
 
@@ -68,21 +67,11 @@ def test_mean_squared_error_is_the_predicted_one(plan):
     values[:, 0] = rng.uniform(-0.3, 0.3, 16)
     result = plan.run(values, rng)
     spread = result.outputs["rows"][:, 1:]
-    share = plan.protocol.output_view(0).basis if not isinstance(plan.protocol, Walk) else None
-    if share is not None:
-        expected = np.linalg.norm(plan.protocol.apply(np.eye(16), noise=SimulatedNoise(0))[0]) ** 2
-        if not isinstance(plan.protocol, FreshNoiseGossip):
-            assert spread[0].var() == pytest.approx(expected, rel=0.1)
+    if not isinstance(plan.protocol, Walk | FreshNoiseGossip):
+        expected = np.linalg.norm(plan.protocol.apply(np.eye(16))[0]) ** 2
+        assert spread[0].var() == pytest.approx(expected, rel=0.1)
     assert result.config["noise_std"] == 1.0
     assert "simulation" in result.provenance["noise"]
-
-
-def test_same_seed_gives_the_same_bytes_and_another_does_not():
-    plan = sv.PrivateAveraging(sv.graphs.ring(5), noise_std=1.0, radius=1.0)
-    values = np.linspace(-1, 1, 5)
-    runs = [plan.run(values, np.random.default_rng(seed)).outputs["rows"] for seed in (1, 1, 2)]
-    assert runs[0].tobytes() == runs[1].tobytes()
-    assert runs[0].tobytes() != runs[2].tobytes()
 
 
 def test_protective_noise_does_not_depend_on_the_seed():
@@ -92,17 +81,6 @@ def test_protective_noise_does_not_depend_on_the_seed():
     record = plan.run(np.zeros(4), ProtectiveNoise()).to_dict()
     assert "mean_squared_error" not in record["metrics"]  # a function of the data: not for the record
     assert record["provenance"]["noise"] == "protective"
-
-
-def test_clipped_rows_keep_direction_and_precision():
-    rows = np.array([[3.0, 4.0], [0.3, 0.4], [1e308, 1e308], [-1e308, 1e308]])
-    out = clip_around(rows, 0.0, 1.0)
-    np.testing.assert_allclose(out[0], [0.6, 0.8])
-    np.testing.assert_array_equal(out[1], rows[1])
-    np.testing.assert_allclose(np.linalg.norm(out[2:], axis=1), 1.0)
-    centered = clip_around(np.array([[10.0]]), np.array([4.0]), 2.0)
-    assert centered.item() == 6.0
-    assert clip_around(rows[:2].astype(np.float32), 0.0, 1.0).dtype == np.float32
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
@@ -134,36 +112,22 @@ def test_infeasible_budgets_are_refused():
         )
 
 
+FOUR = sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
-        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
-        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=0.0), "radius"),
         (lambda: sv.PrivateAveraging("tree", noise_std=1.0, radius=1.0), "needs a network"),
         (lambda: sv.PrivateAveraging(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
         (
             lambda: sv.PrivateAveraging("ring", noise_std=1.0, radius=1.0, network="ring:4"),
             "A protocol is one of",
         ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("secret"),
-            "view must be",
-        ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"),
-            "observer",
-        ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("colluders"),
-            "colluders",
-        ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).run(
-                np.zeros(3), np.random.default_rng(0)
-            ),
-            "one row per node",
-        ),
+        (lambda: FOUR.privacy("secret"), "view must be"),
+        (lambda: FOUR.privacy("pairwise"), "observer"),
+        (lambda: FOUR.privacy("colluders"), "colluders"),
+        (lambda: FOUR.run(np.zeros(3), np.random.default_rng(0)), "one row per node"),
     ],
 )
 def test_invalid_averaging_options_are_refused(call, words):
