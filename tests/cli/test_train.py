@@ -309,11 +309,6 @@ def test_public_bounds_classes_and_scores_need_nothing_accepted(call, refused, t
     assert "bounds lacks 'dose'" in refused("train", "plan.toml")
 
 
-def test_bounds_clip_and_scale_each_record_alone():
-    data = sv.data.Dataset("two", np.array([[0.0, 9.0], [4.0, 1.0]]), np.array([1, -1]))
-    np.testing.assert_array_equal(data.bounded([0, 0], [4, 2]).X, [[-1, 1], [1, 0]])
-
-
 def test_a_network_trains_on_a_table_of_ones_own(call, tmp_path):
     table_of(tmp_path)
     net = OWN.replace(
@@ -342,15 +337,6 @@ def test_fresh_graphs_are_a_function_of_the_public_seed(tmp_path, refused):
     assert other.describe()["protocol"] != first.describe()["protocol"]  # another run, not its continuation
     file.write_text(text.replace("er:8:2:seed=1", "ring:8"))
     assert "er or geometric" in refused("train", "plan.toml")
-
-
-def test_reproduce_lists_runs_and_draws(call, tmp_path):
-    assert "admm-lasso" in call("reproduce", "list", "--json").json["experiments"]
-    answer = call("reproduce", "topologies", "--quick", "--json", "--out", "r.json", "--plot", "r.svg")
-    assert answer.json["metrics"]["hypercube"]["n"] == 32
-    assert (tmp_path / "r.svg").read_text().startswith("<?xml")
-    assert call("reproduce", "nothing", "--json").code == 1
-    assert "pairs understated" in " ".join(call("reproduce", "topologies", "--quick").out.split())
 
 
 @pytest.mark.parametrize(

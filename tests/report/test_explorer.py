@@ -6,7 +6,6 @@ import json
 import re
 import threading
 
-import numpy as np
 import pytest
 
 import sottovoce as sv
@@ -327,13 +326,3 @@ def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
 
     again = load_file("plan.toml").plan
     assert again.privacy("network").curve == model.plan.privacy("network").curve
-
-
-def test_a_graph_by_its_edges():
-    drawn = sv.graphs.parse("edges:0-1,1-2,2-0,2-3")
-    assert drawn.edges.tolist() == [[0, 1], [0, 2], [1, 2], [2, 3]]
-    assert sv.graphs.parse("edges:0-1,1-2:weights=lazy").n == 3
-    for text in ("edges:", "edges:0-1,1", "edges:0-1-2", "edges:a-b", "edges:0-1:seed=2"):
-        with pytest.raises(sv.errors.GraphError):
-            sv.graphs.parse(text)
-    assert np.allclose(drawn.W.sum(axis=1), 1)

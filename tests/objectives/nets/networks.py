@@ -331,6 +331,17 @@ APART = {
     "no_grad branch": (lambda: Does(without_gradient), ROWS),
     "checkpoint": (lambda: Does(lambda h: checkpoint(torch.tanh, h, use_reentrant=False)), ROWS),
     "same layer twice": (lambda: seq(*[nn.Linear(WIDTH, WIDTH)] * 2), ROWS),
+    "same conv2d twice": (lambda: seq(*[nn.Conv2d(2, 2, 3, padding=1), nn.Tanh()] * 2), IMAGE),
+    "same group norm twice": (lambda: seq(*[nn.GroupNorm(2, 4), nn.Tanh()] * 2), SERIES),
+    "linear without bias": (lambda: nn.Linear(WIDTH, 5, bias=False), ROWS),
+    "linear formed over positions": (lambda: nn.Linear(3, 2), (20, 3)),
+    "layer norm of images": (lambda: nn.LayerNorm([2, 5]), (2, 5)),
+    # wide layers over few positions: ghost norms
+    "ghost linear": (lambda: nn.Linear(40, 30), (3, 40)),
+    "ghost conv2d": (lambda: nn.Conv2d(16, 24, 3, padding=1), (16, 3, 3)),
+    "ghost conv2d dilated": (lambda: nn.Conv2d(16, 24, 3, padding=2, dilation=2), (16, 3, 3)),
+    "ghost conv2d in groups": (lambda: nn.Conv2d(32, 48, 3, groups=2, padding=1), (32, 2, 2)),
+    "ghost conv2d twice": (lambda: seq(*[nn.Conv2d(16, 16, 3, padding=1), nn.Tanh()] * 2), (16, 2, 2)),
     "conv by a constant": (lambda: Does(smooth), ROWS),
 }  # fmt: skip
 
