@@ -97,15 +97,3 @@ def test_bad_options_are_refused_in_one_sentence(tmp_path, capsys, monkeypatch, 
     code, output = run(capsys, *words, command=command)
     assert code == 1
     assert output.err.count("\n") == 1
-
-
-def test_a_cell_of_a_table_is_named_by_options_and_shown_beside_the_paper(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = "table1 --quick --method dsgt --epsilon 10 --fiedler 0.39".split()
-    code, output = run(capsys, *words, command="reproduce")
-    assert code == 0
-    assert "DP-DSGT" in output.out
-    assert "paper" in output.out
-    code, output = run(capsys, "admm-lasso", "--quick", "--method", "dsgt", command="reproduce")
-    assert code == 1
-    assert "admm-lasso has no option --method" in output.err
