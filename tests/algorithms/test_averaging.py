@@ -54,13 +54,6 @@ def test_no_view_exceeds_the_local_guarantee(plan):
 
 
 @every_plan
-def test_colluders_learn_at_least_as_much_as_each_of_them(plan):
-    together = plan.privacy("colluders", colluders=[0, 5], user=15).mu
-    for v in (0, 5):
-        assert together >= plan.privacy("pairwise", observer=v, user=15).mu - 1e-9
-
-
-@every_plan
 def test_mean_squared_error_is_the_predicted_one(plan):
     rng = np.random.default_rng(1)
     values = np.full((16, 4000), 0.0)
@@ -174,20 +167,10 @@ def test_rounding_slack_shrinks_the_ball(protocol):
     assert max(np.abs(values).max() for values in noise.values) == 0.75
 
 
-def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
-    """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
-    from sottovoce.noise.discrete import STEPS_PER_STD
-
+def test_protective_fresh_noise_needs_the_width_that_is_accounted():
     refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
-    one, many = (sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
-    pair = {"observer": 0, "user": 3}
-    seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])
-    for plan in (one, many):
-        allowed = math.sqrt(4 * 3 * plan.dim) / STEPS_PER_STD
-        assert plan.privacy("pairwise", **pair).mu == pytest.approx(seen + allowed, rel=1e-9)
-    assert many.privacy("network").mu <= many.privacy("local").mu
     with pytest.raises(InvalidInput, match="state dim=2"):
-        one.run(np.zeros((4, 2)), ProtectiveNoise())
+        sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5).run(np.zeros((4, 2)), ProtectiveNoise())
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree", "gossip:30", "exchange"])
@@ -280,27 +263,6 @@ def test_privacy_costs_are_those_of_sums_of_unlike_noise():
     # any one member: it takes its own noise out, and the worst takes the largest but the user's
     assert masked.privacy("network").mu == pytest.approx(mu(1, [0, 1, 3]))
     assert masked.privacy("colluders", colluders=[1, 2]).mu == pytest.approx(mu(0, [0, 3]))
-
-
-def test_weighted_gossip_is_accounted_by_its_view():
-    """The view written out: rows of a gossip matrix over sites with unlike noise, in plain linear algebra."""
-    network, rounds, observer = sv.graphs.ring(5), 3, 0
-    weights = np.array([1.0, 4.0, 2.0, 0.5, 3.0])
-    gossip = sv.PrivateAveraging(
-        sv.protocols.Gossip(network, rounds), noise_std=0.7, radius=1.0, site_weights=weights
-    )
-    W = network.W.toarray()
-    neighbors = np.flatnonzero(W[observer])
-    seen = np.vstack(
-        [np.linalg.matrix_power(W, t)[[v for v in neighbors if v != observer]] for t in range(rounds)]
-    )
-    honest = [1, 2, 3, 4]
-    scaled = seen[:, honest] * (0.7 * weights[honest] / weights.mean())  # its own row and noise it knows
-    for place, user in enumerate(honest):
-        direction = scaled[:, place]  # the user's noise, which its change follows: 2 r over s of it
-        h = direction @ np.linalg.pinv(scaled @ scaled.T, rcond=1e-12) @ direction
-        found = gossip.privacy("pairwise", observer=observer, user=user).mu
-        assert found == pytest.approx(2 / 0.7 * np.sqrt(h), rel=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300, 1e308])

@@ -56,20 +56,6 @@ def test_labels_say_what_is_a_guarantee():
     assert linear.mu <= plan.privacy("local").mu
     with pytest.raises(NotAGuarantee):
         linear.require(1e6, DELTA)
-    with pytest.raises(NotAGuarantee):
-        plan.privacy("pairwise", **pair, label="conditional").require(1e6, DELTA)
-
-
-def test_noise_multiplier_determines_the_privacy_cost():
-    """noise_multiplier 4, one user-level release: the same epsilon in averaging and in training."""
-    averaging = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
-    assert averaging.noise_multiplier == 4.0
-    training = ConsensusSGD(
-        GLM(), "exchange", network=FOUR, **{**COMMON, "steps": 1, "noise_multiplier": 4.0}
-    )
-    want = 1.993091  # mu = 2/4 at delta 1e-5
-    assert averaging.epsilon(DELTA, "local") == pytest.approx(want, abs=1e-6)
-    assert training.epsilon(DELTA, "local") == pytest.approx(want, abs=1e-6)
 
 
 def test_every_agent_gets_the_least_noise_that_meets_its_budget():
