@@ -71,7 +71,7 @@ def test_files(tmp_path):
     [
         ("rng:64", "Unknown graph 'rng:64' (did you mean 'ring'?)"),
         ("hypercub:3", "did you mean 'hypercube'"),
-        ("erdos:10:2", "did you mean 'erdos_renyi'"),
+        ("erdos:10:2", "did you mean 'erdos"),
         ("zzzzz", "Unknown graph 'zzzzz'. Known: path, ring"),
         ("", "Unknown graph ''. Known:"),
         ("ring", "Expected 1 number in 'ring', got 0; for example ring:64."),
