@@ -300,20 +300,11 @@ def test_two_pages_may_ask_at_once(server):
 # ---- the command -----------------------------------------------------------------------------------
 
 
-def test_the_command_writes_one_offline_file(tmp_path, capsys):
-    from sottovoce.cli.main import main
-
-    with pytest.raises(SystemExit) as stopped:
-        main(["explore", "path:3", "--rounds", "2", "--out", str(tmp_path / "page.html"), "--json"])
-    assert not stopped.value.code
-    output = json.loads(capsys.readouterr().out)
-    page = (tmp_path / "page.html").read_text()
+def test_the_command_writes_one_offline_file(call, refused, tmp_path):
+    output = call("explore", "path:3", "--rounds", 2, "--out", "page.html", "--json").json
     assert output["nodes"] == 3
-    assert output["bytes"] == len(page.encode())
-    with pytest.raises(SystemExit) as stopped:
-        main(["explore", "rng:3"])
-    assert stopped.value.code == 1
-    assert "did you mean 'ring'?" in capsys.readouterr().err
+    assert output["bytes"] == (tmp_path / "page.html").stat().st_size
+    assert "did you mean 'ring'?" in refused("explore", "rng:3")
 
 
 def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
