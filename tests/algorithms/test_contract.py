@@ -20,7 +20,6 @@ from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import ReleaseMismatch, SottovoceError
-from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives import GLM
@@ -236,17 +235,7 @@ def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, 
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
     mechanism = plan.mechanism(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        GradientMechanism(
-            query=mechanism.query,
-            agents=range(N),
-            random=mechanism.random,
-            clip_norm=mechanism.clip_norm,
-            noise_multipliers=mechanism.noise_multipliers,
-            adjacency=mechanism.adjacency,
-            sample_rates=mechanism.sample_rates,
-            divisors=mechanism.divisors,
-            releases=other,
-        )
+        replace(mechanism, releases=other)
 
 
 # ---- the privacy cost of the releases, by other libraries ------------------------------------------
