@@ -250,16 +250,6 @@ def test_parquet_is_a_table_like_csv(call, tmp_path):
     assert coefficients[0] == coefficients[1]
 
 
-@pytest.mark.parametrize(
-    ("features", "words"),
-    [('"nothing"', "there are no features 'nothing'"), ('["a"]', "the name of fixed features")],
-)
-def test_features_of_images_that_do_not_exist(refused, tmp_path, features, words):
-    text = NET.replace("skew = 0.5", f"skew = 0.5\nfeatures = {features}")
-    (tmp_path / "plan.toml").write_text(text)
-    assert words in refused("train", "plan.toml")
-
-
 def test_fixed_features_are_saved_with_the_model(call, tmp_path, monkeypatch):
     from sottovoce.data import image_features
 

@@ -131,14 +131,14 @@ def test_dropout_follows_the_runs_seed_and_is_off_when_measured():
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     whole = fitted_circles(module=with_dropout(), steps=6)
 
-    class MatrixPartition(Exception):
+    class Stop(Exception):
         pass
 
     def cut(run):
         def stopped(plan, data, rng, **options):
             def on_step(step, entry):
                 if step == 4:
-                    raise MatrixPartition
+                    raise Stop
 
             return run(plan, data, rng, **options | {"on_step": on_step})
 
@@ -148,7 +148,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     plain = sv.algorithms.ConsensusSGD.run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sv.algorithms.ConsensusSGD, "run", cut(plain))
-        with pytest.raises(MatrixPartition):
+        with pytest.raises(Stop):
             fitted_circles(**options)
     again = fitted_circles(**options)
     assert [entry["step"] for entry in again.history] == [4, 5, 6]  # the third step was the last one kept

@@ -9,15 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.estimators.cases import (
-    GOOD,
-    X,
-    Y,
-    circles,
-    fit,
-    fitted_circles,
-    mlp,
-)
+from tests.estimators.cases import GOOD, X, Y, circles, fit, fitted_circles, mlp
 from torch import nn
 
 import sottovoce as sv

@@ -145,13 +145,6 @@ def test_files_without_what_their_page_needs_are_refused_with_a_sentence(tmp_pat
         read_input(file)
 
 
-def test_text_of_results_is_escaped(inputs, tmp_path):
-    (result,) = results_of(inputs["training"], tmp_path)
-    page = build([result])
-    assert "<of four>" not in page
-    assert "&lt;of four&gt;" in page
-
-
 def test_one_number_format():
     page = {"losses": [{"epsilon": 1.0, "delta": 1e-5, "guess": "x"}], "n": 3, "far": "inf", "no": None}
     shown = [value_text(page, path) for path in ("losses.0.epsilon", "losses.0.delta", "n", "far", "no")]
