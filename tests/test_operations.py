@@ -71,7 +71,7 @@ def members(call, tmp_path, monkeypatch):
     addresses = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in zip(people, ports, strict=True)]
     answer = call("peer", "agree", "draft.toml", *addresses, "-o", "agreement.toml")
     assert answer.code == 0, answer
-    run = read_agreement("agreement.toml").run.hex()
+    run = read_agreement("agreement.toml").run_id.hex()
     shutil.copy("agreement.toml", "unsigned.toml")
     for name in people:
         words = ["peer", "agree", "agreement.toml", "--sign", f"{name}-home/identity", "--yes", run]

@@ -152,7 +152,7 @@ def test_trees_drawn_anew_are_accounted_exactly_up_to_a_limit(late):
         agreement = SimpleNamespace(
             plan=plan,
             timing=SimpleNamespace(late=late),
-            run_id=bytes(32),
+            session=bytes(32),
             model=SimpleNamespace(number="float64"),
         )
         return AgreedRun(agreement, **options)._exact
@@ -180,7 +180,7 @@ def test_the_loudest_member_says_how_large_a_row_may_be():
         schedule=lambda k: HypercubeExchange(2),
         releases=lambda v: [Release(v, 0, sensitivity=2.0, noise_std=3.0 * (v + 1))],
     )  # fmt: skip
-    agreement = SimpleNamespace(plan=plan, run_id=bytes(32), model=SimpleNamespace(number="float64"))
+    agreement = SimpleNamespace(plan=plan, session=bytes(32), model=SimpleNamespace(number="float64"))
     tail = math.sqrt(2 * math.log(2.0**41 * 2))
     assert AgreedRun(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
 

@@ -10,7 +10,7 @@ from verification.histories import History
 
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
-from sottovoce.ledger import training as training_module
+from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger.charge import CHARGE_FILE
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
@@ -79,7 +79,7 @@ PLANTED = {
         "read_ledger",
         lambda folder, *, head_file: ledger_module.read_ledger(folder),
     ),
-    "a checkpoint set back is free": (training_module, "_training_name", _any_mark),
+    "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (
         LifetimeLedger,
         "_charge",
