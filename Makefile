@@ -101,7 +101,7 @@ flower:
 	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
 		-e '.[flower,dask]' pytest hypothesis
 	$(FLOWER)/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/flower_deployment.py \
-		tests/runners/test_sweep.py tests/runners/test_threads.py
+		tests/runners/test_sweep.py tests/runners/test_launch.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

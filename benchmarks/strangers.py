@@ -78,7 +78,7 @@ async def meet():
     sock = socket.create_connection((host, int(port)))
     sock.setblocking(False)
     tls = await tls_handshake(sock, client_context(own, agreed.members[0].certificate), server=False)
-    await write_message(tls, Hello(agreed.run, agreed.session, time.time(), "flood").to_bytes())
+    await write_message(tls, Hello(agreed.run_id, agreed.session, time.time(), "flood").to_bytes())
     await read_message(tls, 4096)
     tls.setblocking(True)
     return tls

@@ -42,17 +42,8 @@ WAITING = ("peer run", "relay", "peer status --watch", "peer check")
 CHANGES = ("peer membership", "peer agree next.toml")
 
 
-def call(words, capsys):
-    from sottovoce.cli.main import main
-
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    printed = capsys.readouterr()
-    return stopped.value.code or 0, printed.out + printed.err
-
-
 @pytest.fixture
-def members(tmp_path, monkeypatch, capsys):
+def members(call, tmp_path, monkeypatch):
     """A folder as the pages have it: member directories, certificates, a signed agreement, records, a
     finished run.
     """
@@ -61,17 +52,16 @@ def members(tmp_path, monkeypatch, capsys):
     from sottovoce.peers.member_directory import MemberDirectory
     from sottovoce.peers.runtime import Peer, PeerConfig
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
     people = ("north", "south")
     for name in people:
         words = f"peer init {name}-home --name {name} --epsilon 30 --adjacency add-remove --copy copy-{name}"
-        assert call([*words.split(), "--view", "local"], capsys)[0] == 0
+        assert call(*words.split(), "--view", "local").code == 0
         shutil.copy(f"{name}-home/identity/certificate.pem", f"{name}.pem")
     for name, other in (people, people[::-1]):
         words = ["peer", "trust", f"{other}.pem", "--why", "x", "--directory", f"{name}-home"]
-        assert call(words, capsys)[0] == 0
+        assert call(*words).code == 0
     Path("draft.toml").write_text(DRAFT)
     Path("records.csv").write_text("a,b\n" + "\n".join(f"{k / 10},{-k / 10}" for k in range(9)))
     with socket.socket() as one, socket.socket() as two:
@@ -79,13 +69,13 @@ def members(tmp_path, monkeypatch, capsys):
             each.bind(("127.0.0.1", 0))
         ports = [each.getsockname()[1] for each in (one, two)]
     addresses = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in zip(people, ports, strict=True)]
-    code, printed = call(["peer", "agree", "draft.toml", *addresses, "-o", "agreement.toml"], capsys)
-    assert code == 0, printed
-    run = read_agreement("agreement.toml").run.hex()
+    answer = call("peer", "agree", "draft.toml", *addresses, "-o", "agreement.toml")
+    assert answer.code == 0, answer
+    run = read_agreement("agreement.toml").run_id.hex()
     shutil.copy("agreement.toml", "unsigned.toml")
     for name in people:
         words = ["peer", "agree", "agreement.toml", "--sign", f"{name}-home/identity", "--yes", run]
-        assert call(words, capsys)[0] == 0
+        assert call(*words).code == 0
     shutil.copy("agreement.toml", "from-south.toml")
 
     async def together():
@@ -101,8 +91,7 @@ def members(tmp_path, monkeypatch, capsys):
 
     asyncio.run(together())
     for name in people:
-        code, printed = call(["peer", "ledger", f"{name}-home/runs/{run}", "--json"], capsys)
-        Path(f"{name}.json").write_text(printed)
+        Path(f"{name}.json").write_text(call("peer", "ledger", f"{name}-home/runs/{run}", "--json").out)
     shutil.copytree("north-home", "east-home")  # a third name on the pages
     from sottovoce.peers.identity import make_identity
 
@@ -128,7 +117,7 @@ def parse(words):
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.splitlines()[0])
-def test_the_commands_of_a_section_run(section, members, capsys):
+def test_the_commands_of_a_section_run(section, members, call):
     run = members
     lines = COMMAND.findall(section)
     assert lines
@@ -147,11 +136,11 @@ def test_the_commands_of_a_section_run(section, members, capsys):
         needs = words[:2] in (["peer", "budget"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
         if needs and "--sign" not in words and "-m" not in words:
             words += ["--directory", directory]
-        code, printed = call(words, capsys)
+        answer = call(*words)
         if "--close" in words:  # the run of the trial has ended; giving it up is refused, with a sentence
-            assert code in (0, 1), printed
+            assert answer.code in (0, 1), answer
             continue
-        assert code == 0, (line, printed)
+        assert answer.code == 0, (line, answer)
 
 
 def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):

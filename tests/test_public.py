@@ -3,11 +3,14 @@
 import importlib
 import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
 import sottovoce
 
+ROOT = Path(__file__).parents[1]
 FOUND = (module.name for module in pkgutil.walk_packages(sottovoce.__path__, "sottovoce."))
 MODULES = ["sottovoce", *sorted(name for name in FOUND if "__main__" not in name)]
 # the names a user meets first; others may do without an example
@@ -61,3 +64,20 @@ def test_the_test_sees_what_is_missing():
     names = {entry for entry, _ in offered(importlib.import_module("sottovoce.graphs"))}
     assert {"Network", "ring", "parse"} <= names
     assert not list(offered(module))
+
+
+def test_make_targets_name_files_that_exist():
+    named = re.findall(r"\b(?:tests|docs|verification)/[\w/]+\.\w+", (ROOT / "Makefile").read_text())
+    assert len(named) > 4
+    # records are written by the target that names them
+    assert [
+        name for name in named if not name.startswith("docs/results") and not (ROOT / name).exists()
+    ] == []
+
+
+def test_pages_use_attributes_that_screen_readers_know():
+    templates = [*(ROOT / "src").rglob("*.html"), *(ROOT / "src").rglob("*.js")]
+    used = {word for file in templates for word in re.findall(r"\baria-\w+", file.read_text())}
+    words = "hidden label labelledby live pressed current describedby expanded sort busy controls"
+    assert used <= {f"aria-{word}" for word in words.split()}
+    assert "aria-labelledby" in used

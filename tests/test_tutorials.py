@@ -19,8 +19,8 @@ FENCE = re.compile(r"^(`{3,})(\{code-block\} )?([\w-]*)\n(.*?)^\1$", re.M | re.S
 
 # what the answers of a page must be worth, read from what its blocks left behind
 WORTH = {
-    "own-csv": lambda left: left["fitted"].metrics["accuracy"] > 80,
-    "own-net": lambda left: left["fitted"].metrics["accuracy"] > 80,
+    "own-csv": lambda left: left["fitted"].metrics["accuracy"] > 0.8,
+    "own-net": lambda left: left["fitted"].metrics["accuracy"] > 0.8,
     "three-hospitals": lambda left: left["np"].mean(
         (left["inputs"] @ left["models"][0] > 0) == (left["y"] == 1)
     ) > 0.8,

@@ -126,18 +126,18 @@ def _lots() -> Iterator[tuple[str, Any]]:
 
 
 def _masks() -> Iterator[tuple[str, Any]]:
-    run, chain = bytes(range(32)), bytes(reversed(range(32)))
+    run_id, chain = bytes(range(32)), bytes(reversed(range(32)))
     names = [f"m{v}" for v in range(4)]
     keys = [keys_module.MaskKey.simulated(5, v) for v in range(4)]
     publics = [key.public for key in keys]
-    session = keys_module.session_hash(run, 2, dict(zip(names, publics, strict=True)))
+    session = keys_module.session_hash(run_id, 2, dict(zip(names, publics, strict=True)))
     yield "mask/publics", b"".join(publics)
     yield "mask/session", session
     yield "mask/pair-key", keys_module.pair_key(keys[0], "m0", "m3", publics[3], session)
-    yield "mask/label", keys_module.mask_label(run, 2, 7, chain)
+    yield "mask/label", keys_module.mask_label(run_id, 2, 7, chain)
     yield "mask/chain", keys_module.next_chain(chain, 7, np.arange(5))
     for bits, dtype in ((32, np.int32), (64, np.int64)):
-        yield f"mask/keystream/{bits}", masks.Keystream(run, bits).take(100)
+        yield f"mask/keystream/{bits}", masks.Keystream(run_id, bits).take(100)
         members = [
             masks.PairMasks.agree(
                 key,
@@ -145,7 +145,7 @@ def _masks() -> Iterator[tuple[str, Any]]:
                 names,
                 publics,
                 [w for w in range(4) if w != v],
-                run=run,
+                run_id=run_id,
                 membership_version=2,
                 bits=bits,
             )
@@ -157,7 +157,7 @@ def _masks() -> Iterator[tuple[str, Any]]:
                 yield f"mask/row/{bits}/step{turn}/member{v}", member.hide(row, turn, chain)
                 member.ratchet()
     protocol = sv.protocols.Masked(sv.graphs.ring(6), tolerate=2)
-    for v, member in enumerate(masks.simulated_masks(protocol, 3, run=run)):
+    for v, member in enumerate(masks.simulated_masks(protocol, 3, run_id=run_id)):
         yield f"mask/simulated/member{v}", member.hide(np.arange(6, dtype=np.int64), 0, chain)
 
 

@@ -152,15 +152,15 @@ def peers() -> Iterator[tuple[str, Any]]:
     for name, case in equivalence.CASES.items():
         # the words that seed a recorded run stay when a case is renamed
         words = name.replace("masked, batches", "masked, lots")
-        run = hashlib.sha256(f"recorded run of {words}".encode()).digest()
+        run_id = hashlib.sha256(f"recorded run of {words}".encode()).digest()
         mask_keys = [MaskKey.from_bytes(hashlib.sha256(b"%d" % v).digest()) for v in range(case[0])]
         with (
             tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
-            mock.patch.object(Agreement, "run", property(lambda self, run=run: run)),
+            mock.patch.object(Agreement, "run_id", property(lambda self, run_id=run_id: run_id)),
             mock.patch.object(MaskKey, "fresh", side_effect=mask_keys),
         ):
             group = equivalence.agreed(name, lambda **options: links.Consortium(folder, **options))
-            keys = [RunKeys(run, 0, hashlib.sha256(b"member %d" % v).digest()) for v in range(case[0])]
+            keys = [RunKeys(run_id, 0, hashlib.sha256(b"member %d" % v).digest()) for v in range(case[0])]
             outcomes = group.run(noises=keys, transport=links.MemoryLinks())
             label = name.replace(", ", "/").replace(" ", "-")
             yield f"peers/{label}", np.array([outcome.model for outcome in outcomes])

@@ -94,7 +94,7 @@ class History:
 
     def plan(self, number):
         release = Release(0, 0, sensitivity=1.0, noise_std=2.0 + number % 3, steps=self.STEPS)
-        return Charge("", f"run {number}", (release,), run=hashlib.sha256(bytes([number])).hexdigest())
+        return Charge("", f"run {number}", (release,), run_id=hashlib.sha256(bytes([number])).hexdigest())
 
     def records(self):
         return Records(np.zeros((2, 1)), np.zeros(0))
@@ -113,7 +113,7 @@ class History:
                 at = len(saved.sent) if saved.sent else 0
                 if at >= self.STEPS:
                     self.member_directory.lifetime_ledger.end(
-                        new.run, draws=self.STEPS, head=ledger.head.hex()
+                        new.run_id, draws=self.STEPS, head=ledger.head.hex()
                     )
                     return
                 release = new.releases[0].at(at)
@@ -121,7 +121,7 @@ class History:
                 ledger.commit(Entry(at, (release,), frame, b"state", ()))
                 saved.sent[at] = frame
                 self.sent.append(release.sensitivity / release.noise_std)
-                self.rows[new.run] += 1
+                self.rows[new.run_id] += 1
         finally:
             ledger.close()
 
@@ -186,9 +186,9 @@ class History:
 
     def _unreadable(self, known):
         """Whether closing the run costs everything planned, because its ledger cannot be read."""
-        if known.status == "started":
+        if known.status == "charged":
             return False
-        head_file = self.member_directory.head_file(bytes.fromhex(known.run))
+        head_file = self.member_directory.head_file(bytes.fromhex(known.run_id))
         try:
             read_ledger(self.member_directory.folder / known.state, head_file=head_file)
         except LedgerError:
@@ -197,15 +197,15 @@ class History:
 
     def give_up(self):
         runs = [
-            run
-            for run, known in self.member_directory.lifetime_ledger.runs.items()
+            run_id
+            for run_id, known in self.member_directory.lifetime_ledger.runs.items()
             if known.status != "closed"
         ]
         if runs:
-            run = runs[int(self.rng.integers(len(runs)))]
-            known = self.member_directory.lifetime_ledger.runs[run]
+            run_id = runs[int(self.rng.integers(len(runs)))]
+            known = self.member_directory.lifetime_ledger.runs[run_id]
             self.loose |= self._unreadable(known)
-            self.member_directory.close(run, "given up")
+            self.member_directory.close(run_id, "given up")
 
     def repair(self):
         self.member_directory.restore("repaired")
@@ -241,10 +241,10 @@ class History:
             runs = self.member_directory.lifetime_ledger.runs
         except LedgerError:
             return  # refused, so nothing is printed and nothing can be sent
-        for run, rows in self.rows.items():  # run by run too: what one has too much must not hide another
-            charged = sum(release.draws for release in runs[run].releases) if run in runs else 0
+        for run_id, rows in self.rows.items():  # run by run too: what one has too much must not hide another
+            charged = sum(release.draws for release in runs[run_id].releases) if run_id in runs else 0
             if charged < rows:
-                self.violations.append(f"{rows} rows of {run[:8]} left, charged {charged}")
+                self.violations.append(f"{rows} rows of {run_id[:8]} left, charged {charged}")
         if row["total"] < gaussian_epsilon(true, DELTA) * (1 - 1e-9):
             self.violations.append(f"printed {row['total']}, true mu {true}")
 
@@ -253,10 +253,10 @@ class History:
         self.fuse = None
         self.loose |= bool(self.unfinished)
         self.repair()
-        for run, known in self.member_directory.lifetime_ledger.runs.items():
+        for run_id, known in self.member_directory.lifetime_ledger.runs.items():
             if known.status not in ("ended", "closed"):
                 self.loose |= self._unreadable(known)
-                self.member_directory.close(run, "settled")
+                self.member_directory.close(run_id, "settled")
         self.check()
         (row,) = self.member_directory.lifetime_ledger.summary()[0]["budgets"]
         true = (

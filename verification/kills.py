@@ -48,8 +48,8 @@ class Scene:
             protocols.Gossip(graphs.ring(4), 2),
         )
         self.protocol = kinds[number % len(kinds)]
-        self.run = number.to_bytes(4, "big").rjust(32, b"k")
-        self.codec = FrameCodec(self.run, 4, STEPS * self.protocol.rounds, DIM, "float64")
+        self.session = number.to_bytes(4, "big").rjust(32, b"k")
+        self.codec = FrameCodec(self.session, 4, STEPS * self.protocol.rounds, DIM, "float64")
         self.values = np.random.default_rng(number).standard_normal((4, DIM))
 
     def core(self, v: int, store: object) -> Core:
@@ -60,7 +60,7 @@ class Scene:
 
 def child(scene: Scene, folder: Path, inward: int, outward: int) -> None:
     """The victim: never returns."""
-    ledger = RunLedger(folder, session=scene.run, node=0)
+    ledger = RunLedger(folder, session=scene.session, node=0)
     core = scene.core(0, ledger)
 
     def send(out: list[tuple[int, bytes]]) -> None:
@@ -184,7 +184,7 @@ class Run:
             self.violations.append(f"two payloads for round {r}")
 
     def _compare(self) -> None:
-        ledger = RunLedger(self.folder, session=self.scene.run, node=0)
+        ledger = RunLedger(self.folder, session=self.scene.session, node=0)
         saved = ledger.load()
         ledger.close()
         for r, raw in self.on_wire.items():

@@ -98,7 +98,7 @@ class Consortium:
         return [member.name for member in self.agreement.members]
 
     def state(self, name: str, agreement: Agreement | None = None) -> Path:
-        return self.directories[name].folder / "runs" / (agreement or self.agreement).run.hex()
+        return self.directories[name].folder / "runs" / (agreement or self.agreement).run_id.hex()
 
     def sign(self) -> None:
         pem = self.folder / "pem"
@@ -239,7 +239,7 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
         return group.stop()  # m3 is no neighbor of m1 and would wait for the others
 
     # leave
-    run = group.agreement.run.hex()
+    run = group.agreement.run_id.hex()
     group.command(
         "budget", "--directory", group.directories["m4"].folder, "--close", run, "--why", "m4 leaves"
     )

@@ -202,28 +202,29 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
 
 
 def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple[Any, Any]:
-    """Return (text, gate) of some members, each with one record whose features are its row of ``values``."""
+    """Return algorithm and mechanism of some members, each with one record: its row of ``values``."""
     data = Shards(np.ascontiguousarray(values), np.ones(len(values)), np.arange(len(values) + 1))
     random = RunRandomness(noise, batches=0, start=0)
-    gate = plan.mechanism(data, nodes, random)
-    return plan.algorithm(gate, plan.starting(data, random, nodes)), gate
+    mechanism = plan.mechanism(data, nodes, random)
+    return plan.algorithm(mechanism, plan.starting(data, random, nodes)), mechanism
 
 
 def member_program(plan: Any, node: int, values: np.ndarray, noise: Any, seed: int = 0) -> StepProgram:
     """Return the computation of one member of a simulated consortium; the seed is that of its mask keys."""
-    text, gate = hosted(plan, [node], values[[node]], noise)
+    algorithm, mechanism = hosted(plan, [node], values[[node]], noise)
     masked = None
     if plan.grid is not None:
-        masks = simulated_masks(plan.schedule(0), seed, run=RUN, bits=plan.grid.bits)
+        masks = simulated_masks(plan.schedule(0), seed, run_id=RUN, bits=plan.grid.bits)
         masked = MaskedRows(plan.grid, masks[node], RUN)
-    return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.recording(), masked=masked)
+    mechanism = mechanism.recording()
+    return StepProgram(algorithm, plan.schedule, plan.steps, node=node, mechanism=mechanism, masked=masked)
 
 
-def plan_wire(plan: Any, run: bytes, rounds: int) -> FrameCodec:
+def plan_wire(plan: Any, session: bytes, rounds: int) -> FrameCodec:
     """Return what the frames of a plan look like: float rows, or integers where sums are masked."""
     if plan.grid is None:
-        return FrameCodec(run, plan.n, rounds, plan.width, "float64")
-    return FrameCodec(run, plan.n, rounds, plan.grid.dim + plan.grid.checks, f"int{plan.grid.bits}")
+        return FrameCodec(session, plan.n, rounds, plan.width, "float64")
+    return FrameCodec(session, plan.n, rounds, plan.grid.dim + plan.grid.checks, f"int{plan.grid.bits}")
 
 
 class World:
@@ -330,9 +331,9 @@ class World:
     def expected(self) -> np.ndarray:
         """Return the stacked runner's rows on the noise that became durable."""
         noise = RecordedNoise(None, self.tape)
-        text, _ = hosted(self.shape.plan, list(range(self.n)), self.values, noise)
-        state = run_stacked(text, self._ran, self.shape.steps, noise=noise)
-        return np.asarray(text.output(state))
+        algorithm, _ = hosted(self.shape.plan, list(range(self.n)), self.values, noise)
+        state = run_stacked(algorithm, self._ran, self.shape.steps, noise=noise)
+        return np.asarray(algorithm.output(state))
 
     def left_out(self) -> dict[int, set[tuple[int, int]]]:
         """Return, per round of the run, the edges that an end left out, as (end, other end)."""

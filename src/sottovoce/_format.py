@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["fine", "fixed", "number"]
+__all__ = ["fine", "fixed", "number", "percent"]
 
 
 def number(value: object) -> str:
@@ -49,3 +49,12 @@ def fixed(value: object) -> str:
     if value and abs(value) < 5e-4:
         return f"{value:.1g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
+def percent(share: float) -> str:
+    """Return a share between 0 and 1, such as an accuracy, in percent.
+
+    >>> percent(0.93456)
+    '93.46 %'
+    """
+    return f"{100 * share:.2f} %"

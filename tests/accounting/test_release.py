@@ -21,7 +21,7 @@ class LinearSpending(Spending):
 
     def cost(self, counts, delta):
         self.computed += 1
-        return sum(count / kind.ratio for kind, count in counts.items())
+        return sum(count / kind.noise_to_sensitivity for kind, count in counts.items())
 
 
 RELEASE = Release(sender=1, step=3, sensitivity=2.0, noise_std=8.0)
@@ -141,7 +141,7 @@ def test_the_least_of_every_count(wrong):
     with pytest.raises(InvalidInput):
         Release(**{**RELEASE.to_dict(), **wrong})
     least = Release(sender=0, step=0, sensitivity=0.0, noise_std=0.0, steps=1, count=1, stream=0)
-    assert (least.draws, least.ratio) == (1, math.inf)
+    assert (least.draws, least.noise_to_sensitivity) == (1, math.inf)
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "noisy-max"])
@@ -161,7 +161,7 @@ def test_a_stretch_covers_its_first_and_last_draw_and_no_other():
     part = release.at(4)
     assert (part.step, part.steps, part.count, part.draws) == (4, 1, 1, 1)
     assert release.at(4, 3).draws == 3
-    assert (release.draws, release.ratio) == (6, 2.0)
+    assert (release.draws, release.noise_to_sensitivity) == (6, 2.0)
 
 
 def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
@@ -169,11 +169,11 @@ def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
     assert kind.curve(1).mu == 0.5
     assert kind.curve(9).mu == pytest.approx(1.5)
     assert kind.curve(9, 0.25).mu == pytest.approx(0.75)
-    for nothing in (kind.curve(0), kind.curve(3, 0.0), kind._replace(ratio=math.inf).curve(3)):
+    for nothing in (kind.curve(0), kind.curve(3, 0.0), kind._replace(noise_to_sensitivity=math.inf).curve(3)):
         assert nothing.epsilon(1e-9) == 0.0
     assert kind.curve(3, 1e-12).mu > 0
     for noiseless in (kind, kind._replace(adjacency="add-remove"), kind._replace(mechanism="laplace")):
-        assert noiseless._replace(ratio=0.0).curve(1).epsilon(1e-5) == math.inf
+        assert noiseless._replace(noise_to_sensitivity=0.0).curve(1).epsilon(1e-5) == math.inf
     assert MechanismKey("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
 
 
@@ -257,7 +257,7 @@ def test_sampling_amplifies_at_every_noise_but_none(ratio):
     kind = MechanismKey("gaussian", "add-remove", ratio, 0.1, 1.0)
     assert kind.curve(3) == Curve.sampled_gaussian(0.1, ratio, 3)
     assert kind.curve(3).epsilon(1e-5) < 0.8 * Curve.gaussian(1 / ratio, 3).epsilon(1e-5)
-    assert kind._replace(ratio=0.0).curve(3).epsilon(1e-5) == math.inf
+    assert kind._replace(noise_to_sensitivity=0.0).curve(3).epsilon(1e-5) == math.inf
 
 
 def test_share_curves_round_up():

@@ -13,7 +13,7 @@ from sottovoce.errors import InvalidInput, NotAGuarantee
 from sottovoce.mechanisms.admm_kernels import prox_rows, record_moves
 from sottovoce.objectives import GLM, clip_rows
 
-from .proximal import prox_logistic, prox_squared, prox_squared_batch
+from .proximal import prox_logistic, prox_squared_batch
 
 MODELS = [GLM("squared", l1=0.1), GLM("logistic", l2=0.05), GLM("huber", l1=0.02, width=0.4)]
 
@@ -47,18 +47,6 @@ def test_federated_and_token_admm_find_the_same_solution():
     ):
         got = plan.run(shards, np.random.default_rng(0)).outputs["coef"]
         assert np.allclose(got, want, atol=1e-5), plan.name
-
-
-def test_server_step_as_printed_has_the_wrong_fixed_point():
-    """z^ = z + ... instead of z^ = z^ + ...: on the Lasso the printed step ends at 0."""
-    X, y = admm_problem(2)
-    model, gamma = GLM("squared", l1=0.1), 1.0
-    u, z = np.zeros((40, 4)), np.zeros(4)
-    for _ in range(2000):
-        moves = np.array([prox_squared(2 * z - u[i], X[i], y[i], gamma) - z for i in range(40)])
-        u += moves
-        z = model.regularizer.prox(z + moves.mean(axis=0), gamma)
-    assert np.abs(z).max() < 1e-6 < np.abs(ista(model, X, y)).max()
 
 
 def test_kernels_equal_the_maps_in_numpy():
@@ -99,21 +87,6 @@ def test_influence_of_a_record_on_every_release_given_the_past(noise_in):
         zh = z + means[0] + noise if noise_in == "mean" else zh + 0.5 * (means[0] + noise)
     # both data sets were given the same released z; the other records' states do not know the difference
     assert (np.delete(u[0], 3, 0) == np.delete(u[1], 3, 0)).all()
-
-
-def test_noise_inside_the_state_breaks_the_printed_statement():
-    """One common noise vector in every u_i: given the same z, replacing record 0 moves all other states."""
-    n, p = 6, 1
-    X, y = np.ones((n, p)), np.ones(n)
-    other = y.copy()
-    other[0] = -8.0
-    released = np.array([0.3])
-    states = []
-    for t in (y, other):
-        moves = np.array([prox_squared(np.zeros(p), X[i], t[i], 1.0) for i in range(n)])
-        eta = released - 2 * moves.mean(axis=0)  # the noise that explains the same release
-        states.append(2 * moves + eta)
-    assert np.abs(states[0][1:] - states[1][1:]).min() > 0.1
 
 
 def test_labels_and_privacy_costs():

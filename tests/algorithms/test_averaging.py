@@ -11,11 +11,9 @@ from sottovoce.algorithms import PrivateAveraging
 from sottovoce.algorithms.averaging import averaging, noise_in_result
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput, ReleaseMismatch
 from sottovoce.graphs import ring
-from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.grid import SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
-from sottovoce.objectives import clip_around
 from sottovoce.privacy import gaussian_mu
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree, Walk
 
@@ -56,34 +54,17 @@ def test_no_view_exceeds_the_local_guarantee(plan):
 
 
 @every_plan
-def test_colluders_learn_at_least_as_much_as_each_of_them(plan):
-    together = plan.privacy("colluders", colluders=[0, 5], user=15).mu
-    for v in (0, 5):
-        assert together >= plan.privacy("pairwise", observer=v, user=15).mu - 1e-9
-
-
-@every_plan
 def test_mean_squared_error_is_the_predicted_one(plan):
     rng = np.random.default_rng(1)
     values = np.full((16, 4000), 0.0)
     values[:, 0] = rng.uniform(-0.3, 0.3, 16)
     result = plan.run(values, rng)
     spread = result.outputs["rows"][:, 1:]
-    share = plan.protocol.output_view(0).basis if not isinstance(plan.protocol, Walk) else None
-    if share is not None:
-        expected = np.linalg.norm(plan.protocol.apply(np.eye(16), noise=SimulatedNoise(0))[0]) ** 2
-        if not isinstance(plan.protocol, FreshNoiseGossip):
-            assert spread[0].var() == pytest.approx(expected, rel=0.1)
+    if not isinstance(plan.protocol, Walk | FreshNoiseGossip):
+        expected = np.linalg.norm(plan.protocol.apply(np.eye(16))[0]) ** 2
+        assert spread[0].var() == pytest.approx(expected, rel=0.1)
     assert result.config["noise_std"] == 1.0
     assert "simulation" in result.provenance["noise"]
-
-
-def test_same_seed_gives_the_same_bytes_and_another_does_not():
-    plan = sv.PrivateAveraging(sv.graphs.ring(5), noise_std=1.0, radius=1.0)
-    values = np.linspace(-1, 1, 5)
-    runs = [plan.run(values, np.random.default_rng(seed)).outputs["rows"] for seed in (1, 1, 2)]
-    assert runs[0].tobytes() == runs[1].tobytes()
-    assert runs[0].tobytes() != runs[2].tobytes()
 
 
 def test_protective_noise_does_not_depend_on_the_seed():
@@ -93,55 +74,6 @@ def test_protective_noise_does_not_depend_on_the_seed():
     record = plan.run(np.zeros(4), ProtectiveNoise()).to_dict()
     assert "mean_squared_error" not in record["metrics"]  # a function of the data: not for the record
     assert record["provenance"]["noise"] == "protective"
-
-
-class Silent:
-    """No noise at all: what is left is what one user can move."""
-
-    protective = False
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        return values
-
-    def slack(self, dim, std=1.0):
-        return 0.0
-
-
-@every_plan
-@pytest.mark.parametrize("evil", [1e300, -1e300, np.nan, np.inf, -np.inf, 0.0, 3.0])
-def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
-    """With the noise off, replacing one row moves the first message by at most the booked sensitivity."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(16, 3))
-    other = values.copy()
-    other[7] = evil
-    first, second = (
-        ValueMechanism(
-            rows=rows, agents=range(16), random=RunRandomness(Silent(), 0, 0), noise_std=1.0, radius=0.5
-        ).released(0)
-        for rows in (values, other)
-    )
-    moved = np.linalg.norm(first - second, axis=1)
-    assert np.isfinite(moved).all()
-    assert moved[7] <= 2 * plan.radius * (1 + 1e-12)
-    assert (np.delete(moved, 7) == 0).all()
-
-
-def test_clipping_happens_before_the_noise_only():
-    plan = sv.PrivateAveraging(HypercubeExchange(2), noise_std=100.0, radius=1.0)
-    rows = plan.run(np.zeros((2, 50)), np.random.default_rng(0)).outputs["rows"]
-    assert np.abs(rows).max() > 50  # noise is never clipped away
-
-
-def test_clipped_rows_keep_direction_and_precision():
-    rows = np.array([[3.0, 4.0], [0.3, 0.4], [1e308, 1e308], [-1e308, 1e308]])
-    out = clip_around(rows, 0.0, 1.0)
-    np.testing.assert_allclose(out[0], [0.6, 0.8])
-    np.testing.assert_array_equal(out[1], rows[1])
-    np.testing.assert_allclose(np.linalg.norm(out[2:], axis=1), 1.0)
-    centered = clip_around(np.array([[10.0]]), np.array([4.0]), 2.0)
-    assert centered.item() == 6.0
-    assert clip_around(rows[:2].astype(np.float32), 0.0, 1.0).dtype == np.float32
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
@@ -173,59 +105,27 @@ def test_infeasible_budgets_are_refused():
         )
 
 
+FOUR = sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
-        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
-        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=0.0), "radius"),
         (lambda: sv.PrivateAveraging("tree", noise_std=1.0, radius=1.0), "needs a network"),
         (lambda: sv.PrivateAveraging(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
         (
             lambda: sv.PrivateAveraging("ring", noise_std=1.0, radius=1.0, network="ring:4"),
             "A protocol is one of",
         ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("secret"),
-            "view must be",
-        ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"),
-            "observer",
-        ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("colluders"),
-            "colluders",
-        ),
-        (
-            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).run(
-                np.zeros(3), np.random.default_rng(0)
-            ),
-            "one row per node",
-        ),
+        (lambda: FOUR.privacy("secret"), "view must be"),
+        (lambda: FOUR.privacy("pairwise"), "observer"),
+        (lambda: FOUR.privacy("colluders"), "colluders"),
+        (lambda: FOUR.run(np.zeros(3), np.random.default_rng(0)), "one row per node"),
     ],
 )
 def test_invalid_averaging_options_are_refused(call, words):
     with pytest.raises(InvalidInput, match=words):
         call()
-
-
-def test_exact_consensus_is_within_a_factor_two_of_a_curator_on_a_tree():
-    plan = sv.PrivateAveraging(Tree(sv.graphs.grid(8, 8)), noise_std=1.0, radius=0.5)
-    mean = np.mean([plan.protocol.view(v).leakage().sum() / 64 for v in range(64)])
-    assert mean == pytest.approx(2 * 63 / 64**2)
-    assert plan.privacy("central").mu == pytest.approx(math.sqrt(1 / 64))
-
-
-def test_output_variance_shows_the_noise_scale():
-    """Power both ways: the output variance accepts the right scale and rejects 2/3 and 3/2 of it."""
-    plan = sv.PrivateAveraging(HypercubeExchange(8), noise_std=1.0, radius=1.0)
-    rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(3)).outputs["rows"]
-    variance = rows[0].var() * 8
-    spread = 4 * math.sqrt(2 / 20_000)
-    assert abs(variance - 1.0) < spread
-    for wrong in (2 / 3, 1.5):
-        assert abs(variance - wrong**2) > spread
 
 
 def test_node_the_token_never_reached_releases_nothing():
@@ -267,20 +167,10 @@ def test_rounding_slack_shrinks_the_ball(protocol):
     assert max(np.abs(values).max() for values in noise.values) == 0.75
 
 
-def test_rounding_before_fresh_noise_is_in_the_privacy_cost():
-    """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
-    from sottovoce.noise.discrete import STEPS_PER_STD
-
+def test_protective_fresh_noise_needs_the_width_that_is_accounted():
     fresh_noise = FreshNoiseGossip(sv.graphs.path(4), 4, fresh_noise_std=0.5)
-    one, many = (sv.PrivateAveraging(fresh_noise, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
-    pair = {"observer": 0, "user": 3}
-    seen = math.sqrt(fresh_noise.scaled(1.0).view(0).leakage()[3])
-    for plan in (one, many):
-        allowed = math.sqrt(4 * 3 * plan.dim) / STEPS_PER_STD
-        assert plan.privacy("pairwise", **pair).mu == pytest.approx(seen + allowed, rel=1e-9)
-    assert many.privacy("network").mu <= many.privacy("local").mu
     with pytest.raises(InvalidInput, match="state dim=2"):
-        one.run(np.zeros((4, 2)), ProtectiveNoise())
+        sv.PrivateAveraging(fresh_noise, noise_std=1.0, radius=0.5).run(np.zeros((4, 2)), ProtectiveNoise())
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree", "gossip:30", "exchange"])
@@ -375,27 +265,6 @@ def test_privacy_costs_are_those_of_sums_of_unlike_noise():
     assert masked.privacy("colluders", colluders=[1, 2]).mu == pytest.approx(mu(0, [0, 3]))
 
 
-def test_weighted_gossip_is_accounted_by_its_view():
-    """The view written out: rows of a gossip matrix over sites with unlike noise, in plain linear algebra."""
-    network, rounds, observer = sv.graphs.ring(5), 3, 0
-    weights = np.array([1.0, 4.0, 2.0, 0.5, 3.0])
-    gossip = sv.PrivateAveraging(
-        sv.protocols.Gossip(network, rounds), noise_std=0.7, radius=1.0, site_weights=weights
-    )
-    W = network.W.toarray()
-    neighbors = np.flatnonzero(W[observer])
-    seen = np.vstack(
-        [np.linalg.matrix_power(W, t)[[v for v in neighbors if v != observer]] for t in range(rounds)]
-    )
-    honest = [1, 2, 3, 4]
-    scaled = seen[:, honest] * (0.7 * weights[honest] / weights.mean())  # its own row and noise it knows
-    for place, user in enumerate(honest):
-        direction = scaled[:, place]  # the user's noise, which its change follows: 2 r over s of it
-        h = direction @ np.linalg.pinv(scaled @ scaled.T, rcond=1e-12) @ direction
-        found = gossip.privacy("pairwise", observer=observer, user=user).mu
-        assert found == pytest.approx(2 / 0.7 * np.sqrt(h), rel=1e-6)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300, 1e308])
 @pytest.mark.parametrize("name", ["tree", "masked"])
 def test_weighted_row_moves_by_at_most_its_sensitivity(name, bad):
@@ -450,14 +319,6 @@ def test_site_weights_with_budget_and_optimal_noise():
         weighted(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, fresh_noise_std=0.2))
 
 
-@pytest.mark.parametrize(
-    "bad", [(1.0,), (1.0, 2.0, 0.0, 1.0), (1.0, 2.0, np.nan, 1.0), (1.0, 2.0, np.inf, 1.0), "much", 3.0]
-)
-def test_invalid_site_weights_are_refused(bad):
-    with pytest.raises(InvalidInput, match="positive"):
-        weighted(weighted_protocols()["tree"], site_weights=bad)
-
-
 def test_equal_site_weights_change_nothing():
     alike, none = (
         weighted(weighted_protocols()["tree"], site_weights=(5, 5, 5, 5)),
@@ -495,16 +356,22 @@ def test_mask_grid_covers_a_distant_center():
     assert error.std() == pytest.approx(0.5 / 2, rel=0.08)  # the mean of four
 
 
-def test_fresh_noise_adds_to_the_noise_in_the_result():
-    """The root of the measured variance of the worst node, to a few per cent; fresh noise is much of it."""
-    network = sv.graphs.path(4)
-    plan = sv.PrivateAveraging(
-        sv.protocols.FreshNoiseGossip(network, 3, fresh_noise_std=1.5), noise_std=1.0, radius=0.5, dim=20_000
-    )
-    plain = sv.PrivateAveraging(sv.protocols.Gossip(network, 3), noise_std=1.0, radius=0.5)
-    rows = plan.run(np.zeros((4, 20_000)), np.random.default_rng(0)).outputs["rows"]
-    assert noise_in_result(plan) == pytest.approx(np.std(rows, axis=1).max(), rel=0.03)
-    assert noise_in_result(plan) > 1.5 * noise_in_result(plain)
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        sv.protocols.HypercubeExchange(8),
+        sv.protocols.Tree(sv.graphs.hypercube(3)),
+        sv.protocols.Gossip(sv.graphs.path(5), 3),
+        sv.protocols.Chebyshev(sv.graphs.path(5), 4),
+        sv.protocols.FreshNoiseGossip(sv.graphs.path(5), 4, fresh_noise_std=0.5),
+    ],
+    ids=lambda p: p.name,
+)
+def test_noise_in_result_equals_the_noise_of_runs(protocol):
+    plan = sv.PrivateAveraging(protocol, noise_std=2.0, radius=0.5)
+    wide = np.zeros((protocol.n, 200_000), dtype=np.float32)
+    out = plan.run(wide, np.random.default_rng(5)).outputs["rows"]
+    assert noise_in_result(plan) == pytest.approx(out.std(axis=1).max(), rel=0.01)
 
 
 def test_network_in_place_of_a_protocol_may_be_named_too():

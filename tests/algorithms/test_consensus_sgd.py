@@ -8,19 +8,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, SIZES, N, blobs, net, shards
+from tests.algorithms.toys import COMMON, FOUR, RING, SIZES, N, blobs, net, shards, unequal_shards
 from torch import nn
 
 import sottovoce as sv
 from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise
-from sottovoce.algorithms import DPDSGD, DPSGD, ConsensusSGD, MuffliatoSGD
+from sottovoce.algorithms import DPSGD, ConsensusSGD
 from sottovoce.algorithms.consensus_sgd import estimand
-from sottovoce.data import Shards
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.peers.agreed_run import AgreedRun
@@ -63,9 +59,6 @@ def test_iterates_are_averaged_from_a_rounded_share_of_the_steps():
     assert descended(5, average_from=0.48) == -4.0
     assert descended(5, average_from=0.0) == -3.0
     assert descended(0, average_from=0.0) == 0.0
-    for wrong in (-0.1, 1.1):
-        with pytest.raises(InvalidInput):
-            plan(average_from=wrong)
 
 
 def test_l2_term_is_added_after_the_mean():
@@ -100,8 +93,6 @@ def test_default_guarantees_of_consensus():
     assert len(plan(steps=512).guarantees()) == 3
     alone = ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(1), steps=2, clip_norm=1.0, sizes=[5])
     assert [g.adversary.kind for g in alone.guarantees()] == ["local"]
-    with pytest.raises(InvalidInput, match="weighting"):
-        plan(weighting="nobody")
 
 
 def test_mask_grid_covers_the_largest_site():
@@ -126,17 +117,9 @@ def test_estimand_of_unequal_sites_in_words():
 
 
 def test_calibration_spends_all_but_a_thousandth():
-    plan = ConsensusSGD(
-        GLM(dim=2),
-        "exchange",
-        network="hypercube:2",
-        steps=9,
-        clip_norm=1.0,
-        adjacency="user",
-        noise_multiplier=1.0,
-    )
+    made = plan(adjacency="user", steps=9)
     for view in ("local", "network"):
-        spent = plan.calibrated_to(2.0, 1e-5, view=view).privacy(view).epsilon(1e-5)
+        spent = made.calibrated_to(2.0, 1e-5, view=view).privacy(view).epsilon(1e-5)
         assert 2.0 * (1 - 8e-4) < spent <= 2.0
 
 
@@ -155,50 +138,12 @@ def test_every_step_must_end_in_exact_consensus():
         ConsensusSGD(GLM(), [exchange] * 5 + [gossip], **COMMON).privacy("network")
 
 
-def test_exact_consensus_privacy_cost_is_that_of_the_schedule():
-    plan = ConsensusSGD(GLM(), "exchange", network=RING, **COMMON)
-    for user, share in ((1, 1.0), (2, 0.5), (7, 0.25)):
-        want = (2 / 2.0) ** 2 * 6 * share
-        assert plan.privacy("pairwise", observer=0, user=user).mu ** 2 == pytest.approx(want)
-    assert plan.privacy("central").mu ** 2 == pytest.approx(6 / N)
-    assert plan.privacy("network").mu ** 2 == pytest.approx(6.0)
-    batches = {**COMMON, "adjacency": "add-remove", "sizes": [40] * N, "batch_size": 10}
-    record = ConsensusSGD(GLM(), "exchange", network=RING, **batches)
-    pair = record.privacy("pairwise", observer=0, user=7)
-    expected = sv.privacy.sampled_gaussian(0.25, 2.0 * 2, 6)
-    assert pair.label == "exact"
-    assert pair.epsilon(DELTA) == pytest.approx(expected.epsilon(DELTA), rel=1e-6)
-    assert pair.epsilon(DELTA) < record.epsilon(DELTA, "local")
-
-
 def test_central_cost_is_the_same_for_networks_and_linear_models():
     """Sixteen agents: a sixteenth of the local square, whatever is trained (it was the local number once)."""
     sixteen = {"network": sv.graphs.hypercube(4), "steps": 10, "sizes": [100] * 16, "noise_multiplier": 8.0}
     deep = ConsensusSGD(net(), "exchange", **sixteen)
     flat = ConsensusSGD(GLM(), "exchange", clip_norm=1.0, **sixteen)
     assert deep.privacy("central").mu == flat.privacy("central").mu == pytest.approx(math.sqrt(10 / 16) / 8)
-
-
-def test_small_node_is_not_hidden_by_low_noise_of_large_nodes():
-    """Mean of sites' means: node 0 holds 10 records, the others 1,000; the noise is nearly all node 0's."""
-    options = COMMON | {"adjacency": "add-remove", "noise_multiplier": 1.0}
-    uneven = ConsensusSGD(
-        GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), weighting="sites", **options
-    )
-    data = Shards(np.ones((3010, 1)), np.tile([1.0, -1.0], 1505), np.array([0, 10, 1010, 2010, 3010]))
-    mechanism = uneven.mechanism(
-        uneven.prepared(data), range(4), RunRandomness.from_rng(np.random.default_rng(0))
-    )
-    std = mechanism.stds / mechanism.divisors  # what really stands behind a row of each node
-    assert std == pytest.approx(0.7 / np.array([10, 1000, 1000, 1000]))
-    steps = options["steps"]
-    # node 3 hears node 2 alone, then the sum of nodes 0 and 1
-    share = 0.1**2 / (0.1**2 + 0.001**2)
-    assert uneven.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps * share)
-    whole = 0.1**2 / (0.1**2 + 3 * 0.001**2)
-    assert uneven.privacy("central", user=0).mu ** 2 == pytest.approx(steps * whole)
-    even = ConsensusSGD(GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), **options)
-    assert even.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps / 2)
 
 
 def sgd_by_hand(objective, x, y, theta, rates):
@@ -223,16 +168,6 @@ def test_consensus_of_a_network_without_noise_is_sgd_on_all_records(protocol):
     np.testing.assert_allclose(rows[0], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [DPDSGD, ConsensusSGD, MuffliatoSGD])
-def test_one_agent_equals_sgd(make):
-    objective, data = net(math.inf), blobs(agents=1)
-    start = objective.start()[0]
-    expected = sgd_by_hand(objective, data.inputs, data.targets, start, [0.5, 0.05, 0.005])
-    plan = make(objective, sv.graphs.complete(1), steps=3, sizes=data.sizes, learning_rate=(0.5, 0.005))
-    rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
-    np.testing.assert_allclose(rows[0], expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("adjacency", ["user", "add-remove"])
 def test_l2_term_gives_ridge_regression(adjacency):
     """Inside the clip at user level, after the mean at record level: the same point without a clip."""
@@ -243,7 +178,6 @@ def test_l2_term_gives_ridge_regression(adjacency):
 
 
 OBJECTIVE = NetObjective(torch.nn.Linear(2, 2))
-unequal_stds = st.lists(st.floats(0.2, 9.0), min_size=6, max_size=6)
 
 
 def unequal_plan(**options):
@@ -262,55 +196,6 @@ def test_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, b
     assert seen.epsilon(1e-5) == pytest.approx(pair.privacy("local", user=1).epsilon(1e-5), rel=1e-9)
 
 
-@given(unequal_stds, st.integers(0, 5), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
-def test_leakage_with_unequal_noise_is_that_of_the_whitened_messages(std, observer, seed):
-    """A second method: the messages as a matrix K, h(u) = s_u^2 k_u^T (K S^2 K^T)^-1 k_u."""
-    rng = np.random.default_rng(seed)
-    tree = sv.protocols.Tree(sv.graphs.ring(6), kind="uniform", rng=rng)
-    state, seen = np.eye(6), []
-    for t in range(tree.rounds):
-        seen += [state[w] for w in tree.senders(t, observer)]
-        state = tree.matrix(t) @ state
-    K = np.array(seen)
-    K[:, observer] = 0.0
-    s = np.array(std)
-    precision = np.linalg.pinv((K * s**2) @ K.T, rcond=1e-11, hermitian=True)
-    expected = s**2 * np.einsum("ij,ik,kj->j", K, precision, K)
-    found = tree.view(observer).with_noise(std).leakage()
-    assert found == pytest.approx(expected, abs=1e-8)
-    assert tree.shares(observer, std) == pytest.approx(found, abs=1e-12)
-
-
-def test_agent_with_much_noise_is_not_hidden_by_others_with_little():
-    """Its noise is nearly all the noise there is: 64 / 66 of the local loss, not 1 / 3."""
-    uneven = unequal_plan(noise_multiplier=(8.0, 1.0, 1.0, 1.0), protocol="tree")
-    seen = uneven.privacy("pairwise", observer=3, user=0)
-    assert seen.mu == pytest.approx(np.sqrt(5 * 64 / 66) / 8)
-    quiet = uneven.privacy("pairwise", observer=3, user=1)
-    assert quiet.mu == pytest.approx(np.sqrt(5 / 66))
-
-
-@given(
-    st.lists(st.integers(120, 4000), min_size=4, max_size=4), st.sampled_from(["add-remove", "replace-one"])
-)
-@settings(max_examples=10, deadline=None)
-def test_pairwise_cost_lies_between_central_and_local(sizes, adjacency):
-    uneven = ConsensusSGD.for_budget(
-        OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
-        adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
-    )  # fmt: skip
-    z = np.array(uneven.noise_multipliers)
-    for user in range(1, 4):
-        seen = uneven.privacy("pairwise", observer=0, user=user)
-        local = uneven.privacy("local", user=user)
-        assert seen.rdp(8.0) <= local.rdp(8.0) * (1 + 1e-9)
-        hidden = np.sqrt((z[1:] ** 2).sum())  # all noise but the observer's own
-        q = uneven._sample_rates[user]
-        model = sv.privacy.Curve.sampled_gaussian(q, hidden, 5, adjacency=adjacency)
-        assert seen.rdp(8.0) >= model.renyi(8.0) * (1 - 1e-9)
-
-
 def test_network_statement_is_the_worst_of_all_pairs():
     uneven = unequal_plan(sizes=[200, 900, 400, 3000], batch_size=100, noise_multiplier=(1.0, 2.0, 0.8, 0.7))
     pairs = [uneven.privacy("pairwise", observer=v, user=u) for v in range(4) for u in range(4) if u != v]
@@ -321,12 +206,9 @@ def test_network_statement_is_the_worst_of_all_pairs():
         assert uneven.epsilon(delta, "local") == pytest.approx(max(each), rel=1e-9)
 
 
-def test_noises_too_far_apart_to_compute_with_are_refused():
-    view = sv.protocols.Gossip(sv.graphs.path(6), rounds=6).view(0)
-    with pytest.raises(InvalidInput, match="too much for the view"):
-        view.with_noise([1, 1e-14, 1e-14, 1e-14, 1e-14, 1])
+def test_noise_of_a_view_is_one_number_per_user():
     with pytest.raises(InvalidInput, match="one standard deviation per user"):
-        view.with_noise([1.0, 2.0])
+        sv.protocols.Gossip(sv.graphs.path(6), rounds=6).view(0).with_noise([1.0, 2.0])
 
 
 def test_coalition_of_all_is_refused():
@@ -505,13 +387,6 @@ def test_optimal_noise_without_a_tree_is_refused(make, kind, words):
     assert "\n" not in str(caught.value)
 
 
-def unequal_shards(sizes=SIZES, dim=3, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((sum(sizes), dim))
-    y = (X @ np.arange(1.0, dim + 1) + rng.standard_normal(sum(sizes)) > 0).astype(float)
-    return Shards(X, y, np.concatenate([[0], np.cumsum(sizes)]))
-
-
 def descend(X, y, weights, steps=15, rate=0.5):
     """Plain descent of the weighted logistic loss, by hand."""
     w = np.zeros(X.shape[1])
@@ -543,17 +418,9 @@ def test_masked_consensus_learns_the_mean_of_its_weighting(weighting):
 
 def test_sampled_consensus_costs_what_a_curator_with_less_noise_costs():
     """Poisson batches at every site: against any two of five, DP-SGD with sqrt(3) times one site's noise."""
+    common = {"steps": 40, "clip_norm": 1.0, "batch_size": 10}
     sites = ConsensusSGD(
-        GLM(dim=3),
-        "masked:tolerate=2",
-        network="ring:5",
-        sizes=[100] * 5,
-        steps=40,
-        clip_norm=1.0,
-        batch_size=10,
-        noise_multiplier=1.0,
+        GLM(dim=3), "masked:tolerate=2", network="ring:5", sizes=[100] * 5, noise_multiplier=1.0, **common
     )
-    curator = DPSGD(
-        GLM(dim=3), records=100, steps=40, clip_norm=1.0, batch_size=10, noise_multiplier=np.sqrt(3)
-    )
+    curator = DPSGD(GLM(dim=3), records=100, noise_multiplier=np.sqrt(3), **common)
     assert sites.epsilon(1e-5) == pytest.approx(curator.epsilon(1e-5), rel=1e-6)

@@ -13,13 +13,13 @@ from dp_accounting.pld import pld_privacy_accountant
 from scipy.optimize import minimize
 from scipy.stats import kstest
 from tests.algorithms.cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
+from tests.algorithms.toys import check_resumed
 from torch import nn
 
 from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import ReleaseMismatch, SottovoceError
-from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives import GLM
@@ -49,11 +49,17 @@ def tensors(data=None):
 
 
 def algorithm_of(plan, data, random, agents=None, start=None):
-    hosted = list(range(plan.n)) if agents is None else list(agents)
-    part = data.subset(hosted)
-    mechanism = plan.mechanism(plan.objective.prepared(part), hosted, random)
-    rows = plan.starting(part, random, hosted) if start is None else start
+    """The algorithm and its mechanism over some agents, or all."""
+    agents = list(range(plan.n)) if agents is None else agents
+    ready = plan.prepared(data)
+    part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents)
+    mechanism = plan.mechanism(part, agents, random)
+    rows = plan.starting(part, random, agents) if start is None else start
     return plan.algorithm(mechanism, rows), mechanism
+
+
+def hosted(plan, data, seed=7):
+    return algorithm_of(plan, data, RunRandomness(SimulatedNoise(seed), batches=seed, start=seed))
 
 
 class Spy:
@@ -123,33 +129,6 @@ def test_renaming_the_agents_renames_the_result(case, kind):
     np.testing.assert_allclose(other, rows[turn], rtol=0, atol=close)
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
-@pytest.mark.parametrize("kind", ["glm", "net"])
-def test_hosted_slices_equal_the_stacked_run(case, kind):
-    plan = (
-        case.plan(net(), clip_norm=None, noise_multiplier=0.7, batch_size=5)
-        if kind == "net"
-        else case.plan(noise_multiplier=0.7, batch_size=5)
-    )
-    data = tensors() if kind == "net" else shards()
-    random = RunRandomness.from_rng(np.random.default_rng(5))
-    whole, _ = algorithm_of(plan, data, random)
-    hosted = [1, 3]
-    part, _ = algorithm_of(plan, data, random, hosted)
-    state, mine = whole.init(), part.init()
-    for k in range(plan.steps):
-        sent, own = whole.message(state, k), part.message(mine, k)
-        if kind == "glm":
-            assert (own == sent[hosted]).all()
-        else:
-            np.testing.assert_allclose(own, sent[hosted], atol=1e-6)
-        got = plan.schedule(k).apply(sent, noise=random.noise, step=k)
-        state, mine = whole.update(state, got, k), part.update(mine, got[hosted], k)
-    np.testing.assert_allclose(
-        part.output(mine), whole.output(state)[hosted], atol=0 if kind == "glm" else 1e-6
-    )
-
-
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 @pytest.mark.parametrize("kind", ["glm", "net"])
 @pytest.mark.parametrize("bad", [1e3, 1e25, np.nan, np.inf])
@@ -201,10 +180,14 @@ def test_worst_change_moves_a_release_by_exactly_what_is_declared(case):
     assert moved[2] == pytest.approx(plan.releases(2)[0].sensitivity, rel=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("case", [*CASES, *(case for case in OTHERS if case.name == "dp-sgd")], ids=repr)
 def test_empty_batch_is_released_as_noise(case):
-    plan = case.plan(noise_multiplier=1.0, batch_size=1.0, sample_rate=1e-9)
-    for values, _ in spied(plan, shards(), 2):
+    options = {"batch_size": 1.0, "sample_rate": 1e-9}
+    if case in OTHERS:
+        plan, data = case.plan(case.noise, **options), case.data()
+    else:
+        plan, data = case.plan(noise_multiplier=1.0, **options), shards()
+    for values, _ in spied(plan, data, 2):
         assert (values == 0).all()
 
 
@@ -252,17 +235,7 @@ def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, 
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
     mechanism = plan.mechanism(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        GradientMechanism(
-            query=mechanism.query,
-            agents=range(N),
-            random=mechanism.random,
-            clip_norm=mechanism.clip_norm,
-            noise_multipliers=mechanism.noise_multipliers,
-            adjacency=mechanism.adjacency,
-            sample_rates=mechanism.sample_rates,
-            divisors=mechanism.divisors,
-            releases=other,
-        )
+        replace(mechanism, releases=other)
 
 
 # ---- the privacy cost of the releases, by other libraries ------------------------------------------
@@ -307,14 +280,6 @@ def test_sampled_local_privacy_cost_is_that_of_dp_accounting(case):
 
 def others(*without):
     return pytest.mark.parametrize("case", [c for c in OTHERS if c.name not in without], ids=repr)
-
-
-def hosted(plan, data, seed=7):
-    """The algorithm and its mechanism over all agents."""
-    ready, agents = plan.prepared(data), range(plan.n)
-    random = RunRandomness(SimulatedNoise(seed), batches=seed, start=seed)
-    mechanism = plan.mechanism(ready, agents, random)
-    return plan.algorithm(mechanism, plan.starting(ready, random, agents)), mechanism
 
 
 def same(one, other):
@@ -381,36 +346,45 @@ def test_algorithms_do_not_modify_their_state(case):
     assert seen == [True] * min(plan.steps, 3)
 
 
-SPLIT = [
-    case for case in ALL if case.name not in ("secret walk", "token-admm")
-]  # one process holds the token
+@pytest.mark.parametrize("case", [case for case in ALL if case.name != "averaging"], ids=repr)  # one step
+def test_interrupted_run_resumes_to_the_same_bits(case, tmp_path):
+    check_resumed(*with_noise(case), tmp_path / "run")
+
+
+SPLIT = [case for case in OTHERS if case.plan(1.0).n > 1]
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in SPLIT if c not in OTHERS or c.plan(1.0).n > 1], ids=lambda c: c.name
+    ("case", "kind"),
+    [
+        *((case, kind) for case in CASES for kind in ("glm", "net")),
+        *((case, "glm") for case in SPLIT if case.name not in ("secret walk", "token-admm")),  # one holder
+    ],
+    ids=str,
 )
-def test_common_state_and_slices_of_other_algorithms_equal_the_stacked_run(case):
+def test_common_state_and_slices_equal_the_stacked_run(case, kind):
     """A rank and a peer send the rows of the whole; the common part could be handed from one to the other."""
-    plan, data = with_noise(case)
-    ready, random = plan.prepared(data), RunRandomness.from_rng(np.random.default_rng(5))
-
-    def algorithm(agents):
-        part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents)
-        return plan.algorithm(plan.mechanism(part, agents, random), plan.starting(part, random, agents))
-
-    slices = ([0, 1], [2, 3])
-    whole, parts = algorithm([0, 1, 2, 3]), [algorithm(agents) for agents in slices]
+    if case in OTHERS:
+        sampled = {"sample_rate": 0.6} if "sample_rate" in case.options else {}
+        plan, data = case.plan(case.noise, **sampled), case.data()
+    elif kind == "net":
+        plan, data = case.plan(net(), clip_norm=None, noise_multiplier=0.7, batch_size=5), tensors()
+    else:
+        plan, data = case.plan(noise_multiplier=0.7, batch_size=5), shards()
+    random, close = RunRandomness.from_rng(np.random.default_rng(5)), 1e-6 if kind == "net" else 0
+    slices = ([0, 2], [1, 3])
+    whole, *parts = (algorithm_of(plan, data, random, agents)[0] for agents in (None, *slices))
     state, mine = whole.init(), [part.init() for part in parts]
     for k in range(plan.steps):
         sent = whole.message(state, k)
         for part, own, agents in zip(parts, mine, slices, strict=True):
-            assert (part.message(own, k) == sent[agents]).all()
+            np.testing.assert_allclose(part.message(own, k), sent[agents], rtol=0, atol=close)
         got = plan.schedule(k).apply(sent, noise=random.noise, step=k)
         state = whole.update(state, got, k)
         mine = [p.update(own, got[a], k) for p, own, a in zip(parts, mine, slices, strict=True)]
         assert same(mine[0].common, mine[1].common)
     for part, own, agents in zip(parts, mine, slices, strict=True):
-        np.testing.assert_array_equal(part.output(own), whole.output(state)[agents])
+        np.testing.assert_allclose(part.output(own), whole.output(state)[agents], rtol=0, atol=close)
 
 
 @others("averaging", "fixed-point")  # no model: they end where the plain ones do, above
@@ -428,43 +402,13 @@ def test_other_algorithms_descend_on_a_quadratic(case):
         assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
-def test_empty_batch_of_one_holder_is_released_as_noise():
-    (case,) = (case for case in OTHERS if case.name == "dp-sgd")
-    plan = case.plan(case.noise, batch_size=1.0, sample_rate=1e-9)
-    for values, _ in spied_holder(plan, case.data()):
-        assert (values == 0).all()
-
-
-def spied_holder(plan, data):
-    spy, ready = Spy(), plan.prepared(data)
-    random = RunRandomness(spy, batches=3, start=0)
-    algorithm = plan.algorithm(plan.mechanism(ready, [0], random), plan.starting(ready, random, [0]))
-    run_stacked(algorithm, plan.schedule, 2)
-    return spy.seen
-
-
 BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
 
 
 def test_algorithms_with_a_compiled_block():
-    """Those are held to their steps below; a new one does not pass unseen."""
+    """Each is compared with single steps beside its algorithm; a new one does not pass unseen."""
     made = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
     assert {name for name, block in made.items() if block is not None} == set(BLOCKS)
-
-
-@pytest.mark.parametrize("case", [case for case in OTHERS if case.name in BLOCKS], ids=repr)
-def test_compiled_block_equals_single_steps(case):
-    plan = case.plan(case.noise)
-    (algorithm, _), (other, _) = (hosted(plan, case.data()) for _ in range(2))
-    state = other.init()
-    for k in range(STEPS):
-        state = other.update(state, plan.schedule(k).apply(other.message(state, k), step=k), k)
-    for parts in ([STEPS], [1, 2, 3]):
-        ran, k = algorithm.init(), 0
-        for count in parts:
-            ran, k = algorithm.block(ran, k, count), k + count
-        close = 1e-12 if case.name == "secret walk" else 0.0  # its steps are numpy's, its block is compiled
-        np.testing.assert_allclose(algorithm.output(ran), other.output(state), rtol=0, atol=close)
 
 
 @pytest.mark.parametrize(

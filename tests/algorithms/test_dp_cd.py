@@ -2,7 +2,6 @@
 
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from tests.algorithms.cases import OTHERS
@@ -49,21 +48,10 @@ def test_dp_cd_with_one_coordinate_is_dp_gradient_descent():
     assert np.allclose(one.outputs["coef"], two.outputs["coef"], atol=1e-12)
 
 
-def balle_wang(mu, delta):
-    """Epsilon of mu-GDP at delta, by the closed form in 40 digits."""
-    mpmath.mp.dps = 40
-
-    def excess(e):
-        return mpmath.ncdf(mu / 2 - e / mu) - mpmath.e**e * mpmath.ncdf(-mu / 2 - e / mu) - delta
-
-    return float(mpmath.findroot(excess, (1e-3, 60), solver="bisect", tol=1e-25))
-
-
 @pytest.mark.parametrize(("adjacency", "moves"), [("replace-one", 2), ("add-remove", 1)])
 def test_dp_cd_costs_the_gaussian_composition(adjacency, moves):
     public = cd(steps=100, noise_multiplier=20.0, adjacency=adjacency)
     assert public.privacy().mu == pytest.approx(10 * moves / 20, rel=1e-15)
-    assert public.privacy().epsilon(1e-5) == pytest.approx(balle_wang(mpmath.mpf(moves) / 2, 1e-5), rel=1e-9)
     private = cd(steps=100, noise_multiplier=20.0, bounds=(1.0, 1.0), smoothness_mu=0.3, adjacency=adjacency)
     assert private.privacy().mu ** 2 == pytest.approx((moves / 2) ** 2 + 0.09, rel=1e-12)
     shared = cd(
@@ -93,14 +81,6 @@ def test_resumed_protective_run_does_not_use_a_second_release_of_the_smoothness(
     first = plan.run((X, y), ProtectiveNoise(), checkpoint=tmp_path / "run").outputs["smoothness"]
     again = plan.run((X, y), ProtectiveNoise(), checkpoint=tmp_path / "run").outputs["smoothness"]
     assert (first == again).all()
-
-
-@pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
-def test_noise_needs_a_finite_clip_norm(noise):
-    options = {"records": 10, "steps": 2, "smoothness": (1.0, 1.0)}
-    assert DPCD(GLM(dim=2), clip_norm=math.inf, noise_multiplier=0.0, **options).clip_norm == math.inf
-    with pytest.raises(InvalidInput, match="clip_norm"):
-        DPCD(GLM(dim=2), clip_norm=math.inf, noise_multiplier=noise, **options)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(6.925, 1e-3), (4.873, 1e-6), (7.996, 1e-5), (2.487, 1e-7)])

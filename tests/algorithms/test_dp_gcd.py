@@ -27,6 +27,16 @@ def test_dp_gcd_takes_the_steepest_coordinate(sparse):
     assert found["chosen"].tolist() == chosen
 
 
+def test_released_coordinate_has_the_announced_laplace_noise():
+    """On data that contribute nothing: right scale in, 2/3 and 3/2 out."""
+    plan = gcd(records=10, steps=1, clip_norm=2.0, noise_ratio=3.0, smoothness=1.0)
+    rng, released = np.random.default_rng(0), []
+    for _ in range(500):
+        w = plan.run((np.zeros((10, 2)), np.ones(10)), rng).outputs["coef"]
+        released.append(w[w != 0][0] / (3 * 2 * math.sqrt(2) / 10) / math.sqrt(2))
+    assert 0.85 < np.std(released) < 1.15
+
+
 def test_dp_gcd_costs_selections_and_laplace_releases():
     """Renyi: pure losses by the exact formula of randomized response, Laplace by Mironov's closed form."""
     T, r, a = 4, 20.0, 2.0
@@ -46,4 +56,9 @@ def test_dp_gcd_costs_selections_and_laplace_releases():
     assert plan.privacy().epsilon(1e-12) <= T * 3 / r * (1 + 1e-9)
     choose, answer = plan.releases(0)
     assert (choose.mechanism, answer.mechanism) == ("noisy-max", "laplace")
-    assert (choose.ratio, answer.ratio, choose.draws, answer.draws) == (r, r, T, T)
+    assert (choose.noise_to_sensitivity, answer.noise_to_sensitivity, choose.draws, answer.draws) == (
+        r,
+        r,
+        T,
+        T,
+    )

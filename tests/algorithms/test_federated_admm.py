@@ -18,25 +18,6 @@ from sottovoce.protocols import Masked
 from .proximal import prox_logistic
 
 
-@pytest.mark.parametrize("users", [0, -3, 2.5])
-def test_federated_admm_has_a_whole_number_of_users(users):
-    with pytest.raises(InvalidInput, match="users"):
-        FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=1.0)
-
-
-def test_federated_admm_returns_model_and_mean():
-    """z is the proximal point of z^: with an l1 term the two differ, and z has the zeros."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 4)), np.sign(rng.normal(size=40))
-    plan = FederatedADMM(
-        GLM(l1=0.3), users=4, steps=30, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=0.0
-    )
-    outputs = plan.run(Shards(X, y, np.arange(5) * 10), rng).outputs
-    prox = np.sign(outputs["mean"]) * np.maximum(np.abs(outputs["mean"]) - 0.3, 0.0)
-    np.testing.assert_allclose(outputs["coef"], prox, atol=1e-12)
-    assert np.abs(outputs["mean"]).max() > 0
-
-
 @pytest.mark.parametrize("clip_norm", [0.25, 3.0])
 def test_grid_of_masked_admm_follows_the_clip_norm(clip_norm):
     """A client's row is a difference of two moves of at most the clip, and its noise is the same for all."""
@@ -137,40 +118,6 @@ def test_invalid_masked_admm_is_refused(more, words):
         admm(**more)
 
 
-class Spy:
-    """Adds nothing and keeps what would have been noised, with the std."""
-
-    protective = False
-
-    def __init__(self):
-        self.seen = []
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        if stream == 0:
-            self.seen.append((np.array(values), std))
-        return np.array(values)
-
-    def slack(self, dim, std=1.0):
-        return 0.0
-
-
-def test_influence_of_a_client_on_each_message():
-    X, y = admm_problem(5, n=12, p=2)
-    parts = np.array_split(np.arange(12), 4)
-    other = X.copy()
-    other[parts[2]] = [[1e6, -3], [0, 1e200], [5, 5]]
-    plan = FederatedADMM(GLM("logistic", l2=0.1), 4, 6, 1.0, 2.0, 0.3, 1.5, secure_sum=False)
-    seen = []
-    for D in (X, other):
-        spy = Spy()
-        # user 2 alone is changed; its first message is formed at the same public z and u
-        plan.run(Shards.from_parts(D, y, parts), spy)
-        seen.append(spy.seen[0])
-    change = np.linalg.norm(seen[0][0] - seen[1][0], axis=1)
-    assert change[[0, 1, 3]].max() == 0
-    assert change[2] / seen[0][1].max() <= plan.privacy("local", participations=1).mu * (1 + 1e-12)
-
-
 def test_results_do_not_name_participants():
     """The central statement needs it hidden."""
     X, y = admm_problem(7, n=4, p=2)
@@ -197,58 +144,5 @@ def test_federated_admm_equals_its_numpy_twin(secure):
         u = u + 0.4 * (rows if secure else sent)
         zh = zh + 0.4 * sent.mean(axis=0)
     assert np.allclose(found["mean"], zh, atol=1e-12)
-    assert np.allclose(found["rows"], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)
-
-
-def test_hosted_clients_equal_the_stacked_run():
-    X, y = admm_problem(9, n=12, p=3)
-    shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
-    plan = FederatedADMM(GLM(l1=0.02), 6, 8, 0.6, 0.8, 0.3, 0.2)
-    random, start = RunRandomness.from_rng(np.random.default_rng(3)), np.zeros((6, 3))
-    algorithms = [
-        plan.algorithm(plan.mechanism(shards.subset([v]), [v], random), start[[v]]) for v in range(6)
-    ]
-    states = [algorithm.init() for algorithm in algorithms]
-    for k in range(8):
-        sent = np.concatenate([t.message(s, k) for t, s in zip(algorithms, states, strict=True)])
-        got = plan.schedule(k).apply(sent)
-        states = [t.update(s, got[[v]], k) for v, (t, s) in enumerate(zip(algorithms, states, strict=True))]
-    rows = np.concatenate([t.output(s) for t, s in zip(algorithms, states, strict=True)])
-    assert (rows == plan.run(shards, np.random.default_rng(3)).outputs["rows"]).all()
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_hidden_participation_keeps_amplification(swap):
-    """Two rounds; the second message turns with the unseen first draw, as a client's dual would.
-
-    The hockey-stick divergence of the stateful pair is computed on a grid and must stay below that of two
-    independent sampled rounds, whichever way the state is used.
-    """
-    q, sigma = 0.3, 0.8
-    grid = np.linspace(-9, 9, 1201)
-    x, y = grid[:, None], grid[None]
-    cell = (grid[1] - grid[0]) ** 2
-
-    def normal(at, mean):
-        return np.exp(-((at - mean) ** 2) / (2 * sigma**2)) / (sigma * np.sqrt(2 * np.pi))
-
-    def joint(first, second):
-        """First and second message, the latter a function of whether the first was sent."""
-        sent = q * normal(x, first) * ((1 - q) * normal(y, 0) + q * normal(y, second(1)))
-        held = (1 - q) * normal(x, 0) * ((1 - q) * normal(y, 0) + q * normal(y, second(0)))
-        return sent + held
-
-    def delta(one, two, epsilon):
-        return float(np.maximum(one - np.exp(epsilon) * two, 0).sum() * cell)
-
-    plain = joint(1, lambda b: 1), joint(-1, lambda b: -1)
-    turned = [
-        (joint(1, lambda b: 2 * b - 1), joint(-1, lambda b: 1 - 2 * b)),
-        (joint(1, lambda b: 1 - 2 * b), joint(-1, lambda b: 2 * b - 1)),
-        (joint(1, lambda b: b), joint(-1, lambda b: -1)),
-        (joint(1, lambda b: 1), joint(-1, lambda b: 1 - 2 * b)),
-    ]
-    for epsilon in (0.0, 0.3, 1.0, 2.0):
-        bound = delta(*(plain[::-1] if swap else plain), epsilon)
-        for pair in turned:
-            assert delta(*(pair[::-1] if swap else pair), epsilon) <= bound + 1e-9
+    for name in ("rows", "coef"):
+        assert np.allclose(found[name], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)

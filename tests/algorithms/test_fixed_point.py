@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.algorithms.toys import problem
 
 from sottovoce.algorithms import DPCD, DPSGD, FixedPoint
 from sottovoce.noise.run_randomness import RunRandomness
@@ -11,11 +12,6 @@ from sottovoce.noise.samplers import perturb_steps
 from sottovoce.objectives import GLM
 
 from .proximal import prox_squared
-
-
-def problem(seed=0, n=30, p=3):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, p)), np.sign(rng.normal(size=n))
 
 
 class Replay:
@@ -45,7 +41,7 @@ def standard(rng, steps, dim):
 
 
 def test_fixed_point_equals_noisy_gradient_descent():
-    X, y = problem()
+    X, y = problem(0, 30, 3)
     n, p = X.shape
     model, C, z, eta, T = GLM("logistic"), 0.8, 2.0, 0.6, 50
     beta = 1.5
@@ -77,7 +73,7 @@ def test_fixed_point_equals_noisy_gradient_descent():
 
 
 def test_fixed_point_equals_noisy_coordinate_descent():
-    X, y = problem(1)
+    X, y = problem(1, 30, 3)
     n, p = X.shape
     model, M, C, z, T = GLM("squared"), np.array([1.0, 2.0, 0.5]), 1.1, 3.0, 24
     direct = DPCD(model, n, T, C, z, smoothness=tuple(M), output="last")
@@ -101,7 +97,7 @@ def test_fixed_point_equals_noisy_coordinate_descent():
 
 def test_fixed_point_equals_admm_with_common_noise():
     """z = prox(mean u), w_i = prox(2z - u_i), u_i += 2 lambda (w_i - z) + lambda eta, written out."""
-    X, y = problem(2)
+    X, y = problem(2, 30, 3)
     n, p = X.shape
     model, gamma, lam, sigma, T = GLM("squared", l1=0.2), 0.7, 0.4, 0.05, 20
     drawn = np.random.default_rng(5).normal(size=(T, 1, p))

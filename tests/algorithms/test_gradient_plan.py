@@ -5,7 +5,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, SCHEDULES, N, blobs, net, shards
+from tests.algorithms.toys import (
+    COMMON,
+    DELTA,
+    FOUR,
+    RING,
+    SCHEDULES,
+    N,
+    Stop,
+    blobs,
+    check_resumed,
+    net,
+    shards,
+)
 
 import sottovoce as sv
 from sottovoce.algorithms import (
@@ -43,40 +55,6 @@ def test_labels_say_what_is_a_guarantee():
     assert linear.mu <= plan.privacy("local").mu
     with pytest.raises(NotAGuarantee):
         linear.require(1e6, DELTA)
-    with pytest.raises(NotAGuarantee):
-        plan.privacy("pairwise", **pair, label="conditional").require(1e6, DELTA)
-
-
-def test_noise_multiplier_determines_the_privacy_cost():
-    """noise_multiplier 4, one user-level release: the same epsilon in averaging and in training."""
-    averaging = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
-    assert averaging.noise_multiplier == 4.0
-    training = ConsensusSGD(
-        GLM(), "exchange", network=FOUR, **{**COMMON, "steps": 1, "noise_multiplier": 4.0}
-    )
-    want = 1.993091  # mu = 2/4 at delta 1e-5
-    assert averaging.epsilon(DELTA, "local") == pytest.approx(want, abs=1e-6)
-    assert training.epsilon(DELTA, "local") == pytest.approx(want, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("rate", "multipliers"),
-    [
-        (1 / 22, (15.78, 8.359, 1.296, 0.4834)),
-        (1 / 24, (14.375, 7.656, 1.218, 0.4686)),
-        (1 / 27, (12.81, 6.797, 1.125, 0.4499)),
-    ],
-)
-def test_noise_multipliers_of_bayrooti2023(rate, multipliers):
-    from sottovoce.accounting.calibration import calibrate
-    from sottovoce.privacy import Curve
-
-    for epsilon, printed in zip((0.5, 1, 10, 100), multipliers, strict=True):
-        z = calibrate(
-            lambda z: Curve.sampled_gaussian(rate, z, 2000, method="rdp"), epsilon, DELTA, tolerance=1e-3
-        )
-        assert abs(z / printed - 1) < 0.01, (epsilon, z, printed)
-        assert Curve.sampled_gaussian(rate, z, 2000).epsilon(DELTA) < epsilon
 
 
 def test_every_agent_gets_the_least_noise_that_meets_its_budget():
@@ -129,10 +107,6 @@ def test_guarantees_name_adjacency_view_and_places():
     assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("name", NETS)
 def test_runs_are_reproducible_resumable_and_learn(name, tmp_path):
     objective, data = net(), blobs(each=120)
@@ -152,25 +126,14 @@ def test_runs_are_reproducible_resumable_and_learn(name, tmp_path):
     resumed = plan.run(data, np.random.default_rng(3), checkpoint=folder, every=4)
     assert resumed.outputs["rows"].tobytes() == whole.tobytes()
     assert resumed.history[0]["step"] == 8
-    assert resumed.metrics["accuracy"] > 60
+    assert resumed.metrics["accuracy"] > 0.6
 
 
 @pytest.mark.parametrize("protocol", ["gossip:3", "exchange", "tree:kind=uniform"])
 def test_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp_path):
     cls = MuffliatoSGD if protocol.startswith("gossip") else ConsensusSGD
     plan, data, folder = cls(GLM(), protocol, network=RING, **COMMON), shards(), tmp_path / "run"
-    whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
-    seen = []
-
-    def stop_later(rows):
-        seen.append(1)
-        if len(seen) == 4:
-            raise Stop
-        return {}
-
-    with pytest.raises(Stop):
-        plan.run(data, np.random.default_rng(2), checkpoint=folder, evaluate=stop_later)
-    assert (plan.run(data, np.random.default_rng(2), checkpoint=folder).outputs["rows"] == whole).all()
+    check_resumed(plan, data, folder, seed=2, after=4)
     with pytest.raises(ConfigError, match="another plan"):
         plan.run(data, np.random.default_rng(3), checkpoint=folder)
     with pytest.raises(ConfigError, match="another plan"):
@@ -218,7 +181,6 @@ def test_invalid_gradient_plans_are_refused():
         "runs over tree or exchange",
         lambda: ConsensusSGD(GLM(), "gossip:2", network=RING, **COMMON),
     )
-    refused(InvalidInput, "l2 only", lambda: MuffliatoSGD(GLM(l1=0.1), RING, **COMMON))
     refused(
         InvalidInput, "2 protocols for 6 steps",
         lambda: MuffliatoSGD(GLM(), [sv.protocols.Gossip(RING, 2)] * 2, **COMMON),
@@ -226,14 +188,8 @@ def test_invalid_gradient_plans_are_refused():
     refused(InvalidInput, "divisor is public", lambda: DPDSGD(GLM(), RING, **record))
     refused(InvalidInput, "needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user"))
     refused(
-        InvalidInput,
-        "clip_norm must be positive",
-        lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": 0.0}),
-    )
-    refused(
         InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": math.inf})
     )
-    refused(InvalidInput, "adjacency of dp-dsgd", lambda: DPDSGD(GLM(), RING, **{**COMMON, "adjacency": "x"}))
     refused(InvalidInput, "needs a network", lambda: DPDSGD(GLM(), **COMMON))
     refused(
         DataError, "agent 1 holds 30 records, fewer than batch_size 50",
@@ -298,18 +254,10 @@ def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
     assert found == {"disagreement": 2.0, "loss": 3.0}
 
 
-def plan(**options):
-    given = {
-        "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip_norm": 1.0,
-        "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options,
-    }  # fmt: skip
-    return ConsensusSGD(GLM(dim=2), **given)
-
-
 def test_sizes_become_integers():
     """Plans are compared, hashed and written to files."""
     for given in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
-        made = plan(sizes=given)
+        made = DPDSGD(GLM(dim=2), FOUR, clip_norm=1.0, sizes=given)
         assert made.sizes == (10, 20, 30, 60)
         assert {type(size) for size in made.sizes} == {int}
 

@@ -129,35 +129,6 @@ def test_invalid_rates_are_refused(given):
     assert Rate.from_value((0.1, 0.01)) == Rate.from_value({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
-def test_optimizers_equal_torch(kind):
-    rng = np.random.default_rng(0)
-    theta = rng.normal(size=(2, 3))
-    parameter = nn.Parameter(torch.tensor(theta.copy()))
-    theirs = {
-        "sgd": lambda: torch.optim.SGD([parameter], lr=0.1),
-        "momentum": lambda: torch.optim.SGD([parameter], lr=0.1, momentum=0.9),
-        "adam": lambda: torch.optim.Adam([parameter], lr=0.1),
-    }[kind]()
-    ours = Optimizer(kind)
-    state = ours.init(theta)
-    for _ in range(5):
-        g = rng.normal(size=(2, 3))
-        parameter.grad = torch.tensor(g)
-        theirs.step()
-        step, state = ours.step(state, g, 0.1)
-        theta = theta - step
-    np.testing.assert_allclose(theta, parameter.detach().numpy(), rtol=1e-6)
-
-
-def test_rates():
-    assert Rate(1.0, 0.5, "linear")(1, 3) == pytest.approx(0.75)
-    assert Rate(1.0, 0.5, "cosine")(2, 3) == pytest.approx(0.5)
-    assert Rate.from_value((0.1, 0.01)) == Rate(0.1, 0.01)
-    with pytest.raises(InvalidInput):
-        Rate(0.1, 0.01, "zigzag")
-
-
 @pytest.mark.parametrize(
     ("shape", "middle"), [("geometric", 0.2), ("linear", 0.25), ("cosine", 0.25), ("constant", 0.4)]
 )
@@ -186,13 +157,6 @@ def test_rate_rises_during_warmup_and_then_follows_its_shape():
     assert [rate(k, 10) for k in range(10)] == pytest.approx([*rising, *falling])
 
 
-def test_adam_epsilon_is_1e_8():
-    """The first step of Adam is rate g / (|g| + epsilon): half the rate where g is epsilon."""
-    adam, gradient = Optimizer("adam"), np.array([[1e-8, -1e-8, 3e-8]])
-    step, _ = adam.step(adam.init(gradient), gradient, 0.2, np.zeros((1, 3)))
-    np.testing.assert_allclose(step, [[0.1, -0.1, 0.15]], rtol=1e-9)
-
-
 def test_warm_up_and_cosine_rates_are_those_of_torch():
     rate = Rate(0.5, 0.1, "cosine", warmup=0.25)
     weight = nn.Parameter(torch.zeros(1))
@@ -206,10 +170,3 @@ def test_warm_up_and_cosine_rates_are_those_of_torch():
         optimizer.step()
         both.step()
     assert np.allclose([rate(k, 20) for k in range(20)], expected, atol=1e-12)
-
-
-def test_optimizers_by_torch_names():
-    assert Optimizer.from_value("Adam").kind == "adam"
-    assert Optimizer.from_value({"name": "SGD", "momentum": 0.5}) == Optimizer("momentum", 0.5)
-    with pytest.raises(InvalidInput, match="amsgrad"):
-        Optimizer.from_value({"name": "adam", "amsgrad": True})

@@ -36,7 +36,7 @@ BAD = {
     "average_from": SHARE,
     "smoothness": ((0.3, 0.0, 0.2), (0.3, -1.0, 0.2), (0.3, NAN, 0.2), (0.3, "x", 0.2), object(), 1j),
     "bounds": ((1.0, 0.0, 1.0), (1.0, NAN, 1.0), 5, object()),
-    "site_weights": ((1.0,), (1.0, 2.0, 0.0, 1.0), (1.0, 2.0, NAN, 1.0), "much", 3.0),
+    "site_weights": ((1.0,), (1.0, 2.0, 0.0, 1.0), (1.0, 2.0, NAN, 1.0), (1.0, 2.0, INF, 1.0), "much", 3.0),
     "sizes": ([12, 12, 0, 12], [12, 12, -1, 12], [12, 1.5, 12, 12], *NO_SEQUENCE),
     "seed": (-1, 1.5, "x", None, NAN, [1], True), "radius": ABOVE_ZERO, "dim": WHOLE,
     "center": (NAN, INF, "x", None, {}, [], (0.0, NAN, 0.0), (1.0, 2.0)), "floor": (0.0, *SHARE),

@@ -1,6 +1,7 @@
 """Small data, networks and plans that several test files share."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -94,6 +95,28 @@ def hosted(plan, data, random):
     ready = plan.prepared(data)
     mechanism = plan.mechanism(ready, [0], random)
     return plan.algorithm(mechanism, plan.starting(ready, random, [0])), mechanism
+
+
+class Stop(Exception):
+    """Interrupts a run."""
+
+
+def check_resumed(plan, data, folder, seed=5, after=3):
+    """Stop a run at an evaluation; the same call must then end in the bits of an uninterrupted run."""
+    whole, evaluations = plan.run(data, np.random.default_rng(seed)).outputs, []
+
+    def stop(rows):
+        evaluations.append(rows)
+        if len(evaluations) == after:
+            raise Stop
+        return {}
+
+    with pytest.raises(Stop):
+        plan.run(data, np.random.default_rng(seed), checkpoint=folder, evaluate=stop)
+    assert folder.exists()
+    resumed = plan.run(data, np.random.default_rng(seed), checkpoint=folder).outputs
+    for name, values in whole.items():
+        np.testing.assert_array_equal(resumed[name], values)
 
 
 SIZES = [4, 9, 5, 12, 10]

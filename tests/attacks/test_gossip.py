@@ -85,15 +85,6 @@ def test_attack_succeeds_exactly_where_the_accountant_says_one(batch):
     assert accurate > 20
 
 
-def test_noisy_runs_give_value_plus_noise():
-    rng = np.random.default_rng(0)
-    protocol = Gossip(sv.graphs.florentine(), 14)
-    noisy = rng.normal(size=(15, 3)) + rng.normal(0, 2, (15, 3))
-    rows = gossip.gossip_attack(protocol, 4).values(protocol.observe(noisy, 4))
-    assert len(rows) == 14
-    np.testing.assert_allclose(np.array(list(rows.values())), np.delete(noisy, 4, axis=0), atol=1e-5)
-
-
 def test_fresh_noise_stops_the_attack_beyond_neighbors():
     network = sv.graphs.path(6)
     attack = gossip.gossip_attack(FreshNoiseGossip(network, 8, 0.1), 0)

@@ -43,22 +43,6 @@ def test_written_plan_file_runs_and_its_error_holds(call, tmp_path):
     assert side["epsilon_network"] <= 4
 
 
-def test_a_mean_over_records_runs_from_its_plan_file(call, tmp_path):
-    call("advise", 4, "--epsilon", 2, "--records", 50, "--values", "0,1", "--out", "advice")
-    rng = np.random.default_rng(0)
-    lines = ["one,value,site"]
-    values = rng.uniform(0, 1, 200)
-    lines += [f"1,{value - 0.5},{k % 4}" for k, value in enumerate(values)]
-    (tmp_path / "advice" / "records.csv").write_text("\n".join(lines) + "\n")
-    rows = call("compare", "advice/plan.toml", "--json").json["rows"]
-    assert rows[0]["epsilon_network"] <= 2
-    assert rows[0]["useful"]
-    ran = call("train", "advice/plan.toml", "--json")
-    assert ran.code == 0, ran
-    coef = np.ravel(ran.json["outputs"]["coef"] if "outputs" in ran.json else ran.json["coef"])
-    assert abs(coef[0] + 0.5 - values.mean()) < 5 * rows[0]["error"]
-
-
 def test_compare_marks_the_dominated(call, tmp_path):
     text = """version = 1
 [network]

@@ -87,7 +87,7 @@ def drafted(sottovoce, directories, tmp_path):
 @pytest.fixture
 def signed(sottovoce):
     def sign(file, directory):
-        name = read_agreement(file).run.hex()
+        name = read_agreement(file).run_id.hex()
         return sottovoce("peer", "agree", file, "--sign", directory / "identity", "--yes", name[:8])
 
     return sign
@@ -127,7 +127,7 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, directo
         directory, agreement = MemberDirectory(north), read_agreement(file)
         from sottovoce.peers.agreed_run import AgreedRun
 
-        directory.lifetime_ledger.start(directory.charge_of(AgreedRun(agreement), 0))
+        directory.lifetime_ledger.charge_run(directory.charge_of(AgreedRun(agreement), 0))
     file = drafted("third")
     code, output = signed(file, north)
     assert code == 1
@@ -227,7 +227,7 @@ def test_run_needs_a_member_directory_or_folders(
         assert "stopped by the test" in output
     assert "continues in" in output
     (charge,) = MemberDirectory(directories[0]).lifetime_ledger.charges
-    assert (charge.what, charge.status) == ("first", "begun")
+    assert (charge.what, charge.status) == ("first", "started")
     np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
     code, output = sottovoce(
         "peer", "run", file, "--data", tmp_path / "mine.npz", "--directory", directories[0]
@@ -240,7 +240,7 @@ def test_ledgers_are_compared(sottovoce, tmp_path):
     for node, digest in ((0, "aa"), (2, "aa"), (3, "bb")):
         rows = [{**heard[0], "digest": digest}]
         (tmp_path / f"{node}.json").write_text(
-            json.dumps({"run": "x", "node": node, "sent": {}, "heard": rows})
+            json.dumps({"session": "x", "node": node, "sent": {}, "heard": rows})
         )
     code, output = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "2.json")
     assert (code, "The ledgers agree" in output) == (0, True)

@@ -16,12 +16,13 @@ def test_labels_outside_two_classes_are_refused(bad):
 
 
 def test_bounds_scale_features_or_are_refused():
-    data = Dataset("d", np.array([[0.0], [2.0]]), np.ones(2))
+    data = Dataset("d", np.array([[0.0, 9.0], [4.0, 1.0]]), np.ones(2))
     with pytest.raises(DataError, match="low < high"):
         data.bounded(1, -1)
     with pytest.raises(DataError, match="one number or one per feature"):
-        data.bounded([0, 0], [1, 1])
-    assert data.bounded(-1, 1).X.tolist() == [[0.0], [1.0]]
+        data.bounded([0, 0, 0], [1, 1, 1])
+    assert data.bounded([0, 0], [4, 2]).X.tolist() == [[-1, 1], [1, 0]]
+    assert data.bounded(-1, 1).X.tolist() == [[0, 1], [1, 1]]
 
 
 def test_standardizing_is_uncharged():

@@ -19,10 +19,7 @@ def test_label_skew_follows_the_matrix(skew):
 
 
 def test_partitions_are_disjoint_and_repeatable():
-    for make in (
-        lambda rng: equal(103, 10, rng),
-        lambda rng: dirichlet(np.arange(103) % 3, 10, 0.05, rng),
-    ):
+    for make in (lambda rng: equal(103, 10, rng), lambda rng: dirichlet(np.arange(103) % 3, 10, 0.05, rng)):
         once, again = make(np.random.default_rng(7)), make(np.random.default_rng(7))
         assert all((a == b).all() for a, b in zip(once, again, strict=True))
         rows = np.concatenate(once)

@@ -11,9 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sottovoce.data import poisson_sampling
 from sottovoce.data.poisson_sampling import PoissonSampler
-from sottovoce.errors import (
-    InvalidInput,
-)
+from sottovoce.errors import InvalidInput
 
 
 def generator(key, number, step, stream):
@@ -59,10 +57,7 @@ def test_whole_batches_are_every_record_and_one_list_for_the_same_agents():
     assert [batch.tolist() for batch in first] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2]]
     assert again is first
     assert [batch.tolist() for batch in batches.draw([1], 0)] == [[0, 1, 2, 3, 4]]
-    assert [len(batch) for batch in batches.draw([2, 1], 0)] == [
-        3,
-        5,
-    ]  # other agents, other batches
+    assert [len(batch) for batch in batches.draw([2, 1], 0)] == [3, 5]  # other agents, other batches
 
 
 def test_nobody_can_change_a_shared_batch():
@@ -88,27 +83,6 @@ def test_a_protective_batch_follows_from_its_key_alone():
     expected = np.flatnonzero(np.frombuffer(stream, np.uint64) < np.uint64(2**62))
     drawn = PoissonSampler([3, 100], [1.0, 0.25], key=key, numbers=[9, 4]).draw([1], 7, 2)
     np.testing.assert_array_equal(drawn[0], expected)
-
-
-@pytest.mark.parametrize("key", [11, b"k" * 32], ids=["simulated", "protective"])
-@pytest.mark.parametrize(("size", "rate"), [(400, 0.3), (9000, 0.19), (9000, 0.3)])
-def test_every_record_enters_with_its_rate(key, size, rate):
-    """Counts over many batches, by place in the list and between neighbors: five standard errors."""
-    batches, times = PoissonSampler([size], [rate], key), 400
-    seen = np.zeros((times, size), bool)
-    for step in range(times):
-        (batch_size,) = batches.draw([0], step)
-        assert (np.diff(batch_size) > 0).all()
-        seen[step, batch_size] = True
-    error = math.sqrt(rate * (1 - rate) / (times * size))
-    assert abs(seen.mean() - rate) < 5 * error
-    thirds = np.array_split(seen, 3, axis=1)
-    assert all(abs(part.mean() - rate) < 5 * error * math.sqrt(3) for part in thirds)
-    assert abs(seen[:, 0].mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / times)
-    assert abs(seen[:, -1].mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / times)
-    both = (seen[:, 1:] & seen[:, :-1]).mean()
-    assert abs(both - rate**2) < 5 * rate / math.sqrt(times * size)
-    assert abs((seen[1:] & seen[:-1]).mean() - rate**2) < 5 * rate / math.sqrt(times * size)
 
 
 @pytest.mark.parametrize("key", [11, b"k" * 32], ids=["simulated", "protective"])
@@ -156,12 +130,7 @@ def test_batches_are_poisson_with_the_rate_that_is_announced(key, size, rate, dr
     assert abs(chi2 - size) < 6 * math.sqrt(2 * size) * max(1.0, 1 / math.sqrt(2 * spread))
     assert abs(np.mean(sizes) - size * rate) < 5 * math.sqrt(size * rate / draws)
     assert 0.75 < np.var(sizes) / (size * rate * (1 - rate)) < 1.3  # a fixed-size sampler would give 0
-    assert batches.draw([0], 3, stream=1)[0].tolist() != batches.draw([0], 3)[0].tolist()
-    assert batches.draw([0], 3)[0].tolist() == PoissonSampler([size], [rate], key).draw([0], 3)[0].tolist()
-
-
-def test_batches_follow_the_number_and_not_the_place():
-    whole = PoissonSampler([50, 60, 70], [0.5] * 3, 9)
-    part = PoissonSampler([70, 50], [0.5] * 2, 9, numbers=[2, 0])
-    assert part.draw([0], 4)[0].tolist() == whole.draw([2], 4)[0].tolist()
-    assert part.draw([1], 4)[0].tolist() == whole.draw([0], 4)[0].tolist()
+    seen = counts / draws
+    assert max(abs(part.mean() - rate) for part in np.array_split(seen, 3)) < 5 * math.sqrt(
+        3 * rate * (1 - rate) / (draws * size)
+    )

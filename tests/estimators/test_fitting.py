@@ -41,9 +41,9 @@ def test_a_network_learns_within_its_budget_and_the_callers_stays_as_it_was():
         not torch.equal(a, b) for a, b in zip(net.parameters(), fitted.model.parameters(), strict=True)
     )
     X, y = circles(500, 2)
-    right = 100 * (fitted.predict(X) == y).mean()
-    assert right > 88  # 55 in 100 lie in the larger class; a straight line gets no further
-    assert right == pytest.approx(fitted.metrics["accuracy"], abs=1e-4)
+    right = (fitted.predict(X) == y).mean()
+    assert right > 0.88  # 55 in 100 lie in the larger class; a straight line gets no further
+    assert right == pytest.approx(fitted.metrics["accuracy"], abs=1e-6)
     scores = fitted.model(torch.as_tensor(X, dtype=torch.float32))
     loss = nn.functional.cross_entropy(scores, torch.as_tensor(y)).item()
     assert fitted.metrics["loss"] == pytest.approx(loss, abs=1e-5)
@@ -125,20 +125,20 @@ def test_dropout_follows_the_runs_seed_and_is_off_when_measured():
     X, y = circles(500, 2)
     with torch.no_grad():
         right = (first.model(torch.as_tensor(X).float()).argmax(1).numpy() == y).mean()
-    assert first.metrics["accuracy"] == pytest.approx(100 * right, abs=1e-4)
+    assert first.metrics["accuracy"] == pytest.approx(right, abs=1e-6)
 
 
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     whole = fitted_circles(module=with_dropout(), steps=6)
 
-    class MatrixPartition(Exception):
+    class Stop(Exception):
         pass
 
     def cut(run):
         def stopped(plan, data, rng, **options):
             def on_step(step, entry):
                 if step == 4:
-                    raise MatrixPartition
+                    raise Stop
 
             return run(plan, data, rng, **options | {"on_step": on_step})
 
@@ -148,7 +148,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     plain = sv.algorithms.ConsensusSGD.run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sv.algorithms.ConsensusSGD, "run", cut(plain))
-        with pytest.raises(MatrixPartition):
+        with pytest.raises(Stop):
             fitted_circles(**options)
     again = fitted_circles(**options)
     assert [entry["step"] for entry in again.history] == [4, 5, 6]  # the third step was the last one kept
@@ -315,7 +315,7 @@ def poisoned():
         (mlp(), (X, Y), {"network": "ring:50"}, "40 records cannot give each of 50 users one"),
         (mlp(), (X, Y), {"group": [0, 1] * 20}, "the network has 4 nodes, but the records come from 2 sites"),
         (mlp(), (X, Y), {"delta": None}, "delta must be a number"),
-        (mlp(), (X, Y), {"epsilon": None, "delta": None}, "give budget="),
+        (mlp(), (X, Y), {"epsilon": None, "delta": None}, "got neither"),
         (mlp(), (X, Y), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm here"),
         (mlp(), (X, Y), {"learnig_rate": 1.0}, "did you mean 'learning_rate'"),
         (mlp(), (X, Y), {"loss": "hinge"}, "loss must be one of"),

@@ -35,6 +35,8 @@ def test_every_family_has_a_name():
         ("small-world:20:4:0.1:seed=1", 20, 40),
         ("regular:20:4:seed=2", 20, 40),
         ("florentine", 15, 20),
+        ("edges:0-1,1-2,2-0,2-3", 4, 4),
+        ("edges:0-1,1-2:weights=lazy", 3, 2),
     ],
 )
 def test_sizes(text, n, edges):
@@ -92,6 +94,10 @@ def test_files(tmp_path):
         ("file:none.txt", "Cannot read the edge file none.txt: No such file"),
         ("file:none.txt:largest_component=maybe", "Expected largest_component=yes or no"),
         ("er:10:nan:seed=1", "positive finite number"),
+        *(
+            (text, "edges:")
+            for text in ("edges:", "edges:0-1,1", "edges:0-1-2", "edges:a-b", "edges:0-1:seed=2")
+        ),
     ],
 )
 def test_invalid_names_are_refused_in_one_sentence(text, sentence):

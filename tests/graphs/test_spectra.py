@@ -26,12 +26,6 @@ def test_ring_spectrum(n):
     assert ring.spectral_gap == pytest.approx(1 - np.sort(np.abs(values))[-2], abs=1e-13)
 
 
-def test_ring_of_four_by_hand():
-    ring = graphs.ring(4)
-    np.testing.assert_allclose(np.linalg.eigvalsh(ring.W.toarray()), [-1 / 3, 1 / 3, 1 / 3, 1], atol=1e-15)
-    assert ring.spectral_gap == pytest.approx(2 / 3, abs=1e-14)
-
-
 @pytest.mark.parametrize("d", [1, 2, 5, 10])
 def test_hypercube_spectrum(d):
     values = (1 + d - 2 * np.arange(d + 1)) / (d + 1)

@@ -32,7 +32,7 @@ def new_ledger(folder, *limits):
 
 
 def run(number, *releases, **more):
-    return Charge("", f"run {number}", releases or (HUNDRED,), run=f"{number:064x}", records="r", **more)
+    return Charge("", f"run {number}", releases or (HUNDRED,), run_id=f"{number:064x}", records="r", **more)
 
 
 # ---- totals --------------------------------------------------------------------------------------------
@@ -41,46 +41,49 @@ def run(number, *releases, **more):
 def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_path):
     """Each printed 3.549 of 5; together they cost 5.300 and 6.735, and beyond the lifetime budget is no."""
     lifetime = new_ledger(tmp_path)
-    lifetime.start(run(1))
+    lifetime.charge_run(run(1))
     assert round(lifetime.summary()[0]["budgets"][0]["total"], 3) == 3.549
     (row,) = lifetime.forecast(run(2))
     assert [round(row[key], 3) for key in ("spent", "adds", "total")] == [3.549, 3.549, 5.3]
-    lifetime.start(run(2))
+    lifetime.charge_run(run(2))
     with pytest.raises(BudgetExceeded, match=r"Spent so far 5\.3, this adds 3\.549, together 6\.735 of a li"):
-        lifetime.start(run(3))
-    assert list(lifetime.runs) == [run(1).run, run(2).run]
+        lifetime.charge_run(run(3))
+    assert list(lifetime.runs) == [run(1).run_id, run(2).run_id]
     lifetime.set_budget(None, LifetimeBudget(7.0, DELTA, "add-remove", "local"), "second vote")
-    lifetime.start(run(3))
+    lifetime.charge_run(run(3))
     assert round(lifetime.summary()[0]["budgets"][0]["total"], 3) == 6.735
     assert [row["why"] for row in lifetime.rows() if row["act"] == "budget"] == ["second vote"]
 
 
 def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releases(tmp_path):
     lifetime = new_ledger(tmp_path)
-    lifetime.start(run(1, state="runs/1"))
+    lifetime.charge_run(run(1, state="runs/1"))
     for _ in range(3):
-        assert lifetime.start(run(1, state="elsewhere")).state == "runs/1"
+        assert lifetime.charge_run(run(1, state="elsewhere")).state == "runs/1"
     assert len(lifetime.charges) == 1
     with pytest.raises(DataError, match="records differ"):
-        lifetime.start(replace(run(1), records="others"))
-    assert lifetime.start(replace(run(1), records="others"), new_records="a patient left").records == "others"
-    assert lifetime.runs[run(1).run].records == "others"
+        lifetime.charge_run(replace(run(1), records="others"))
+    assert (
+        lifetime.charge_run(replace(run(1), records="others"), new_records="a patient left").records
+        == "others"
+    )
+    assert lifetime.runs[run(1).run_id].records == "others"
     assert len(lifetime.charges) == 1  # it detects a change, it opens no budget
     with pytest.raises(ConfigError, match="other releases"):
-        lifetime.start(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
+        lifetime.charge_run(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
     lifetime.open_population("staff", [LifetimeBudget(1.0, DELTA, "user")], "a vote")
     with pytest.raises(ConfigError, match="charged to the population patients"):
-        lifetime.start(replace(run(1), records="others", population="staff"))
-    lifetime.close(run(1).run, None, "given up")
+        lifetime.charge_run(replace(run(1), records="others", population="staff"))
+    lifetime.close(run(1).run_id, None, "given up")
     with pytest.raises(ConfigError, match="closed"):
-        lifetime.start(replace(run(1), records="others"))
+        lifetime.charge_run(replace(run(1), records="others"))
 
 
 def test_a_closed_run_costs_what_left(tmp_path):
     lifetime = new_ledger(tmp_path)
-    lifetime.start(run(1))
-    lifetime.begun(run(1).run)
-    lifetime.close(run(1).run, [replace(HUNDRED, steps=25)], "a member left")
+    lifetime.charge_run(run(1))
+    lifetime.start(run(1).run_id)
+    lifetime.close(run(1).run_id, [replace(HUNDRED, steps=25)], "a member left")
     (row,) = lifetime.summary()[0]["budgets"]
     assert row["total"] == pytest.approx(gaussian_epsilon(5 / 12, DELTA), rel=1e-9)
 
@@ -125,7 +128,7 @@ def test_every_adjacency_counts_every_release(rate):
 def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
     lifetime = new_ledger(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
     with pytest.raises(BudgetExceeded, match="inf"):
-        lifetime.start(run(1))
+        lifetime.charge_run(run(1))
 
 
 def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
@@ -141,8 +144,8 @@ def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
         LifetimeBudget(30.0, DELTA, "add-remove", "colluders:3"),
         LifetimeBudget(30.0, DELTA, "replace-one"),
     )
-    lifetime.start(run(1, views={"network": member, "colluders:2": pair}))
-    lifetime.start(run(2, views={"colluders:2": pair}))
+    lifetime.charge_run(run(1, views={"network": member, "colluders:2": pair}))
+    lifetime.charge_run(run(2, views={"colluders:2": pair}))
     lifetime.charge(None, [HUNDRED], "a training")
     local = 10 / 12
     wanted = {
@@ -156,7 +159,7 @@ def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
         mu = wanted[row["adjacency"], row["view"]]
         assert row["total"] == pytest.approx(gaussian_epsilon(mu, DELTA), rel=1e-9)
     with pytest.raises(NotAGuarantee, match="published"):
-        lifetime.start(run(4, views={"network": replace(member, label="published")}))
+        lifetime.charge_run(run(4, views={"network": replace(member, label="published")}))
 
 
 def test_a_budget_is_never_against_less_than_one_member():
@@ -171,7 +174,7 @@ def test_trainings_and_runs_share_one_lifetime_ledger(tmp_path):
     directory = MemberDirectory.create(
         tmp_path / "directory", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
     )
-    directory.lifetime_ledger.start(run(1))
+    directory.lifetime_ledger.charge_run(run(1))
     summary = directory.lifetime_ledger.charge(None, [HUNDRED], "sv.fit of a net")
     assert round(summary["budgets"][0]["total"], 3) == 5.3
     with pytest.raises(BudgetExceeded):
@@ -184,8 +187,8 @@ def test_trainings_and_runs_share_one_lifetime_ledger(tmp_path):
 
 def filled(folder):
     lifetime = new_ledger(folder)
-    lifetime.start(run(1))
-    lifetime.begun(run(1).run)
+    lifetime.charge_run(run(1))
+    lifetime.start(run(1).run_id)
     return lifetime
 
 
@@ -211,7 +214,7 @@ def test_a_changed_bit_or_a_cut_is_refused(tmp_path, which):
     with pytest.raises(LedgerError, match="does not fit the chain"):
         lifetime.rows()
     lifetime.restore("the disk was replaced")
-    assert list(lifetime.runs) == [run(1).run]
+    assert list(lifetime.runs) == [run(1).run_id]
 
 
 def test_a_missing_or_forked_ledger_is_refused(tmp_path):
@@ -254,9 +257,9 @@ def test_a_full_disk_charges_nothing_that_is_sent(tmp_path, files_no_larger_than
         files_no_larger_than(lifetime.path.stat().st_size + 10),
         pytest.raises(LedgerError, match="cannot be wr"),
     ):
-        lifetime.start(run(2))
-    assert list(lifetime.runs) == [run(1).run]
-    lifetime.start(run(2))
+        lifetime.charge_run(run(2))
+    assert list(lifetime.runs) == [run(1).run_id]
+    lifetime.charge_run(run(2))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -265,7 +268,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(LedgerError, match="cannot be written"):
-            lifetime.start(run(2))
+            lifetime.charge_run(run(2))
     finally:
         tmp_path.chmod(0o700)
 
@@ -275,7 +278,7 @@ def test_the_row_is_on_the_disk_in_both_copies_before_start_returns(tmp_path, mo
     real_fsync, real_replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), real_fsync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append(str(b)), real_replace(a, b)))
-    lifetime.start(run(2))
+    lifetime.charge_run(run(2))
     assert order == ["sync", str(lifetime.path), "sync", "sync", str(lifetime.copy), "sync"]
 
 
@@ -290,10 +293,10 @@ def test_a_crash_between_the_copies_is_made_good_before_anything_else(tmp_path, 
 
     monkeypatch.setattr(lifetime_module, "atomic_write", only_the_ledger)
     with pytest.raises(KeyboardInterrupt):
-        lifetime.start(run(2))
+        lifetime.charge_run(run(2))
     monkeypatch.undo()
     assert lifetime.copy.read_bytes() != lifetime.path.read_bytes()
-    assert list(lifetime.runs) == [run(1).run, run(2).run]
+    assert list(lifetime.runs) == [run(1).run_id, run(2).run_id]
     assert lifetime.copy.read_bytes() == lifetime.path.read_bytes()
 
 

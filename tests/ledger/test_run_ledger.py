@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sqlite3
 import stat
 import threading
 
@@ -43,6 +44,17 @@ def filled(folder, rows=6):
     return ledger
 
 
+def opened(folder):
+    return RunLedger(folder, session=RUN, node=0)
+
+
+def change_rows(folder, statement):
+    """Change a closed ledger behind its back."""
+    with contextlib.closing(sqlite3.connect(folder / LEDGER)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
 def frozen(folder, to):
     """Copy a ledger while its process still has it open: what a kill -9 leaves behind."""
     shutil.copytree(folder, to)
@@ -50,10 +62,8 @@ def frozen(folder, to):
 
 
 def contents(folder):
-    ledger = RunLedger(folder, session=RUN, node=0)
-    saved = ledger.load()
-    ledger.close()
-    return saved
+    with contextlib.closing(opened(folder)) as ledger:
+        return ledger.load()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "simulated"])
@@ -63,7 +73,7 @@ def test_stores_agree(kind, tmp_path):
 
     def store():
         if kind == "sqlite":
-            return RunLedger(tmp_path / "s", session=RUN, node=0)
+            return opened(tmp_path / "s")
         return SimulatedStore(disk, lambda: 0)
 
     first = store()
@@ -102,7 +112,7 @@ def test_files_are_for_the_owner_only(tmp_path):
 def test_a_ledger_in_use_missing_or_of_another_run_is_refused(tmp_path):
     ledger = filled(tmp_path / "s")
     with pytest.raises(LedgerError, match="in use"):
-        RunLedger(tmp_path / "s", session=RUN, node=0)
+        opened(tmp_path / "s")
     ledger.close()
     with pytest.raises(LedgerError, match="another run"):
         RunLedger(tmp_path / "s", session=b"x" * 32, node=0)
@@ -110,7 +120,7 @@ def test_a_ledger_in_use_missing_or_of_another_run_is_refused(tmp_path):
         RunLedger(tmp_path / "s", session=RUN, node=1)
     (tmp_path / "s" / LEDGER).unlink()
     with pytest.raises(LedgerError, match="missing although"):
-        RunLedger(tmp_path / "s", session=RUN, node=0)
+        opened(tmp_path / "s")
 
 
 def test_an_older_ledger_beside_a_newer_anchor_is_refused(tmp_path):
@@ -121,10 +131,10 @@ def test_an_older_ledger_beside_a_newer_anchor_is_refused(tmp_path):
     ledger.close()
     shutil.copy(tmp_path / "s" / HEAD_FILE, tmp_path / "old" / HEAD_FILE)
     with pytest.raises(LedgerError, match="older"):
-        RunLedger(tmp_path / "old", session=RUN, node=0)
+        opened(tmp_path / "old")
 
 
-@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, "run"])
+@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, "session"])
 def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     """I1b: after any single flip or cut the ledger opens with all rows, or not at all."""
     source = tmp_path / "s"
@@ -192,13 +202,13 @@ def test_an_io_error_stops_everything(tmp_path, monkeypatch):
 def test_an_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "s").mkdir(mode=0o500)
     with pytest.raises(LedgerError, match="cannot be used"):
-        RunLedger(tmp_path / "s", session=RUN, node=0)
+        opened(tmp_path / "s")
 
 
 def test_a_state_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "s").write_text("not a folder")
     with pytest.raises(LedgerError, match="cannot be used"):
-        RunLedger(tmp_path / "s", session=RUN, node=0)
+        opened(tmp_path / "s")
 
 
 def test_reading_does_not_disturb_a_running_peer(tmp_path):
@@ -212,8 +222,6 @@ def test_reading_does_not_disturb_a_running_peer(tmp_path):
 
 
 def test_changed_rows_break_the_chain(tmp_path):
-    import sqlite3
-
     for change in (
         "UPDATE chain SET round = 9 WHERE seq = 1",
         "DELETE FROM chain WHERE seq = 1",
@@ -225,19 +233,16 @@ def test_changed_rows_break_the_chain(tmp_path):
     ):
         folder = tmp_path / hashlib.sha256(change.encode()).hexdigest()[:8]
         filled(folder).close()
-        connection = sqlite3.connect(folder / LEDGER)
-        connection.execute(change)
-        connection.commit()
-        connection.close()
+        change_rows(folder, change)
         with pytest.raises(LedgerError):
-            RunLedger(folder, session=RUN, node=0)
+            opened(folder)
 
 
 def test_a_disk_that_fills_at_any_byte_loses_no_spend(files_no_larger_than, tmp_path):
     """I1b: whatever byte of whatever file is the last that fits, what `commit` took is there afterwards."""
     failed = 0
     for n, size in enumerate(range(21_000, 90_000, 3_001)):
-        ledger, taken = RunLedger(tmp_path / f"s{n}", session=RUN, node=0), 0
+        ledger, taken = opened(tmp_path / f"s{n}"), 0
         with files_no_larger_than(size), contextlib.suppress(LedgerError):
             for r in range(12):
                 ledger.commit(entry(r))
@@ -258,13 +263,13 @@ def test_a_disk_that_is_full_when_the_folder_is_made_leaves_a_folder_that_works_
     size, files_no_larger_than, tmp_path
 ):
     with files_no_larger_than(size), pytest.raises(LedgerError, match="make room"):
-        RunLedger(tmp_path / "s", session=RUN, node=0)
+        opened(tmp_path / "s")
     assert len(contents(tmp_path / "s").releases) == 0
 
 
 def test_an_anchor_is_whole_from_the_beginning_and_may_lag_by_a_row(tmp_path):
     """A power cut may leave the anchor behind the ledger, never in pieces; behind is no reason to stop."""
-    ledger = RunLedger(tmp_path / "s", session=RUN, node=0)
+    ledger = opened(tmp_path / "s")
     first = (tmp_path / "s" / HEAD_FILE).read_bytes()
     assert len(first) == 40
     for r in range(3):
@@ -281,7 +286,7 @@ def test_two_holders_of_one_folder_cannot_both_write(tmp_path):
     """Somebody removed the lock and started a second peer: the first row of the two wins, the other stops."""
     first = filled(tmp_path / "s", rows=2)
     (tmp_path / "s" / LOCK).unlink()
-    second = RunLedger(tmp_path / "s", session=RUN, node=0)
+    second = opened(tmp_path / "s")
     second.commit(entry(2))
     with pytest.raises(LedgerError, match="nothing was sent"):
         first.commit(entry(2)._replace(state=b"another draw"))
@@ -296,12 +301,12 @@ def test_a_linked_folder_is_the_same_folder(tmp_path):
     ledger = filled(tmp_path / "s", rows=2)
     (tmp_path / "link").symlink_to(tmp_path / "s")
     with pytest.raises(LedgerError, match="in use"):
-        RunLedger(tmp_path / "link", session=RUN, node=0)
+        opened(tmp_path / "link")
     ledger.close()
     assert len(contents(tmp_path / "link").releases) == 2
     (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
     with pytest.raises(LedgerError, match="cannot be used"):
-        RunLedger(tmp_path / "astray", session=RUN, node=0)
+        opened(tmp_path / "astray")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
@@ -309,9 +314,9 @@ def test_a_folder_that_others_can_write_is_refused(mode, tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(mode)
     with pytest.raises(LedgerError, match="chmod 700"):
-        RunLedger(tmp_path / "s", session=RUN, node=0)
+        opened(tmp_path / "s")
     (tmp_path / "s").chmod(0o755)
-    RunLedger(tmp_path / "s", session=RUN, node=0).close()
+    opened(tmp_path / "s").close()
 
 
 def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
@@ -329,17 +334,12 @@ def test_folders_of_any_name_can_be_read(name, tmp_path):
 
 
 def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):
-    import sqlite3
-
     filled(tmp_path / "s").close()
-    connection = sqlite3.connect(tmp_path / "s" / LEDGER)
-    connection.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
-    connection.commit()
-    connection.close()
+    change_rows(tmp_path / "s", "UPDATE meta SET value = '2' WHERE key = 'format'")
     before = (tmp_path / "s" / LEDGER).read_bytes()
-    for look in (lambda: RunLedger(tmp_path / "s", session=RUN, node=0), lambda: read_ledger(tmp_path / "s")):
+    for read in (opened, read_ledger):
         with pytest.raises(LedgerError, match=r"format '2'.*finish that run with the version that began it"):
-            look()
+            read(tmp_path / "s")
     assert (tmp_path / "s" / LEDGER).read_bytes() == before
 
 
@@ -353,7 +353,7 @@ def test_runs_of_releases_keep_every_field(tmp_path):
         Release(0, 9, sensitivity=1.0, noise_std=2.0, mechanism="laplace"),
         Release(0, 0, sensitivity=2.0, noise_std=2.0, joint=True, user_rate=0.5),
     )
-    ledger = RunLedger(tmp_path / "s", session=RUN, node=0)
+    ledger = opened(tmp_path / "s")
     ledger.commit(entry(0)._replace(releases=releases))
     ledger.close()
     assert tuple(contents(tmp_path / "s").releases) == releases

@@ -9,15 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.estimators.cases import (
-    GOOD,
-    X,
-    Y,
-    circles,
-    fit,
-    fitted_circles,
-    mlp,
-)
+from tests.estimators.cases import GOOD, X, Y, circles, fit, fitted_circles, mlp
 from torch import nn
 
 import sottovoce as sv
@@ -41,7 +33,7 @@ def test_a_saved_model_comes_back_in_another_process(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=os.environ)
     assert np.array_equal(np.load(tmp_path / "p.npy"), fitted.scores(X))
-    assert "epsilon = " in (place / "statement.txt").read_text()
+    assert "epsilon = " in (place / "guarantee.txt").read_text()
     assert 'sv.load_model(".")' in (place / "README.md").read_text()
 
 

@@ -77,11 +77,6 @@ def test_one_coordinate_is_clipped_at_both_ends():
     assert [clip_scalar(v, 2.0) for v in values] == [2.0, 2.0, 1.0, 0.0, -2.0, -2.0, 2.0, -2.0, 0.0]
 
 
-def test_clip_weights_at_the_edges():
-    weights = clip_weights(torch.tensor([0.0, 4.0, float("inf")]), float("inf"))
-    assert weights.tolist() == [1.0, 1.0, 0.0]
-
-
 @settings(max_examples=150, deadline=None)
 @given(rows=st.lists(st.lists(HOSTILE, min_size=2, max_size=2), min_size=1, max_size=3))
 def test_clipped_rows_are_finite_and_short(rows):

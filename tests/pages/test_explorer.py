@@ -59,7 +59,7 @@ def expected(plan, network, observers, rounds):
             found.append([name, "looks", "–", "–", "–", "–", "–"])
             continue
         stated = plan.privacy("colluders", colluders=observers, user=u)
-        printed = sv.privacy.gaussian_epsilon(plan.sensitivity / plan.noise_std * formula[u] ** 0.5, DELTA)
+        printed = sv.privacy.gaussian_epsilon(1 / plan.releases(0)[0].ratio * formula[u] ** 0.5, DELTA)
         numbers = [fixed(shares[u]), fixed(stated.epsilon(DELTA)), fixed(formula[u]), fixed(printed), local]
         found.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
     return found

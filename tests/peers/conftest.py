@@ -16,6 +16,8 @@ from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import MemberDirectory
+from sottovoce.peers.runtime import Peer, PeerConfig
 
 AVERAGING = {
     "name": "averaging",
@@ -133,8 +135,6 @@ class Consortium:
         return self.folder / f"state{i}"
 
     def peers(self, **options):
-        from sottovoce.peers.runtime import Peer, PeerConfig
-
         noises = options.pop("noises", [None] * self.n)
         agreement = self.agreement
         return [
@@ -185,6 +185,49 @@ class Consortium:
             return await asyncio.gather(*[peer.run() for peer in self.peers(**options)])
 
         return asyncio.run(together())
+
+
+class Members:
+    """Organizations with member directories, each with its records."""
+
+    def __init__(self, folder, connections, names, budgets, records):
+        self.folder, self.connections, self.names = folder, connections, list(names)
+        self.directories = {
+            name: MemberDirectory.create(
+                folder / name, name, population="patients", budgets=budgets, copy=folder / f"{name}-copy"
+            )
+            for name in names
+        }
+        self.keys = {name: directory.identity for name, directory in self.directories.items()}
+        self.records = {name: records() for name in names}
+
+    def write(self, file, draft, addresses):
+        """Write an agreement of all members, which everybody trusts and signs."""
+        parts = zip(self.names, addresses, strict=True)
+        write_agreement(file, draft, [member_entry(self.keys[v].certificate, place) for v, place in parts])
+        return self.sign(file)
+
+    def sign(self, file):
+        agreement = read_agreement(file)
+        self.pin(agreement)
+        for name in agreement.names:
+            sign_agreement(file, self.keys[name], secrets=self.directories[name].identity_folder)
+        return read_agreement(file)
+
+    def pin(self, agreement):
+        for member in agreement.members:
+            (self.folder / "pem").write_text(member.certificate)
+            for directory in self.directories.values():
+                directory.pinned_certificates.trust(self.folder / "pem", "read aloud", instead=True)
+
+    def state(self, name, agreement):
+        return self.directories[name].folder / "runs" / agreement.run_id.hex()
+
+    def peer(self, name, agreement, state=None, **options):
+        """Start one member's peer, without running it."""
+        directory = MemberDirectory(self.directories[name].folder)
+        options = {"records": self.records[name], "member_directory": directory, **options}
+        return Peer(PeerConfig(agreement, self.keys[name], state=state, **options))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sottovoce.accounting.release import Release
-from sottovoce.errors import DataError
+from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.privacy import gaussian_epsilon
@@ -152,7 +152,7 @@ def test_trees_drawn_anew_are_accounted_exactly_up_to_a_limit(late):
         agreement = SimpleNamespace(
             plan=plan,
             timing=SimpleNamespace(late=late),
-            run=bytes(32),
+            session=bytes(32),
             model=SimpleNamespace(number="float64"),
         )
         return AgreedRun(agreement, **options)._exact
@@ -180,7 +180,7 @@ def test_the_loudest_member_says_how_large_a_row_may_be():
         schedule=lambda k: HypercubeExchange(2),
         releases=lambda v: [Release(v, 0, sensitivity=2.0, noise_std=3.0 * (v + 1))],
     )  # fmt: skip
-    agreement = SimpleNamespace(plan=plan, run=bytes(32), model=SimpleNamespace(number="float64"))
+    agreement = SimpleNamespace(plan=plan, session=bytes(32), model=SimpleNamespace(number="float64"))
     tail = math.sqrt(2 * math.log(2.0**41 * 2))
     assert AgreedRun(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
 
@@ -205,10 +205,19 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
         {"colluders:2": cost(2, 3), "network": cost(2, 4)}, rel=1e-6
     )
     assert epsilons(pairs.cost_of_interrupted(2, [])) == {"colluders:2": 0.0, "network": 0.0}
-    spending = pairs.spending(2)  # counts a release as it is seen: with three noises around it
-    for steps in (1, 2):
-        spending.add(release.at(steps - 1))
-        assert spending.epsilon() == pytest.approx(cost(steps, 3), rel=1e-6)
+
+
+def test_a_masked_plan_fits_its_budget_as_charged_and_no_release_more(consortium):
+    """What is signed decides: with the own noise alone the plan costs more than the budget."""
+    masked = {**SGD, "protocol": "masked:tolerate=2"}
+    masked_run = agreed_run(consortium, masked, n=5, graph="complete:5", epsilon=1.01 * cost(3, 3))
+    spending, (release,) = masked_run.spending(2), masked_run.plan.releases(2)
+    assert cost(3, 1) > spending.budget.epsilon
+    for k in range(release.steps):
+        spending.require(release.at(k))
+        spending.add(release.at(k))
+    with pytest.raises(BudgetExceeded, match="no further release"):
+        spending.require(release.at(0))
 
 
 def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_cost(consortium):

@@ -30,11 +30,11 @@ def start(group, i=0, **options):
 
 def test_the_name_is_the_content_not_the_layout(consortium):
     group = consortium()
-    before = group.agreement.run
+    before = group.agreement.run_id
     group.file.write_text("# a comment\n\n" + group.file.read_text().replace(" = ", "  =   "))
-    assert group.agreement.run == before
+    assert group.agreement.run_id == before
     edited(group, "noise_multiplier  =   2.0", "noise_multiplier = 3.0")
-    assert group.agreement.run != before
+    assert group.agreement.run_id != before
 
 
 @pytest.mark.parametrize(
@@ -180,16 +180,16 @@ def test_what_is_left_unsaid_is_not_in_the_name(consortium):
     }  # fmt: skip
     assert set(content["model"]) == {"kind", "parameters"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    assert group.agreement.run == hashlib.sha256(b"sottovoce agreement 2\n" + text).digest()
-    before = group.agreement.run
+    assert group.agreement.run_id == hashlib.sha256(b"sottovoce agreement 2\n" + text).digest()
+    before = group.agreement.run_id
     edited(group, "steps = 2", "steps = 2\nlearning_rate = 0.1")
-    assert group.agreement.run != before
+    assert group.agreement.run_id != before
 
 
 def test_public_chance_is_the_run_s_name(consortium):
     group = consortium(algorithm={"name": "consensus-sgd", "protocol": "tree:kind=uniform", "steps": 9}, n=4)
     plan = group.agreement.plan
-    assert plan.seed == int.from_bytes(group.agreement.run, "big")
+    assert plan.seed == int.from_bytes(group.agreement.run_id, "big")
     edited(group, 'title = "a test"', 'title = "another"')
     trees = [[plan.schedule(k).parents.tolist() for k in range(9)] for plan in (plan, group.agreement.plan)]
     assert trees[0] != trees[1]
@@ -289,7 +289,7 @@ def test_titles_in_any_script_are_kept_and_signed(consortium):
     text = group.file.read_bytes()
     agreed = read_agreement(group.file)
     assert agreed.title == 'drei Häuser, 三 🏥 "quoted" [/red] \\n'
-    assert sign_agreement(group.file, group.identities[0]).run == agreed.run
+    assert sign_agreement(group.file, group.identities[0]).run_id == agreed.run_id
     assert "🏥".encode() in text
 
 

@@ -66,10 +66,10 @@ def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
         own = AgreedNet(OWN).with_files(*files)
         if None in files:
             with pytest.raises(ConfigError, match="--module and --weights"):
-                own._own_module()
+                _ = own.objective
         else:
             with pytest.raises(SottovoceError) as caught:  # looked for, and not there
-                own._own_module()
+                _ = own.objective
             assert "--module and --weights" not in str(caught.value)
 
 

@@ -330,6 +330,8 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     for s in (1, 2):
         assert answer(s, NOTHING) == []
     assert kinds(answer(3, NOTHING)) == [ROW] * 3
+    # a question that came while the row was withheld does not delay the answer to the next one
+    assert ROW in kinds(core.receive(5.1, 1, scene.position(1, answer=True)))
 
 
 @pytest.fixture

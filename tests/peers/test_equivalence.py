@@ -83,7 +83,7 @@ def agreed(case, consortium, **more):
 def library(case, group, objective=None):
     """Return the plan that a user of the library would write for the same run, by its public class."""
     _, graph, name, protocol, options = CASES[case]
-    seed = int.from_bytes(group.agreement.run, "big")
+    seed = int.from_bytes(group.agreement.run_id, "big")
     if name == "averaging":
         std = options["noise_multiplier"] * CLIP
         dim = group.agreement.model.parameters
@@ -164,7 +164,7 @@ class ByHand:
         self.W, self.A = network.W.toarray(), network.adjacency.toarray()
         self.options = options
         # the path is public chance: the run's name is its seed
-        seed = np.random.default_rng(int.from_bytes(group.agreement.run, "big"))
+        seed = np.random.default_rng(int.from_bytes(group.agreement.run_id, "big"))
         self.path = protocols.draw_path(network, self.steps, seed).tolist()
 
     def gradient(self, theta, k, stream=0, only=None):
@@ -345,7 +345,7 @@ def test_the_signed_price_and_the_ledger_are_the_formula(case, consortium, memor
 def test_a_walk_is_priced_on_the_path_that_everybody_knows(consortium, memory_links):
     """Each member pays for its own visits, not for all steps and not for an average over paths."""
     group = agreed("random walk", consortium)
-    seed = np.random.default_rng(int.from_bytes(group.agreement.run, "big"))
+    seed = np.random.default_rng(int.from_bytes(group.agreement.run_id, "big"))
     path = protocols.draw_path(graphs.parse("ring:4"), 9, seed).tolist()
     visits = [path.count(node) for node in range(4)]
     outcomes = group.run(transport=memory_links())

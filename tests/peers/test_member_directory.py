@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.peers.conftest import Members
 
 from sottovoce.errors import (
     BudgetExceeded,
@@ -28,14 +29,12 @@ from sottovoce.peers import member_directory as directory_module
 from sottovoce.peers.agreement import (
     member_entry,
     parse_agreement,
-    read_agreement,
     sign_agreement,
     write_agreement,
 )
 from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory, find_member_directory
-from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import gaussian_epsilon
 
@@ -43,24 +42,14 @@ DELTA = 1e-5
 NAMES = ("north", "south")
 
 
-class Members:
-    """Organizations with member directories, who trust each other and agree on one run after the other."""
+class Runs(Members):
+    """Members who agree on one run after the other."""
 
     def __init__(self, folder, connections, names=NAMES, view="local"):
-        self.folder, self.connections = folder, connections
-        limit = LifetimeBudget(6.0, DELTA, "user", view)
-        self.directories = [
-            MemberDirectory.create(
-                folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}"
-            )
-            for name in names
-        ]
-        for directory in self.directories:
-            for other in self.directories:
-                if other is not directory:
-                    directory.pinned_certificates.trust(other.identity_folder / CERTIFICATE, "read aloud")
-        rng = np.random.default_rng(1)
-        self.records = [Records(rng.standard_normal((5, 2)), np.zeros(0)) for _ in names]
+        rng, limit = np.random.default_rng(1), LifetimeBudget(6.0, DELTA, "user", view)
+        super().__init__(
+            folder, connections, names, [limit], lambda: Records(rng.standard_normal((5, 2)), np.zeros(0))
+        )
 
     def agree(self, title, noise=2.0, protocol="gossip:3", ports=(4400, 4401, 4402)):
         """Averaging of two numbers: one release with sensitivity 2 clips, so mu = 2 / noise."""
@@ -68,71 +57,49 @@ class Members:
         draft = {
             "version": 1,
             "title": title,
-            "graph": f"path:{len(self.directories)}",
+            "graph": f"path:{len(self.names)}",
             "algorithm": {**algorithm, "noise_multiplier": noise},
             "model": {"kind": "mean", "parameters": 2},
             "budget": {"epsilon": 50.0, "delta": DELTA},
         }
-        file = self.folder / f"{title}.toml"
-        entries = [
-            member_entry(directory.identity.certificate, f"127.0.0.1:{ports[i]}")
-            for i, directory in enumerate(self.directories)
-        ]
-        write_agreement(file, draft, entries)
-        for directory in self.directories:
-            sign_agreement(file, directory.identity, secrets=directory.identity_folder)
-        return read_agreement(file)
-
-    def peer(self, i, agreement, *, records=None, state=None, **options):
-        directory = MemberDirectory(self.directories[i].folder)
-        records = self.records[i] if records is None else records
-        return Peer(
-            PeerConfig(
-                agreement,
-                directory.identity,
-                records,
-                state,
-                member_directory=directory,
-                transport=self.connections,
-                **options,
-            )
-        )
+        addresses = [f"127.0.0.1:{port}" for port in ports[: len(self.names)]]
+        return self.write(self.folder / f"{title}.toml", draft, addresses)
 
     def run(self, agreement, **options):
         async def together():
-            peers = [self.peer(i, agreement, **options) for i in range(len(self.directories))]
+            peers = [self.peer(name, agreement, transport=self.connections, **options) for name in self.names]
             return await asyncio.gather(*[peer.run() for peer in peers])
 
         return asyncio.run(together())
 
-    def total(self, i=0):
-        return self.directories[i].lifetime_ledger.summary()[0]["budgets"][0]["total"]
+    def total(self, name="north"):
+        return self.directories[name].lifetime_ledger.summary()[0]["budgets"][0]["total"]
 
 
 @pytest.fixture
 def members(tmp_path, memory_links):
-    return Members(tmp_path, memory_links())
+    return Runs(tmp_path, memory_links())
 
 
 def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_is_sent(members):
     """mu = 1 each: 4.377, then sqrt(2), and the files are re-ordered between the runs."""
-    directory = members.directories[0]
+    directory = members.directories["north"]
     directory.lifetime_ledger.set_budget(None, LifetimeBudget(7.0, DELTA, "user", "local"), "a vote")
-    members.directories[1].lifetime_ledger.set_budget(
+    members.directories["south"].lifetime_ledger.set_budget(
         None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote"
     )
     members.run(members.agree("first"))
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
-    members.records = [Records(each.X[::-1].copy(), each.y) for each in members.records]
+    members.records = {name: Records(each.X[::-1].copy(), each.y) for name, each in members.records.items()}
     members.run(members.agree("second"))
     assert members.total() == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA), rel=1e-9)
     third = members.agree("third")
     before = len(members.connections.carried)
     with pytest.raises(BudgetExceeded, match=r"together 8\.385 of a lifetime budget of epsilon 7"):
-        members.peer(0, third)
+        members.peer("north", third)
     assert len(members.connections.carried) == before
     assert [each.status for each in directory.lifetime_ledger.charges] == ["ended", "ended"]
-    assert not (directory.folder / "runs" / third.run.hex()).exists()
+    assert not (directory.folder / "runs" / third.run_id.hex()).exists()
 
 
 def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(members, tmp_path):
@@ -142,28 +109,28 @@ def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(membe
     assert [outcome.model.tolist() for outcome in again] == [model.tolist() for model in models]
     assert not (tmp_path / "elsewhere").exists()
     assert {event["state"] for event in events if event["event"] == "known"} == {
-        str(directory.folder / "runs" / agreement.run.hex()) for directory in members.directories
+        str(members.state(name, agreement)) for name in NAMES
     }
-    assert len(members.directories[0].lifetime_ledger.charges) == 1
-    status = read_status(members.directories[0].folder / "runs" / agreement.run.hex())
+    assert len(members.directories["north"].lifetime_ledger.charges) == 1
+    status = read_status(members.state("north", agreement))
     assert status["population"] == "patients"
     assert status["finished"]
 
 
 def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links):
     """Three members, noise of 2 clips each: one sees a sum with the noise of two, mu = 1 / sqrt(2)."""
-    members = Members(tmp_path, memory_links(), ("north", "south", "east"), view="network")
-    directory = members.directories[0]
+    members = Runs(tmp_path, memory_links(), ("north", "south", "east"), view="network")
+    directory = members.directories["north"]
     directory.lifetime_ledger.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
     agreement = members.agree("masked", protocol="masked")
-    assert agreement.session != agreement.run
+    assert agreement.session != agreement.run_id
     (key,) = set(directory.identity_folder.iterdir()) - {
         directory.identity_folder / n for n in ("key.pem", CERTIFICATE)
     }
     content = key.read_bytes()
     key.unlink()
     with pytest.raises(ConfigError, match="mask key"):
-        members.peer(0, agreement)
+        members.peer("north", agreement)
     assert directory.lifetime_ledger.charges == []  # it could not begin, so it costs nothing
     key.write_bytes(content)
     key.chmod(0o600)
@@ -178,83 +145,85 @@ def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links
 def test_a_run_whose_folder_was_deleted_is_never_repeated(members):
     agreement = members.agree("first")
     members.run(agreement)
-    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run.hex())
+    shutil.rmtree(members.state("north", agreement))
     with pytest.raises(LedgerError, match="never repeated"):
-        members.peer(0, agreement)
-    members.directories[0].close(agreement.run.hex(), "the disk died")
+        members.peer("north", agreement)
+    members.directories["north"].close(agreement.run_id.hex(), "the disk died")
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     with pytest.raises(ConfigError, match="closed"):
-        members.peer(0, agreement)
+        members.peer("north", agreement)
 
 
 def test_a_begun_run_whose_folder_was_deleted_is_never_repeated(members):
     """The run has not ended, so only the mark that its ledger existed tells that rows may have left."""
     agreement = members.agree("first")
-    members.peer(0, agreement).ledger.close()
-    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run.hex())
+    members.peer("north", agreement).ledger.close()
+    shutil.rmtree(members.state("north", agreement))
     with pytest.raises(LedgerError, match="never repeated"):
-        members.peer(0, agreement)
+        members.peer("north", agreement)
 
 
 def test_other_records_after_a_restart_are_noticed_and_open_no_new_budget(members):
     agreement = members.agree("first")
-    members.peer(0, agreement).ledger.close()
-    X = members.records[0].X
+    members.peer("north", agreement).ledger.close()
+    X = members.records["north"].X
     for other in (X + 1e-12, X[::-1].copy(), X[:4], X.astype(np.float32)):
         with pytest.raises(DataError, match="records differ"):
-            members.peer(0, agreement, records=Records(other, np.zeros(0)))
-    members.peer(0, agreement, records=Records(X[:4], np.zeros(0)), new_records="one left").ledger.close()
+            members.peer("north", agreement, records=Records(other, np.zeros(0)))
+    members.peer(
+        "north", agreement, records=Records(X[:4], np.zeros(0)), new_records="one left"
+    ).ledger.close()
     assert [
-        row["why"] for row in members.directories[0].lifetime_ledger.rows() if row["act"] == "records"
+        row["why"] for row in members.directories["north"].lifetime_ledger.rows() if row["act"] == "records"
     ] == ["one left"]
-    assert len(members.directories[0].lifetime_ledger.charges) == 1
+    assert len(members.directories["north"].lifetime_ledger.charges) == 1
 
 
 def test_the_digest_of_records_is_keyed_by_the_directory(members):
-    one, two = (directory.digest(members.records[0]) for directory in members.directories)
+    one, two = (directory.digest(members.records["north"]) for directory in members.directories.values())
     assert one != two
-    key = members.directories[0].folder / "key"
+    key = members.directories["north"].folder / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     key.chmod(0o644)
     with pytest.raises(IdentityError, match="only its owner"):
-        members.directories[0].digest(members.records[0])
+        members.directories["north"].digest(members.records["north"])
     key.unlink()
     with pytest.raises(IdentityError, match="cannot be read"):
-        members.directories[0].digest(members.records[0])
+        members.directories["north"].digest(members.records["north"])
 
 
 def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members, tmp_path):
     agreement = members.agree("first")
-    directory = members.directories[0]
-    folder = directory.folder / "runs" / agreement.run.hex()
-    members.peer(0, agreement).ledger.close()
+    directory = members.directories["north"]
+    folder = directory.folder / "runs" / agreement.run_id.hex()
+    members.peer("north", agreement).ledger.close()
     shutil.copytree(folder, tmp_path / "backup")  # anchor included
     members.run(agreement)
     newest = tmp_path / "newest"
     shutil.move(folder, newest)
     shutil.copytree(tmp_path / "backup", folder)
     with pytest.raises(LedgerError, match="older than its head"):
-        members.peer(0, agreement)
-    directory.close(agreement.run.hex(), "restored by mistake")  # then everything planned is charged
+        members.peer("north", agreement)
+    directory.close(agreement.run_id.hex(), "restored by mistake")  # then everything planned is charged
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
-    other = members.directories[1]
-    other.head_file(agreement.run).unlink()
+    other = members.directories["south"]
+    other.head_file(agreement.run_id).unlink()
     with pytest.raises(LedgerError, match="is missing although the ledger was used"):
-        members.peer(1, agreement)
+        members.peer("south", agreement)
 
 
 def test_an_emptied_or_deleted_anchor_is_refused(members):
     agreement = members.agree("first")
     members.run(agreement)
-    anchor = members.directories[0].folder / "runs" / agreement.run.hex() / HEAD_FILE
+    anchor = members.state("north", agreement) / HEAD_FILE
     for damage in (lambda: anchor.write_bytes(b""), anchor.unlink):
         damage()
         with pytest.raises(LedgerError, match="is missing although the ledger was used"):
-            members.peer(0, agreement)
+            members.peer("north", agreement)
 
 
 def test_a_ledger_older_than_its_runs_is_refused_and_restored_by_charging_for_them(members):
-    directory = members.directories[0]
+    directory = members.directories["north"]
     old = directory.lifetime_ledger.path.read_bytes()
     members.run(members.agree("first"))
     for file in (
@@ -263,7 +232,7 @@ def test_a_ledger_older_than_its_runs_is_refused_and_restored_by_charging_for_th
     ):  # both copies set back, the runs not
         file.write_bytes(old)
     with pytest.raises(LedgerError, match="older than its runs"):
-        members.peer(0, members.agree("second"))
+        members.peer("north", members.agree("second"))
     directory.restore("after the fire")
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
 
@@ -272,11 +241,11 @@ def test_what_the_printed_assumption_excludes(members, tmp_path):
     """A snapshot of the whole machine sets member directory and copy back together: this member directory
     alone cannot know it.
     """
-    directory = members.directories[0]
-    for name in ("north", "c-north"):
+    directory = members.directories["north"]
+    for name in ("north", "north-copy"):
         shutil.copytree(tmp_path / name, tmp_path / "snapshot" / name)
     members.run(members.agree("first"))
-    for name in ("north", "c-north"):
+    for name in ("north", "north-copy"):
         shutil.rmtree(tmp_path / name)
         shutil.copytree(tmp_path / "snapshot" / name, tmp_path / name)
     assert members.total() == 0.0
@@ -287,7 +256,7 @@ def test_what_the_printed_assumption_excludes(members, tmp_path):
 def test_a_certificate_that_is_not_pinned_is_refused(members, tmp_path):
     agreement = members.agree("first")
     stranger = make_identity(tmp_path / "stranger", "south")  # north drafts with a south of its own making
-    north = members.directories[0]
+    north = members.directories["north"]
     entries = [
         member_entry(north.identity.certificate, "127.0.0.1:4400"),
         member_entry(stranger.certificate, "127.0.0.1:4401"),
@@ -300,7 +269,7 @@ def test_a_certificate_that_is_not_pinned_is_refused(members, tmp_path):
     sign_agreement(tmp_path / "false.toml", stranger)
     signed = sign_agreement(tmp_path / "false.toml", north.identity)
     with pytest.raises(IdentityError, match="another certificate for south"):
-        members.peer(0, signed)
+        members.peer("north", signed)
     assert north.lifetime_ledger.charges == []
     with pytest.raises(IdentityError, match="pinned with another certificate"):
         north.pinned_certificates.trust(tmp_path / "stranger" / CERTIFICATE, "a mail came")
@@ -308,7 +277,7 @@ def test_a_certificate_that_is_not_pinned_is_refused(members, tmp_path):
         tmp_path / "stranger" / CERTIFICATE, "a new key, by telephone", instead=True
     )
     north.pinned_certificates.require(false, north.identity.fingerprint)
-    (north.folder / "addresses" / "south.pem").write_bytes(members.directories[1].identity.certificate)
+    (north.folder / "addresses" / "south.pem").write_bytes(members.directories["south"].identity.certificate)
     with pytest.raises(IdentityError, match="not the one the lifetime ledger names"):
         north.pinned_certificates.require(agreement, north.identity.fingerprint)
 
@@ -326,7 +295,7 @@ def test_words_to_read_aloud_are_the_published_ones():
 
 
 def test_a_directory_is_found_by_name_identity_variable_or_usual_place(members, tmp_path, monkeypatch):
-    north, south = members.directories
+    north, south = members.directories.values()
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
     assert find_member_directory() is None
@@ -362,31 +331,22 @@ def test_a_directory_open_to_others_or_with_its_copy_inside_is_refused(tmp_path)
 
 def test_a_killed_process_goes_on_in_its_directory_and_is_charged_once(tmp_path, free_ports):
     """Real processes: kill -9 in the middle, another --state afterwards, one charge, one model."""
-    members = Members(tmp_path, None)
+    members = Runs(tmp_path, None)
     agreement = members.agree("first", noise=6.0, protocol="gossip:300", ports=free_ports(2))
 
-    def start(i, *more):
-        np.savez(tmp_path / f"{i}.npz", X=members.records[i].X)
+    def start(name, *more):
+        np.savez(tmp_path / f"{name}.npz", X=members.records[name].X)
         words = [
-            sys.executable,
-            "-m",
-            "sottovoce.cli.main",
-            "peer",
-            "run",
-            tmp_path / "first.toml",
-            "--data",
-            tmp_path / f"{i}.npz",
-            "--directory",
-            members.directories[i].folder,
-            "--json",
+            sys.executable, "-m", "sottovoce.cli.main", "peer", "run", tmp_path / "first.toml",
+            "--data", tmp_path / f"{name}.npz", "--directory", members.directories[name].folder, "--json",
             *more,
-        ]
+        ]  # fmt: skip
         source = str(Path(directory_module.__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(list(map(str, words)), env=environment, stdout=subprocess.PIPE, text=True)
 
-    folder = members.directories[0].folder / "runs" / agreement.run.hex()
-    processes = [start(0), start(1)]
+    folder = members.state("north", agreement)
+    processes = [start(name) for name in NAMES]
     try:
         for line in processes[0].stdout:
             if json.loads(line).get("at", 0) >= 20:
@@ -394,8 +354,8 @@ def test_a_killed_process_goes_on_in_its_directory_and_is_charged_once(tmp_path,
         processes[0].kill()
         processes[0].communicate()
         assert not read_status(folder)["finished"]
-        assert [each.status for each in members.directories[0].lifetime_ledger.charges] == ["begun"]
-        processes[0] = start(0, "--state", tmp_path / "elsewhere")
+        assert [each.status for each in members.directories["north"].lifetime_ledger.charges] == ["started"]
+        processes[0] = start("north", "--state", tmp_path / "elsewhere")
         ends = [json.loads(each.communicate(timeout=120)[0].splitlines()[-1]) for each in processes]
     finally:
         for each in processes:
@@ -403,7 +363,7 @@ def test_a_killed_process_goes_on_in_its_directory_and_is_charged_once(tmp_path,
     assert [each["event"] for each in ends] == ["done", "done"]
     assert ends[0]["model"] == str(folder / "model.npz")
     assert not (tmp_path / "elsewhere").exists()
-    for i in range(2):
-        (known,) = members.directories[i].lifetime_ledger.charges
+    for name in NAMES:
+        (known,) = members.directories[name].lifetime_ledger.charges
         assert known.status == "ended"
-        assert members.total(i) == pytest.approx(gaussian_epsilon(1 / 3, DELTA), rel=1e-9)
+        assert members.total(name) == pytest.approx(gaussian_epsilon(1 / 3, DELTA), rel=1e-9)

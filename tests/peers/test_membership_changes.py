@@ -1,4 +1,4 @@
-"""Epochs: members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
+"""Members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
 
 import asyncio
 import json
@@ -7,16 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
+from tests.peers.conftest import Members
 
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.ledger.lifetime import LifetimeBudget
 from sottovoce.ledger.run_ledger import read_ledger
-from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
+from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import draft_membership_change, earlier_versions, model_digest
-from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 Z, STEPS, DELTA = 20.0, 12, 1e-5
@@ -30,26 +29,18 @@ LEARNING = {
 }
 
 
-class Members:
-    """Organizations with member directories, an agreement that goes from membership version to membership
-    version, and links in memory.
-    """
+class Versions(Members):
+    """Members whose agreement goes from membership version to membership version."""
 
     def __init__(self, folder, connections, call, n=4, protocol="masked", epsilon=60.0, views=("local",)):
-        self.folder, self.connections, self.call = folder, connections, call
-        self.names = [f"m{i}" for i in range(n)]
-        limits = [LifetimeBudget(epsilon, DELTA, "user", view) for view in views]
-        self.directories = {
-            name: MemberDirectory.create(
-                folder / name, name, population="p", budgets=limits, copy=folder / f"{name}-copy"
-            )
-            for name in self.names
-        }
-        self.keys = {name: directory.identity for name, directory in self.directories.items()}
-        rng = np.random.default_rng(0)
-        self.records = {
-            name: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)) for name in self.names
-        }
+        rng, names = np.random.default_rng(0), [f"m{i}" for i in range(n)]
+        super().__init__(
+            folder,
+            connections,
+            names,
+            [LifetimeBudget(epsilon, DELTA, "user", view) for view in views],
+            lambda: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)),
+        )
         draft = {
             "version": 1,
             "title": "a test",
@@ -59,30 +50,16 @@ class Members:
             "budget": {"epsilon": epsilon, "delta": DELTA},
             "timing": {"ask_again": 0.2, "witness": 2},
         }
-        self.file = folder / "agreement.toml"
-        entries = [member_entry(self.keys[v].certificate, f"{v}.example:1") for v in self.names]
-        write_agreement(self.file, draft, entries)
-        self.pin()
-        self.sign()
+        self.call, self.file = call, folder / "agreement.toml"
+        self.write(self.file, draft, [f"{name}.example:1" for name in names])
         self.previous, self.population = None, None
-
-    def pin(self):
-        for directory in self.directories.values():
-            for other in self.agreement.members:
-                (self.folder / "pem").write_text(other.certificate)
-                directory.pinned_certificates.trust(self.folder / "pem", "read aloud", instead=True)
-
-    def sign(self):
-        for member in self.agreement.members:
-            name = member.name
-            sign_agreement(self.file, self.keys[name], secrets=self.directories[name].identity_folder)
 
     @property
     def agreement(self):
         return read_agreement(self.file)
 
     def state(self, name, agreement=None):
-        return self.directories[name].folder / "runs" / (agreement or self.agreement).run.hex()
+        return super().state(name, agreement or self.agreement)
 
     def releases(self, name, agreement):
         return read_ledger(self.state(name, agreement))["saved"].releases
@@ -111,16 +88,10 @@ class Members:
 
         return asyncio.run(together())
 
-    def peer(self, name, state=None, **options):
+    def peer(self, name, **options):
         """Start one member's peer, without running it."""
-        options = {
-            "member_directory": self.directories[name],
-            "previous": self.previous,
-            "transport": self.connections(),
-            "start": self.file.with_suffix(".npz"),
-            **options,
-        }
-        return Peer(PeerConfig(self.agreement, self.keys[name], self.records[name], state, **options))
+        own = {"previous": self.previous, "start": self.file.with_suffix(".npz")}
+        return super().peer(name, self.agreement, **{"transport": self.connections(), **own, **options})
 
     def forecast(self, name, *previous):
         """What `peer agree` prints of the present membership version."""
@@ -134,8 +105,7 @@ class Members:
         self.file = self.folder / f"version{self.previous.membership_version + 1}.toml"
         state = self.state(drafter, self.previous)
         draft_membership_change(self.file, self.previous, state, **changes)
-        self.pin()
-        self.sign()
+        self.sign(self.file)
 
     def next_from(self, old, drafter="m0", membership_version=None, continues=None, **changes):
         """Draft a membership version of an earlier agreement; what it says of itself may be changed before
@@ -144,12 +114,11 @@ class Members:
         self.file = self.folder / f"fork{len(list(self.folder.glob('fork*.toml')))}.toml"
         draft_membership_change(self.file, old, self.state(drafter, old), **changes)
         if continues is not None:
-            text = self.file.read_text().replace(old.run.hex(), continues)
+            text = self.file.read_text().replace(old.run_id.hex(), continues)
             self.file.write_text(
                 text.replace("membership_version = 1", f"membership_version = {membership_version}")
             )
-        self.pin()
-        self.sign()
+        self.sign(self.file)
         self.previous = old
 
     def local(self, name):
@@ -164,7 +133,7 @@ class Members:
 
 @pytest.fixture
 def members(tmp_path, memory_links, call):
-    return lambda **options: Members(tmp_path, memory_links, call, **options)
+    return lambda **options: Versions(tmp_path, memory_links, call, **options)
 
 
 @pytest.fixture
@@ -191,7 +160,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     group.next(without=[last])
     agreed = group.agreement
     assert [member.name for member in agreed.members] == group.names[:-1]
-    assert agreed.continues == group.previous.run.hex()
+    assert agreed.continues == group.previous.run_id.hex()
     n, was = len(agreed.members), len(group.names)
     raised = math.sqrt((was - 1) / (n - 1)) if protocol == "masked" else 1.0
     assert agreed.algorithm.noise_multiplier == pytest.approx(Z * raised)
@@ -275,7 +244,7 @@ def test_the_old_version_cannot_be_gone_on_with(interrupted):
 
 def test_a_new_key_must_be_pinned_and_everybody_signs(interrupted):
     group = interrupted
-    group.pin = lambda: None
+    group.pin = lambda agreement: None
     group.keys["m1"] = make_identity(group.folder / "renewed" / "m1", "m1")
     group.next(certificates=[group.keys["m1"].certificate])
     with pytest.raises(IdentityError, match="another certificate"):
@@ -315,7 +284,7 @@ def test_the_command_shows_the_cost_and_writes_what_is_signed(interrupted, call)
     answer = call(*command, "--moved", "m2=elsewhere.example:2", "--json")
     assert answer.code == 0
     result = answer.json
-    assert result["run"] == read_agreement(out).run.hex()
+    assert result["run_id"] == read_agreement(out).run_id.hex()
     spent = mu(group.releases("m0", group.agreement))
     assert result["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
     total = math.hypot(spent, 2 / Z * math.sqrt(result["steps"]))
@@ -369,7 +338,7 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     """
     group = interrupted
     old, first = group.peer("m0"), group.file
-    directory, run = group.directories["m0"], group.agreement.run.hex()
+    directory, run_id = group.directories["m0"], group.agreement.run_id.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
     result = group.forecast("m0", first)
     assert result["lifetime"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
@@ -377,13 +346,13 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     with pytest.raises(ConfigError, match="not at rest"):
         group.peer("m0")
     with pytest.raises(LedgerError, match="in use"):
-        directory.close(run, "too early")
-    assert directory.lifetime_ledger.runs[run].status == "begun"
+        directory.close(run_id, "too early")
+    assert directory.lifetime_ledger.runs[run_id].status == "started"
     old.ledger.close()
     # and one that was found just before it was closed does not get as far as sending
     group.peer("m0").ledger.close()
     with pytest.raises(ConfigError, match="was closed"):
-        directory.lifetime_ledger.begun(run)
+        directory.lifetime_ledger.start(run_id)
 
 
 def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(interrupted):
@@ -399,10 +368,10 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(interrupted):
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
-        assert [part["run"] for part in peer.before.parts] == [first.run.hex(), second.run.hex()]
+        assert [part["run_id"] for part in peer.before.parts] == [first.run_id.hex(), second.run_id.hex()]
         assert peer.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     # without a member directory nothing but the agreements can tell, so each of them is asked for
-    with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each membership version"):
+    with pytest.raises(ConfigError, match=f"{first.run_id.hex()[:16]}.*once for each membership version"):
         earlier_versions(second, group.agreement, "m2", member_directory=None)
     planned = earlier_versions([first, second], group.agreement, "m2", member_directory=None)
     whole = math.hypot(mu(first.plan.releases(2)), mu(second.plan.releases(2)))
@@ -415,16 +384,16 @@ def test_a_version_that_was_signed_but_never_begun_hides_nothing(interrupted):
     group.next(moved={"m2": "elsewhere.example:2"})
     middle, file = group.agreement, group.file
     group.next_from(
-        first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run.hex()
+        first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run_id.hex()
     )
     spent_mu = mu(group.releases("m0", first))
-    with pytest.raises(ConfigError, match=first.run.hex()[:16]):
+    with pytest.raises(ConfigError, match=first.run_id.hex()[:16]):
         earlier_versions(middle, group.agreement, "m0", member_directory=None)
     earlier = earlier_versions(
         [middle, first], group.agreement, "m0", member_directory=group.directories["m0"]
     )
     assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(spent_mu, DELTA), rel=1e-6)
-    assert [closing.run for closing in earlier.closings] == [first.run.hex()]
+    assert [closing.run_id for closing in earlier.closings] == [first.run_id.hex()]
     assert file.exists()
 
 
@@ -438,7 +407,7 @@ def test_two_versions_of_one_run_are_both_counted(interrupted):
     given_up = group.agreement
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
-    assert group.agreement.continues == first.run.hex() != given_up.run.hex()
+    assert group.agreement.continues == first.run_id.hex() != given_up.run_id.hex()
     earlier = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
     spent_mu = mu(group.releases("m0", first))
     total = math.hypot(spent_mu, mu(given_up.plan.releases(0)))
@@ -452,20 +421,20 @@ def test_a_version_stays_with_its_people_and_its_records(members):
     directory.lifetime_ledger.open_population("staff", [LifetimeBudget(60.0, DELTA, "user", "local")], "vote")
     group.population = "staff"
     group.run(stop_at=6)
-    assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
+    assert directory.lifetime_ledger.runs[group.agreement.run_id.hex()].population == "staff"
     group.next(moved={"m2": "elsewhere.example:2"})
     with pytest.raises(ConfigError, match="stays with the population"):
-        group.peer("m0", population="p")
+        group.peer("m0", population="patients")
     others = group.records["m0"]._replace(X=group.records["m0"].X + 1)
     records, group.records["m0"] = group.records["m0"], others
     with pytest.raises(DataError, match="--new-data"):
         group.peer("m0")
     assert (
-        directory.lifetime_ledger.runs[group.agreement.continues].status == "begun"
+        directory.lifetime_ledger.runs[group.agreement.continues].status == "started"
     )  # refused: nothing was closed
     group.records["m0"] = records
     group.peer("m0").ledger.close()  # no population named: not the first one, but the run's
-    assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
+    assert directory.lifetime_ledger.runs[group.agreement.run_id.hex()].population == "staff"
 
 
 def test_a_version_that_is_refused_leaves_the_old_run_as_it_was(members):
@@ -478,7 +447,7 @@ def test_a_version_that_is_refused_leaves_the_old_run_as_it_was(members):
     assert counts[furthest] + group.agreement.plan.steps > STEPS
     with pytest.raises(BudgetExceeded):
         group.peer(furthest)
-    assert group.directories[furthest].lifetime_ledger.runs[first.run.hex()].status == "begun"
+    assert group.directories[furthest].lifetime_ledger.runs[first.run_id.hex()].status == "started"
     group.file, group.previous = file, None
     group.peer(furthest).ledger.close()  # it can still go on
 
@@ -502,7 +471,7 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     file = group.folder / "next.toml"
     draft_membership_change(file, first, places["m0"], moved={"m2": "elsewhere.example:2"})
     old_file, group.file = group.file, file
-    group.sign()
+    group.sign(group.file)
     after = {name: tmp_path / f"after-{name}" for name in group.names}
     with pytest.raises(ConfigError, match="nothing here says what it cost"):
         run(after, 2)
@@ -510,7 +479,7 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     ends = run(after, 99, places)
     assert all(end.statement["before"][0]["ledger"] == "whole" for end in ends)
     group.file, group.previous = old_file, None
-    with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run.hex()[:16]}"):
+    with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run_id.hex()[:16]}"):
         run(places, 99)
 
 

@@ -87,7 +87,7 @@ def test_steps_of_a_program_may_differ_in_length_unless_it_is_said_that_they_do_
     lengths = [tree.rounds for tree in trees]
     assert len(set(lengths)) == 2
     algorithm = SimpleNamespace(init=lambda: None)
-    program = StepProgram(algorithm, lambda k: trees[k], 3, node=2, source=SimpleNamespace(random=None))
+    program = StepProgram(algorithm, lambda k: trees[k], 3, node=2, mechanism=SimpleNamespace(random=None))
     assert list(program.starts) == [0, *np.cumsum(lengths)]
     for r in range(program.rounds):
         step = int(np.searchsorted(np.cumsum(lengths), r, side="right"))

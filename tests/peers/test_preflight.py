@@ -170,7 +170,7 @@ def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, co
     async def scene():
         peers = group.peers(timing=Timing(give_up=1.0), log=events.append)
         other = peers[1].transport.config
-        peers[1].transport.config = other._replace(run=b"\xb7\xe8" * 16)
+        peers[1].transport.config = other._replace(run_id=b"\xb7\xe8" * 16)
         tasks = [asyncio.create_task(peers[i].run()) for i in (0, 1)]
         peers[2].ledger.close()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -178,7 +178,7 @@ def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, co
     ends = asyncio.run(scene())
     troubles = [e for e in events if e["event"] == "trouble" and e["member"] == "m1"]
     assert "answers, but with another agreement: b7e8b7e8b7e8b7e8" in troubles[0]["why"]
-    assert group.agreement.run.hex()[:16] in troubles[0]["why"]
+    assert group.agreement.run_id.hex()[:16] in troubles[0]["why"]
     assert isinstance(ends[0], LostPeer)
     assert "m1 did not come back" in str(ends[0])
     assert "with another agreement: b7e8" in str(ends[0])

@@ -77,7 +77,7 @@ def test_a_relay_sees_no_plaintext(group, direct, monkeypatch):
     assert counts["joined"] >= 2  # one per edge, and again where an end called twice
     assert counts["bytes"] == len(seen) > sum(map(len, {bytes(raw) for raw in sent}))
     agreement = group.agreement
-    secret = [MAGIC, b"SVOH", agreement.run, agreement.session, b"sottovoce", *tokens]
+    secret = [MAGIC, b"SVOH", agreement.run_id, agreement.session, b"sottovoce", *tokens]
     secret += [member.name.encode() + b".peer" for member in agreement.members]
     secret += [bytes.fromhex(member.fingerprint) for member in agreement.members]
     for raw in sent:  # every stretch of every frame, header, numbers and digest

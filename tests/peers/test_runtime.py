@@ -31,7 +31,6 @@ from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers import runtime
 from sottovoce.peers.core import Timing
 from sottovoce.peers.status import read_proof, read_status
-from sottovoce.peers.transport import TlsTransport, Transport
 from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 
 LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 5, "noise_multiplier": 40.0}
@@ -90,15 +89,6 @@ def test_lost_frames_are_requested_again(consortium, memory_links):
     outcomes = group.run(transport=Lossy, timing=timing)
     assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
     assert all(outcome.statement["guarantee"]["releases"] == 5 for outcome in outcomes)
-
-
-def test_both_transports_have_the_interface(memory_links):
-    wanted = {name for name in vars(Transport) if not name.startswith("_")}
-    assert wanted == {"start", "send", "expired", "report", "flush", "stop"}
-    connection = memory_links()([], 0, None, [], print, largest=1)
-    assert all(
-        callable(getattr(TlsTransport, name)) and callable(getattr(connection, name)) for name in wanted
-    )
 
 
 LOOK = """
@@ -439,7 +429,7 @@ def test_events_and_files_do_not_depend_on_data(tmp_path_factory):
         events = [[event for line in out.splitlines() if (event := masked(line))] for _, out, _ in ends]
         statement = [json.loads((group.state(i) / "statement.json").read_text()) for i in range(3)]
         for each in statement:
-            each.pop("run")
+            each.pop("run_id")
         sizes = [(group.state(i) / "model.npz").stat().st_size for i in range(3)]
         seen.append(([code for code, _, _ in ends], events, statement, sizes, [err for _, _, err in ends]))
     assert seen[0] == seen[1]
@@ -451,7 +441,7 @@ def masked(line):
     event = json.loads(line)
     if event["event"] in ("connected", "trouble", "lost"):
         return None
-    for name in ("waiting", "run", "model", "statement", "saved_model", "time", "address"):
+    for name in ("waiting", "run_id", "model", "statement", "saved_model", "time", "address"):
         event.pop(name, None)
     return event
 

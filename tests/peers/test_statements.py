@@ -8,7 +8,7 @@ from sottovoce.errors import ConfigError
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.statements import UNPACED, read_statement, signing_summary
 
-STATEMENT = {"version": 1, "run": "ab", "guarantee": {"epsilon": 1.5}}
+STATEMENT = {"version": 1, "run_id": "ab", "guarantee": {"epsilon": 1.5}}
 
 
 def test_a_statement_is_read_as_it_was_written(tmp_path):
@@ -23,7 +23,7 @@ def test_unknown_versions_are_refused(tmp_path, version):
         read_statement(tmp_path / "statement.json")
 
 
-@pytest.mark.parametrize("text", ["version = 1", "[]", '{"run": "ab"}'])
+@pytest.mark.parametrize("text", ["version = 1", "[]", '{"run_id": "ab"}'])
 def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "statement.json").write_text(text)
     with pytest.raises(ConfigError, match="is not a statement"):

@@ -38,9 +38,9 @@ def test_two_versions_of_a_row_are_detected(proofs):
 def test_proofs_that_cannot_be_compared_are_refused(proofs):
     for files, match in (
         (proofs[:1], "two members"),
-        ([proofs[0], {**proofs[1], "run": "00"}], "different runs"),
+        ([proofs[0], {**proofs[1], "session": "00"}], "different runs"),
         ([proofs[0], proofs[0]], "of one member"),
-        ([proofs[0], {"run": proofs[0]["run"]}], "is not what"),
+        ([proofs[0], {"session": proofs[0]["session"]}], "is not what"),
         ([proofs[0], []], "is not what"),
     ):
         with pytest.raises(ConfigError, match=match):

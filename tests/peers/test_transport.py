@@ -201,7 +201,10 @@ def test_a_neighbor_gets_through_over_tls_13():
 @pytest.mark.parametrize(
     ("hello", "why"),
     [
-        (HELLO._replace(run=b"r" * 32), "answers, but with another agreement: 7272727272727272, here 0000"),
+        (
+            HELLO._replace(run_id=b"r" * 32),
+            "answers, but with another agreement: 7272727272727272, here 0000",
+        ),
         (HELLO._replace(session=b"k" * 32), "other mask keys"),
         (HELLO._replace(version=9, package="9.1"), "speaks version 9 of the protocol (package 9.1)"),
         (HELLO._replace(version=0), "upgrade it"),

@@ -28,12 +28,12 @@ from sottovoce.peers.wire_format import (
 )
 
 ROOT = Path(__file__).parents[2]
-WIRE = FrameCodec(run=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
+WIRE = FrameCodec(session=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
 
 
 def header(**fields):
-    names = ("magic", "version", "kind", "dtype", "sender", "round", "rows", "dim", "length", "run")
-    values = dict(zip(names, (b"SVOC", VERSION, 1, 1, 1, 4, 1, 3, 24, WIRE.run), strict=True))
+    names = ("magic", "version", "kind", "dtype", "sender", "round", "rows", "dim", "length", "session")
+    values = dict(zip(names, (b"SVOC", VERSION, 1, 1, 1, 4, 1, 3, 24, WIRE.session), strict=True))
     return HEADER.pack(*{**values, **fields}.values())
 
 
@@ -89,9 +89,9 @@ BAD = {
     "dim": sealed(header(dim=4) + GOOD),
     "four gibibytes": sealed(header(length=2**32) + GOOD),
     "length": sealed(header(length=16) + GOOD),
-    "run": sealed(header(run=bytes(32)) + GOOD),
+    "session": sealed(header(session=bytes(32)) + GOOD),
     # a row of another run has the wrong signature, too; a position has none, so only the run's name tells
-    "position of another run": sealed(control(run=bytes(32))),
+    "position of another run": sealed(control(session=bytes(32))),
     "truncated": sealed(header() + GOOD)[:-1],
     "oversized": sealed(header() + GOOD) + b"\0",
     "digest": header() + GOOD + bytes(96),
@@ -127,7 +127,7 @@ def test_malformed_frames_are_refused(name):
 
 
 def test_float32_rows_are_another_run():
-    other = FrameCodec(WIRE.run, 4, 20, 6, "float32")
+    other = FrameCodec(WIRE.session, 4, 20, 6, "float32")
     with pytest.raises(FrameError):
         WIRE.decode(other.row(np.zeros(6, np.float32), sender=0, round=0))
 

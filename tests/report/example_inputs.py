@@ -140,7 +140,7 @@ def consortium(folder):
 
     with ThreadPoolExecutor(1) as pool:  # a browser's driver has a loop in this thread already
         pool.submit(asyncio.run, together()).result()
-    return file, directories[0].folder / "runs" / agreement.run.hex(), directories[0].folder
+    return file, directories[0].folder / "runs" / agreement.run_id.hex(), directories[0].folder
 
 
 def results_of(inputs, folder):

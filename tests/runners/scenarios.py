@@ -352,7 +352,8 @@ def plan_files_on2(cluster, folder):
     import io
     import json
 
-    from sottovoce.cli.train import read_training, run_training, train_on
+    from sottovoce.cli.train import train_on
+    from sottovoce.planfile.training import load_training, run_training
 
     seen = {}
     for method in ("dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd"):
@@ -364,7 +365,7 @@ def plan_files_on2(cluster, folder):
             assert output.getvalue() == ""  # one rank speaks
             continue
         record = json.loads(output.getvalue())
-        alone = run_training(read_training(file))
+        alone = run_training(load_training(file))
         rows = alone.outputs["rows"]
         parts = [np.load(part) for part in sorted((folder / method).glob("step-*.npz"))]
         stored = np.concatenate([part["leaf0"].reshape(len(part["agents"]), -1) for part in parts])
@@ -452,7 +453,7 @@ def one_process_ranks_and_back_on2(cluster, folder):
     with contextlib.suppress(ZeroDivisionError):
         run_cluster(
             cluster, lambda a: remembering(a, values()), protocol, 9, plan=plan, after_step=fail,
-            checkpoint=folder / "checkpoint", every=1, about=lambda step: {"seeds": [7], "next": step},
+            checkpoint=folder / "checkpoint", every=1,
         )  # fmt: skip
     files = len(list((folder / "checkpoint").glob("step-*")))
     cluster.meet()

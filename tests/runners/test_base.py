@@ -13,7 +13,7 @@ RESULT = Result(
     "demo",
     config={"n": np.int64(2)},
     outputs={
-        "model": np.array([0.5, np.nan]),
+        "coef": np.array([0.5, np.nan]),
         "file": np.zeros((2, 0), np.float32),
         "labels": np.array(["é"]),
     },
@@ -32,17 +32,17 @@ def test_there_and_back(tmp_path):
     for name, array in RESULT.outputs.items():
         assert again.outputs[name].dtype == array.dtype
         np.testing.assert_array_equal(again.outputs[name], array)
-    np.testing.assert_array_equal(again.model, [0.5, np.nan])
+    np.testing.assert_array_equal(again.coef, [0.5, np.nan])
     assert read_result(folder / "record.json")["metrics"] == {"error": "inf"}  # the report reads it too
 
 
 def test_without_outputs(tmp_path):
     Result("bare").save(tmp_path)
     assert Result.load(tmp_path).outputs == {}
-    with pytest.raises(InvalidInput, match="bare has no model; its outputs are: none"):
-        _ = Result.load(tmp_path).model
+    with pytest.raises(InvalidInput, match="bare has no coef; its outputs are: none"):
+        _ = Result.load(tmp_path).coef
     with pytest.raises(InvalidInput, match="its outputs are: 'rows'"):
-        _ = Result("x", outputs={"rows": np.ones(1)}).model
+        _ = Result("x", outputs={"rows": np.ones(1)}).coef
 
 
 def test_no_code_is_written_or_read(tmp_path):
@@ -50,7 +50,7 @@ def test_no_code_is_written_or_read(tmp_path):
         Result("x", outputs={"odd": np.array([object()])}).save(tmp_path)
     RESULT.save(tmp_path)
     with open(tmp_path / "arrays.npz", "wb") as file:
-        np.savez(file, **{"output.model": np.array([{"a": 1}], dtype=object)})
+        np.savez(file, **{"output.coef": np.array([{"a": 1}], dtype=object)})
     with pytest.raises(DataError, match="cannot be read"):
         Result.load(tmp_path)
 
@@ -81,7 +81,7 @@ def test_refusals_say_why(tmp_path):
 
 def test_arrays_of_another_run_are_noticed(tmp_path):
     RESULT.save(tmp_path / "a")
-    Result("demo", outputs={**RESULT.outputs, "model": np.ones(2)}).save(tmp_path / "b")
+    Result("demo", outputs={**RESULT.outputs, "coef": np.ones(2)}).save(tmp_path / "b")
     (tmp_path / "b" / "arrays.npz").replace(tmp_path / "a" / "arrays.npz")
     with pytest.raises(DataError, match="does not belong to the result"):
         Result.load(tmp_path / "a")

@@ -99,7 +99,7 @@ def test_one_process_and_ranks_go_on_from_each_other(outcomes):
         "by ranks": [3, 4, 5],
         "went on at": 5,
         "files of ranks": 2,
-        "about": {"seeds": [7], "next": 5},
+        "about": {"seeds": [7]},
         "files": 1,
     }
 

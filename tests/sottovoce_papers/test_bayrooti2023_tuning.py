@@ -18,52 +18,6 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SMALL = Cell("dsgd", 10.0, 0.39, data="digits", steps=3, batch_size=32, agents=5)
 
 
-QUIET = [cell for cell in GROUPS if cell.method == "central" or not np.isfinite(cell.epsilon)]
-NOISY = [cell for cell in GROUPS if cell not in QUIET]
-
-
-def test_the_grid_is_one_rule_and_begins_with_what_was_printed():
-    for cell in QUIET:
-        grid, own = grid_of(cell), settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
-        assert grid[0] == own
-        assert len(set(grid)) == len(grid)
-        rates = {round(setting.first_rate / own.first_rate, 9) for setting in grid}
-        looked_twice = {1.0, 1.8, 2.5, 6.0} if cell.key in TWICE else {1.0, 2.5, 6.0}
-        assert rates == ({1.0, 1.4, 1.8} if cell.fiedler == 0.39 else looked_twice)
-        clips = {round(setting.clip_norm / own.clip_norm, 6) for setting in grid}
-        assert clips == ({1.0, 3.0, 0.333333} if np.isfinite(cell.epsilon) else {1.0})
-
-
-def test_with_noise_one_grid_serves_all_methods_in_lengths_of_their_own_steps():
-    assert len(NOISY) == 3 * 3 * 2 + 3  # DP-DSGD on the middle graphs, too
-    for cell in NOISY:
-        grid = grid_of(cell)
-        assert len(set(grid)) == len(grid)
-        if (cell.method, cell.epsilon) == ("dinno", 10.0):  # a second look
-            assert grid.pop() == settings_of("dinno", 10.0, cell.fiedler, "printed")
-        if (cell.method, cell.epsilon) == ("dsgt", 10.0):
-            longer = [grid.pop(), grid.pop()]
-            assert [(s.steps, s.clip_norm, round(s.first_rate / s.last_rate)) for s in longer] == [
-                (2000, 1, 10),
-                (2000, 1, 100),
-            ]
-        seen = {}
-        for setting in grid:
-            like = "dsgd" if setting.optimizer == "sgd" else cell.method
-            own = settings_of(like, cell.epsilon, cell.fiedler, "printed")
-            length = setting.first_rate / own.first_rate
-            if like != "dinno":  # without Adam a step is as long as rate times clip
-                length *= setting.clip_norm / own.clip_norm
-            assert setting.last_rate == pytest.approx(setting.first_rate / 100, rel=1e-4)
-            seen.setdefault(setting.optimizer, set()).add(
-                (setting.steps, setting.clip_norm, round(length, 3))
-            )
-        expected = {(500, clip_norm, length) for clip_norm in (1.0, 3.0) for length in (2.0, 5.0)}
-        expected |= {(2000, 1.0, 2.5)} if cell.epsilon == 10 else set()
-        assert set(seen) == ({None, "sgd"} if cell.method == "dinno" else {None})
-        assert all(settings == expected for settings in seen.values())
-
-
 def test_the_quick_form_shows_draws_and_cannot_say():
     record = json.loads(json.dumps(find("bayrooti2023-tuning").run(quick=True).to_dict()))
     shown = find("bayrooti2023-tuning").table(record)

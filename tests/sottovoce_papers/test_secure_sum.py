@@ -28,7 +28,6 @@ from sottovoce_papers.extensions.secure_sum import (
     sum_noise,
 )
 from sottovoce_papers.feature_rows import rows_of
-from sottovoce_papers.registry import find
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -55,7 +54,7 @@ def test_the_plan_and_the_loop_by_hand_agree():
 
     def ran(steps, rate, multiplier, seed):
         plan = masked_plan(rows, records.sizes.tolist(), steps, rate, multiplier)
-        return plan.run(records, np.random.default_rng(seed), start=start).metrics["accuracy"]
+        return 100 * plan.run(records, np.random.default_rng(seed), start=start).metrics["accuracy"]
 
     for steps, rate in ((1, 4.0), (12, 8.0)):
         assert ran(steps, rate, 0.0, 0) == pytest.approx(
@@ -134,20 +133,6 @@ def test_a_trial_is_kept_and_refused_with_other_settings(tmp_path):
     assert one["accept"] == ["tuning"]
     assert one["epsilon_spent"] <= 1.0 < one["epsilon_local"]
     assert "any one node" in one["guarantee"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "secure-sum-mnist", "secure-sum-images", "secure-sum-agents", "secure-sum-tuning",
-        "secure-sum-network",
-    ],
-)  # fmt: skip
-def test_quick_forms_run_and_show(name):
-    experiment = find(name)
-    record = json.loads(json.dumps(experiment.run(quick=True).to_dict()))
-    assert experiment.table(record).rows
-    assert experiment.plot(record) is not None
 
 
 def test_stored_trials_were_made_with_the_settings_that_were_chosen():

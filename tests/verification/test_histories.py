@@ -68,7 +68,7 @@ def _any_mark(folder, directory):
 
 PLANTED = {
     "run folders may be set back": (directory_module, "RunLedger", _without_head_file),
-    "nobody notes that a ledger exists": (LifetimeLedger, "begun", lambda self, run: None),
+    "nobody notes that a ledger exists": (LifetimeLedger, "start", lambda self, run_id: None),
     "an older lifetime ledger is taken": (
         LifetimeLedger,
         "_verified",
@@ -83,8 +83,8 @@ PLANTED = {
     "a known run is charged to nobody": (
         LifetimeLedger,
         "_charge",
-        lambda self, rows, new, act: self._write(
-            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new, act), "releases": []})
+        lambda self, rows, new: self._write(
+            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new), "releases": []})
         ),
     ),
 }

@@ -30,4 +30,4 @@ def test_five_real_processes_go_through_six_changes(tmp_path):
     changes = record["changes"]
     assert changes["restart"]["rounds_after"] > changes["restart"]["rounds_before"] > 0
     assert changes["expired certificate"]["said_by"] == ["m0", "m1"]
-    assert all(each["forecast"] == pytest.approx(each["book"]) for each in changes["forecasts"])
+    assert all(each["forecast"] == pytest.approx(each["charged"]) for each in changes["forecasts"])

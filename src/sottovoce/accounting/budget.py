@@ -34,8 +34,8 @@ class Budget:
     epsilon : an infinite epsilon asks for no privacy and gets no noise.
     delta : well below one over the number of records; 1e-5 is usual.
     view : the adversary: ``"network"`` (the worst single member), ``"local"``, ``"outsider"``,
-        ``"pairwise"``, ``"colluders"`` or ``"central"``; None is the default of the plan, ``"network"``, or
-        ``"central"`` with one trusted holder of all records.
+        ``"pairwise"``, ``"colluders"`` or ``"central"``; None takes the plan's own: ``"network"``;
+        ``"colluders"`` where masks tolerate several; ``"central"`` with one trusted holder of all records.
     adjacency : what is hidden: one record (``"add-remove"``, ``"replace-one"``) or everything that one node
         holds (``"user"``); None is that of the plan, ``"add-remove"`` where `sottovoce.fit` builds one.
     observer, user, colluders : node numbers for the view; ``colluders`` may be a number of nodes.

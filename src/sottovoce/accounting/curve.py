@@ -23,6 +23,7 @@ from itertools import accumulate, chain, combinations_with_replacement, product
 from typing import Any, Literal, NamedTuple
 
 from sottovoce import _validate
+from sottovoce._io import plain
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from sottovoce.accounting.loss_parts import (
     Gaussian,
@@ -366,7 +367,7 @@ class Curve:
         """Return a JSON-ready description; infinities become the string "inf"."""
         parts = []
         for part, count in self.parts:
-            fields = {key: _to_json(value) for key, value in vars(part).items()}
+            fields = {key: plain(value) for key, value in vars(part).items()}
             parts.append({"kind": part.kind, "count": count, **fields})
         stored: dict[str, Any] = {"parts": parts, "method": self.method}
         for name, curves in (("others", self.others), ("bounds", self.bounds)):
@@ -466,12 +467,6 @@ def _check_method(method: Method) -> Method:
     if method not in ("pld", "rdp"):
         raise InvalidInput(f'method must be "pld" or "rdp", got {method!r}.')
     return method
-
-
-def _to_json(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_to_json(v) for v in value]
-    return "inf" if value == math.inf else value
 
 
 def _from_json(value: object) -> object:

@@ -19,13 +19,13 @@ published     a formula as printed in a paper, for reproduction                 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
+from sottovoce._io import plain
 from sottovoce.accounting import wording
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.loss_parts import SampledGaussian
@@ -290,9 +290,9 @@ class Guarantee(NotebookDisplay):
             "assumptions": list(self.assumptions),
         }
         if self.curve.is_gaussian:
-            stored["mu"] = _finite(self.mu)
+            stored["mu"] = plain(self.mu)
         if delta is not None:
-            stored |= {"delta": delta, "epsilon": _finite(self.epsilon(delta))}
+            stored |= {"delta": delta, "epsilon": plain(self.epsilon(delta))}
         return stored
 
     @classmethod
@@ -345,7 +345,3 @@ def sampled_gaussian(
 def _with_article(label: str) -> str:
     noun = "guarantee" if label in ("ldp", "exact") else "number"
     return f"{'an' if label[0] in 'aeiou' or label == 'ldp' else 'a'} {label} {noun}"
-
-
-def _finite(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value

@@ -55,7 +55,7 @@ class Release:
     Examples
     --------
     >>> release = Release(sender=2, step=0, sensitivity=2.0, noise_std=4.0, steps=10)
-    >>> release.ratio, release.draws
+    >>> release.noise_to_sensitivity, release.draws
     (2.0, 10)
     >>> Release.from_bytes(release.to_bytes()) == release
     True
@@ -91,7 +91,7 @@ class Release:
             raise InvalidInput(f"sampling is accounted for Gaussian noise only, got {self.mechanism}.")
 
     @property
-    def ratio(self) -> float:
+    def noise_to_sensitivity(self) -> float:
         """Noise over sensitivity, infinite without data. (A plan's noise multiplier is over the clip.)"""
         return self.noise_std / self.sensitivity if self.sensitivity else math.inf
 
@@ -134,7 +134,7 @@ class MechanismKey(NamedTuple):
 
     mechanism: str
     adjacency: str
-    ratio: float
+    noise_to_sensitivity: float
     sample_rate: float
     user_rate: float
     hidden: bool = False  # whether the adversary cannot see in which rounds the agent took part
@@ -149,9 +149,9 @@ class MechanismKey(NamedTuple):
 
         Sampling of records amplifies nothing at user level, and sampling of users nothing at record level.
         """
-        if share <= 0 or count == 0 or self.ratio == math.inf:
+        if share <= 0 or count == 0 or self.noise_to_sensitivity == math.inf:
             return Curve.none()
-        noise = self.ratio / share**0.5
+        noise = self.noise_to_sensitivity / share**0.5
         signal = 1 / noise if noise else math.inf
         if self.mechanism == "laplace":
             return Curve.laplace(signal, count)
@@ -211,7 +211,7 @@ class ShareCurves:
             return Curve.none()
         tally = {}
         for kind, count in counts.items():
-            if kind.mechanism == "gaussian" and kind.ratio > 0:
+            if kind.mechanism == "gaussian" and kind.noise_to_sensitivity > 0:
                 tally[kind, share] = -(-count // max(contributions, 1))
             else:
                 tally[kind, 1.0] = count  # only Gaussian noise hides in the sum of others
@@ -240,23 +240,23 @@ def round_up(share: float | np.ndarray) -> np.ndarray:
 class Spending:
     """Counts of releases against a budget; knows whether one more fits.
 
-    ``share`` is the share h of each release that an observer learns, 1 under the local view. Counts that once
-    fitted are remembered, and fewer of each kind then fit without a new computation: a plan that fits as a
-    whole costs no computation per step.
+    ``planned`` are releases that the caller knows to fit together, as a masked run whose cost `account` has
+    computed. Counts that once fitted are remembered, and fewer of each kind then fit without a new
+    computation. What goes beyond them is counted in full.
 
     Guarantees
     ----------
     A release that would pass the budget is refused by `require`, and nothing is counted then.
     """
 
-    def __init__(self, budget: Budget | None = None, share: float = 1.0) -> None:
-        self.budget, self.share = budget, share
+    def __init__(self, budget: Budget | None = None, planned: Iterable[Release] = ()) -> None:
+        self.budget = budget
         self.counts: Counter[MechanismKey] = Counter()
-        self._fitted: list[Counter[MechanismKey]] = []
+        self._fitted = [count_by_key(planned)]
 
     def cost(self, counts: Mapping[MechanismKey, int], delta: float) -> float:
         """Return epsilon at ``delta`` of all ``counts`` together."""
-        return compose(counts, share=self.share).epsilon(delta)
+        return compose(counts).epsilon(delta)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon spent at ``delta``, by default that of the budget."""

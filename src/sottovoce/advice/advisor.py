@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _LEARNING_RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
-_BATCH_SHARE = 0.1
+_SAMPLE_RATE = 0.1
 # runs of a simulation: to choose the learning rate, for every row, for the best rows
 _RUNS = {"mean": (0, 0, 0), "logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
 _MOST_MEMBERS, _MOST_SIMULATED_MEMBERS = 1024, 128
@@ -208,8 +208,8 @@ class _Evaluation:
     def rows(self) -> list[PlanSummary]:
         _, _, runs = _RUNS[self.requirements.compute]
         rows = []
-        for candidate, steps, share in self.settings():
-            rows.append(self.row(candidate, steps, share))
+        for candidate, steps, sample_rate in self.settings():
+            rows.append(self.row(candidate, steps, sample_rate))
             if self.progress is not None:
                 self.progress(len(rows))
         if self.sample is None:
@@ -224,19 +224,19 @@ class _Evaluation:
         return [_judged(self.requirements, replace(r, use=use)) for r, use in zip(rows, uses, strict=True)]
 
     def settings(self) -> Iterator[tuple[AveragingCandidate, int, float]]:
-        """Yield each candidate with numbers of steps and the share of the records in a batch."""
+        """Yield each candidate with numbers of steps and the sample rate of their batches."""
         requirements = self.requirements
         steps = STEPS[requirements.compute]
-        enough = requirements.hide == "record" and min(requirements.sizes) >= 10 / _BATCH_SHARE
+        enough = requirements.hide == "record" and min(requirements.sizes) >= 10 / _SAMPLE_RATE
         for candidate in averaging_candidates(requirements):
             yield from ((candidate, count, 1.0) for count in steps)
             if requirements.training and candidate.has("masked") and enough:
-                yield candidate, steps[-1], _BATCH_SHARE
+                yield candidate, steps[-1], _SAMPLE_RATE
 
-    def row(self, candidate: AveragingCandidate, steps: int, share: float) -> PlanSummary:
+    def row(self, candidate: AveragingCandidate, steps: int, sample_rate: float) -> PlanSummary:
         requirements = self.requirements
-        rate = self.rate(candidate, steps, share) if requirements.training else 1.0
-        plan = plan_for(requirements, candidate, steps=steps, learning_rate=rate, share=share)
+        rate = self.rate(candidate, steps, sample_rate) if requirements.training else 1.0
+        plan = plan_for(requirements, candidate, steps=steps, learning_rate=rate, sample_rate=sample_rate)
         use = usefulness(plan)
         if self.sample is not None:
             use = use.with_score(self.score(plan, _RUNS[requirements.compute][1]))
@@ -245,7 +245,7 @@ class _Evaluation:
             few = candidate.protocol.startswith(FEW_LEAVES)
             name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
         if requirements.training:
-            name += f", {steps} steps" + (f", batches of {share:.0%}" if share < 1 else "")
+            name += f", {steps} steps" + (f", batches of {sample_rate:.0%}" if sample_rate < 1 else "")
         return summarize(
             name,
             plan,
@@ -256,19 +256,19 @@ class _Evaluation:
             candidate=candidate,
         )
 
-    def rate(self, candidate: AveragingCandidate, steps: int, share: float) -> float:
+    def rate(self, candidate: AveragingCandidate, steps: int, sample_rate: float) -> float:
         """Return the learning rate that did best in a few simulated runs of the first candidate."""
         rates = _LEARNING_RATES[self.requirements.compute]
         if self.sample is None:
             return rates[len(rates) // 2]
-        if (steps, share) not in self.rates:
-            plan = plan_for(self.requirements, candidate, steps=steps, share=share)
+        if (steps, sample_rate) not in self.rates:
+            plan = plan_for(self.requirements, candidate, steps=steps, sample_rate=sample_rate)
             assert isinstance(plan, GradientPlan)
             runs, _, _ = _RUNS[self.requirements.compute]
             scores = {rate: self.score(replace(plan, learning_rate=rate), runs) for rate in rates}
             sign = 1.0 if scores[rates[0]].lower_is_better else -1.0
-            self.rates[steps, share] = min(rates, key=lambda rate: sign * scores[rate].mean)
-        return self.rates[steps, share]
+            self.rates[steps, sample_rate] = min(rates, key=lambda rate: sign * scores[rate].mean)
+        return self.rates[steps, sample_rate]
 
     def score(self, plan: Plan, runs: int) -> Score:
         """Return the score of a plan; with exact consensus it depends on the noise of a step alone."""
@@ -426,16 +426,18 @@ def _suggestions(
 def _fitting(requirements: Requirements, sample: Sample | None, like: PlanSummary) -> PlanSummary | None:
     """Return a row of the same kind as ``like`` that fits, or None."""
     assert like.candidate is not None
-    rate, share = 1.0, 1.0
+    rate, sample_rate = 1.0, 1.0
     if isinstance(like.plan, GradientPlan):
-        share = like.plan.sample_rate or 1.0
+        sample_rate = like.plan.sample_rate or 1.0
         rate = like.plan.rate(0) if requirements.training else 1.0
     wanted = (like.candidate.protocol, like.candidate.noise_allocation)
     for candidate in averaging_candidates(requirements):
         if (candidate.protocol, candidate.noise_allocation) != wanted:
             continue
         try:
-            plan = plan_for(requirements, candidate, steps=like.plan.steps, learning_rate=rate, share=share)
+            plan = plan_for(
+                requirements, candidate, steps=like.plan.steps, learning_rate=rate, sample_rate=sample_rate
+            )
         except BudgetInfeasible:
             continue
         use = usefulness(plan)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sottovoce._io import plain
+from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.published.assessment import missing_links
+from sottovoce.accounting.published.exact_comparison import missing_links
 from sottovoce.accounting.wording import name_nodes, uncharged
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.suggestions import suggestions
@@ -23,6 +24,7 @@ from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.planfile.schema import BudgetSection
+from sottovoce.protocols import Protocol
 from sottovoce.runners.run import has_noise
 
 _HIDES = {
@@ -43,7 +45,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     ``simulated``: judge training by runs on synthetic records, and add suggestions where they are needed.
     """
     plan, budget = loaded.plan, loaded.settings.budget
-    delta, guarantees, accepted = loaded.delta, plan.guarantees(), list(loaded.accepted)
+    delta, guarantees, accepted = loaded.delta, loaded.guarantees, list(loaded.accepted)
     assessment: dict[str, Any] = {
         "title": loaded.settings.title,
         "plan": plain(dict(plan.describe())),
@@ -112,6 +114,44 @@ def guarantee_rows(
     On a ``network`` with labels, nodes are called by theirs.
     """
     return [g.to_dict(delta=delta) | {"against": name_nodes(str(g.adversary), network)} for g in guarantees]
+
+
+def averaging_cost(
+    network: Network,
+    protocol: Protocol,
+    observer: int | None,
+    colluders: Sequence[int],
+    noise: float | None,
+    epsilon: float | None,
+    delta: float,
+) -> dict[str, Any]:
+    """Return what an average of radius 1 costs at a noise multiplier, or the least noise for a budget.
+
+    The adversaries are the local one, and ``observer`` with its ``colluders`` (None: the worst member).
+    Without noise and epsilon nothing is returned.
+    """
+    if noise is None and epsilon is None:
+        return {}
+    who: AdversaryOptions = {"view": "network", "observer": observer}
+    if colluders:
+        together = set(colluders) if observer is None else {observer, *colluders}
+        who = {"view": "colluders", "colluders": sorted(together)}
+    plan = PrivateAveraging(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
+    guarantees = [plan.privacy("local"), plan.privacy(**who)]
+    if noise is not None:
+        if epsilon is not None:
+            guarantees[-1].require(epsilon, delta)
+        rows = guarantee_rows(guarantees, delta, network)
+        return {"noise_multiplier": noise, "delta": delta, "guarantees": rows}
+    assert epsilon is not None
+    rows = []
+    adversaries: tuple[AdversaryOptions, ...] = ({"view": "local"}, who)
+    for guarantee, adversary in zip(guarantees, adversaries, strict=True):
+        against = name_nodes(str(guarantee.adversary), network)
+        row = {"against": against, "label": guarantee.label, "adjacency": guarantee.adjacency}
+        least = plan.calibrated_to(epsilon, delta, **adversary).noise_multiplier
+        rows.append(row | {"noise_multiplier": least})
+    return {"epsilon": epsilon, "delta": delta, "noise_for_budget": rows}
 
 
 def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:

@@ -110,11 +110,11 @@ def plan_for(
     *,
     steps: int = 1,
     learning_rate: float = 1.0,
-    share: float = 1.0,
+    sample_rate: float = 1.0,
 ) -> Plan:
     """Return the plan of a candidate with the least noise that meets the budget of the requirements.
 
-    A mean takes one step at learning rate 1; ``share`` is the share of the records in a batch.
+    A mean takes one step at learning rate 1; ``sample_rate`` is that of its batches.
 
     Guarantees
     ----------
@@ -135,9 +135,9 @@ def plan_for(
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)
         return _calibrated(average, requirements, 2 * half)
-    if share < 1:
+    if sample_rate < 1:
         # Rényi accounting is an upper bound that takes milliseconds, good enough to rank
-        options |= {"sample_rate": share, "accounting": "rdp"}
+        options |= {"sample_rate": sample_rate, "accounting": "rdp"}
     algorithm: type[GradientPlan] = ConsensusSGD
     if not candidate.has("exact"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD

@@ -163,7 +163,7 @@ def _for_network(
     x = np.asarray(X, np.float32)
     parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
     data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
-    return data, lambda rows: float(plan.objective.metrics(rows, data)["accuracy"]) / 100  # from percent
+    return data, lambda rows: float(plan.objective.metrics(rows, data)["accuracy"])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,9 @@
-"""One file per published algorithm; each gives a `Plan`, which computes its own privacy guarantee."""
+"""One file per published algorithm; each gives a `Plan`, which computes its own privacy guarantee.
+
+`plan` is the base of all plans, `central_plan` and `gradient_plan` that of most; `build` makes a plan from a
+name, options and a budget; `options` checks options, `optimizers` has learning rates and optimizers,
+`schedule` the protocol of every step, `registry` the names.
+"""
 
 from __future__ import annotations
 

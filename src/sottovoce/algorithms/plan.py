@@ -34,19 +34,24 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
-from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
-from sottovoce.runners.run import RandomSource, run
+from sottovoce.runners.run import run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
 
 
 class PlanType(ABCMeta):
-    """Brings the options of a plan into one form before the frozen object is built."""
+    """Brings the options of a plan into one form before the frozen object is built.
+
+    ``SomePlan(...)`` fills in the defaults, checks and converts every option (`options.converted`), lets the
+    class replace names by objects (`Plan._resolved`), and builds the class that the options describe
+    (`Plan._variant`). So a plan never holds an unchecked option, and `dataclasses.replace` checks again.
+    """
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return the plan; arguments that no option takes are refused by the generated constructor."""
@@ -229,7 +234,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         view : ``"local"`` (own noise only, whatever all others do), ``"outsider"`` (taps every link, holds no
             key), ``"network"`` (the worst member, or ``observer``), ``"pairwise"`` (``observer`` about
             ``user``), ``"colluders"`` (named members, or how many) or ``"central"`` (the released result
-            only). None: the default of the plan, ``"network"``, or ``"central"`` with a trusted curator.
+            only). None takes the plan's own: ``"network"``; ``"colluders"``, as many as masks tolerate, where
+            that is more than one; ``"pairwise"`` with ``observer`` and ``user``; ``"local"`` where there is
+            one agent; ``"central"`` with a trusted curator.
         observer, user, colluders : node numbers.
         label : ``"conditional"`` or ``"published"`` for such a number, which is no guarantee.
         participations : how often the client of a federation took part (local view).
@@ -246,7 +253,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         rounds, messages = self._traffic()
         totals = {"rounds": rounds, "messages": messages, "messages_per_node": messages / self.n}
         try:
-            return totals | {"bytes": messages * self.width * self._bytes_per_number()}
+            return totals | {"bytes": messages * self._bytes_per_row()}
         except InvalidInput:  # a linear model that learns its number of features from the data
             return totals
 
@@ -259,6 +266,13 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             protocol = self.schedule(k)
             rounds, messages = rounds + protocol.rounds, messages + protocol.messages
         return rounds, messages
+
+    def _bytes_per_row(self) -> int:
+        """Return the size of one row on the wire; a masked row is integers of the grid, with its checks."""
+        grid = self.grid
+        if grid is not None:
+            return (grid.dim + grid.checks) * grid.bits // 8
+        return self.width * self._bytes_per_number()
 
     def _bytes_per_number(self) -> int:
         return 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.graphs import Network
-    from sottovoce.protocols import Protocol
 
 
 def account(
@@ -71,7 +70,9 @@ def account(
       sottovoce account --graph ring:16 --observer 0 --collude 3,5 --json
       sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
-    from sottovoce.accounting.published.assessment import compare_with_published
+    from sottovoce import _validate
+    from sottovoce.accounting.published.exact_comparison import compare_with_published
+    from sottovoce.advice.assessment import averaging_cost
     from sottovoce.errors import InvalidInput
     from sottovoce.report.inputs import account_result
 
@@ -82,9 +83,14 @@ def account(
     colluders = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
         assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)
-    assessment |= _privacy_cost(network, averaging, observer, colluders, noise, epsilon, delta)
+    at = 1e-5 if delta is None else _validate.delta(delta)
+    if noise is not None:
+        _validate.positive(noise, "--noise")
+    if epsilon is not None:
+        _validate.positive(epsilon, "--epsilon")
+    assessment |= averaging_cost(network, averaging, observer, colluders, noise, epsilon, at)
     if published:
-        from sottovoce.accounting.published.assessment import published_bounds
+        from sottovoce.accounting.published.exact_comparison import published_bounds
 
         times = 1 if steps is None else steps
         bounds = published_bounds(network, averaging, steps=times, noise_std=noise, assessed=assessment)
@@ -92,47 +98,6 @@ def account(
     result = account_result(network, averaging, assessment)
     payload = {key: value for key, value in assessment.items() if key != "_pairs"} | result
     emit(payload, json, lambda screen: _show(screen, network, assessment, result["metrics"]), out)
-
-
-def _privacy_cost(
-    network: Network,
-    protocol: Protocol,
-    observer: int | None,
-    colluders: Sequence[int],
-    noise: float | None,
-    epsilon: float | None,
-    delta: float | None,
-) -> dict[str, object]:
-    """Return guarantees of the averaging plan at a noise multiplier, or the least noise for a budget."""
-    from sottovoce import _validate
-    from sottovoce.accounting.wording import name_nodes
-    from sottovoce.advice.assessment import guarantee_rows
-    from sottovoce.algorithms import PrivateAveraging
-
-    if noise is not None:
-        _validate.positive(noise, "--noise")
-    if epsilon is not None:
-        _validate.positive(epsilon, "--epsilon")
-    at = 1e-5 if delta is None else _validate.delta(delta)
-    if noise is None and epsilon is None:
-        return {}
-    who: dict[str, Any] = {"view": "network"} | ({} if observer is None else {"observer": observer})
-    if colluders:
-        who = {"view": "colluders", "colluders": sorted({observer, *colluders})}
-    plan = PrivateAveraging(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
-    guarantees = [plan.privacy("local"), plan.privacy(**who)]
-    if noise is not None:
-        if epsilon is not None:
-            guarantees[-1].require(epsilon, at)
-        return {"noise_multiplier": noise, "delta": at, "guarantees": guarantee_rows(guarantees, at, network)}
-    assert epsilon is not None
-    rows = []
-    for guarantee, adversary in zip(guarantees, ({"view": "local"}, who), strict=True):
-        against = name_nodes(str(guarantee.adversary), network)
-        row = {"against": against, "label": guarantee.label, "adjacency": guarantee.adjacency}
-        least = plan.calibrated_to(epsilon, at, **adversary).noise_multiplier
-        rows.append(row | {"noise_multiplier": least})
-    return {"epsilon": epsilon, "delta": at, "noise_for_budget": rows}
 
 
 def _show(

@@ -161,8 +161,7 @@ def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the features and labels of a file; the labels are the last column, numbers or words."""
     import numpy as np
 
-    from sottovoce.data.files import read_columns
-    from sottovoce.planfile.read import read_numbers
+    from sottovoce.data.files import read_columns, read_numbers
 
     try:
         numbers = read_numbers(name)

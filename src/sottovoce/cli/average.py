@@ -81,9 +81,8 @@ def average(
 
     if values.lower().endswith(".toml"):
         file = Path(values)
-        settings, where = read_plan_file(file), file.name
-        if settings.average is None:
-            raise ConfigError(f"{where} has no [average]; sottovoce train runs a file with [train].")
+        settings, where = read_plan_file(file, "average"), file.name
+        assert settings.average is not None
         rows = _rows(settings.average.values, file.parent)
     else:
         file, where = Path("options"), "The options"
@@ -105,13 +104,11 @@ def average(
     loaded = plan_from_settings(settings, file.parent, where, dim=rows.shape[1])
     assessment = assess(loaded)
     require_budget(assessment)
-    result = loaded.plan.run(rows, settings.noise.source)
+    result = loaded.plan.run(rows, settings.noise.source, guarantees=assessment["guarantees"])
     averages = result.outputs["rows"]
     payload = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
-    payload |= plain(
-        {"rows": averages, "outputs": {"rows": averages}, "guarantees": assessment["guarantees"]}
-    )
+    payload |= plain({"rows": averages, "outputs": {"rows": averages}})
     if out is not None:
         _write(out, payload, averages)
     network = loaded.network
@@ -146,7 +143,7 @@ def _rows(values: str | Path | Sequence[float] | None, folder: Path) -> np.ndarr
         except ValueError:
             values = Path(values)
     if isinstance(values, Path):
-        from sottovoce.planfile.read import read_numbers
+        from sottovoce.data.files import read_numbers
 
         array = read_numbers(folder / values)
         return array[:, None] if array.ndim == 1 else array

@@ -115,10 +115,10 @@ def agree(
     for copy in merge or ():
         agreement = merge_signatures(file, copy)
     if sign is not None:
-        if own is not None and (len(yes) < 8 or not agreement.run.hex().startswith(yes)):
+        if own is not None and (len(yes) < 8 or not agreement.run_id.hex().startswith(yes)):
             raise ConfigError(
                 f"Signing needs the hash of what was read, got {yes!r}; read the summary without --sign, "
-                f"then add --yes {agreement.run.hex()[:16]}."
+                f"then add --yes {agreement.run_id.hex()[:16]}."
             )
         agreement = sign_agreement(file, read_identity(sign), secrets=sign)
     signatures = agreement.check_signatures()
@@ -126,7 +126,7 @@ def agree(
     missing = [each.name for each in agreement.members if each.name not in signed]
     result = {
         "file": str(file),
-        "run": agreement.run.hex(),
+        "run_id": agreement.run_id.hex(),
         "rounds": agreed_run.rounds,
         "members": rows,
         "summary": summary,
@@ -163,7 +163,7 @@ def _show_cost(screen: Console, agreement: Agreement, rows: Sequence[Mapping[str
     algorithm, many = agreement.algorithm, rows[0].get("tolerate")
     protocol = algorithm.protocol or agreement.plan.schedule(0).name
     screen.print(safe(f"{agreement.title}: {algorithm.name} over {protocol} on {agreement.graph}"))
-    screen.print(f"Run {agreement.run.hex()}")
+    screen.print(f"Run {agreement.run_id.hex()}")
     views = {"local": "all messages seen"}
     if "epsilon_colluders" in rows[0]:  # masked sums
         members = "one member" if many == 1 else f"{many} members"
@@ -221,7 +221,7 @@ def membership(
     old = read_agreement(agreement)
     if state is None:
         own = find_member_directory(directory)
-        charge = None if own is None else own.lifetime_ledger.runs.get(old.run.hex())
+        charge = None if own is None else own.lifetime_ledger.runs.get(old.run_id.hex())
         if own is None or charge is None:
             raise ConfigError("No member directory here knows the run; name its state folder with --state.")
         state = own.folder / charge.state
@@ -236,7 +236,7 @@ def membership(
     )
     version, noise = new.membership_version, new.algorithm.noise_multiplier
     result: dict[str, Any] = {
-        "run": new.run.hex(),
+        "run_id": new.run_id.hex(),
         "continues": new.continues,
         "membership_version": version,
         "file": str(out),
@@ -249,7 +249,7 @@ def membership(
     spent = "{spent_by} has spent epsilon {spent:.4g} at delta {delta:g} so far, with the interrupted step."
     costs = "  {member}: this adds {adds:.4g}, together {total:.4g}"
     lines = [
-        f"Membership version {version} of {old.run.hex()[:16]}: {len(new.members)} members, "
+        f"Membership version {version} of {old.run_id.hex()[:16]}: {len(new.members)} members, "
         f"{new.plan.steps:,} steps, noise multiplier {noise:.4g}.",
         spent.format_map(result),
         *(costs.format_map(row) for row in result["members"]),

@@ -144,7 +144,7 @@ def budget(
     if restore:
         own.restore(why)
     elif close:
-        matches = [run for run in ledger.runs if run.startswith(close)]
+        matches = [run_id for run_id in ledger.runs if run_id.startswith(close)]
         if len(matches) != 1:
             raise ConfigError(f"{len(matches)} runs begin with {close}; give more of the hash.")
         own.close(matches[0], why)
@@ -199,9 +199,9 @@ def keygen(
 def _show_population(screen: Console, entry: Mapping[str, Any]) -> None:
     rows = []
     for each in entry["charges"]:
-        what, run = safe(each["what"]), each["run"][:16] or "-"
+        what, run_id = safe(each["what"]), each["run_id"][:16] or "-"
         adjacencies = ", ".join(each["adjacencies"])
-        rows.append([each["since"][:10], what, run, each["status"], each["releases"], adjacencies])
+        rows.append([each["since"][:10], what, run_id, each["status"], each["releases"], adjacencies])
     heads = ["since", "what", "run", "status", "releases", "adjacency"]
     screen.print(table(heads, rows, title=entry["population"]))
     for row in entry["budgets"]:

@@ -39,9 +39,9 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "listening":
         where = f"listens at {event['address']}" if event.get("address") else "connects to the others"
         calls = ", ".join(event.get("calls", ()))
-        return "info", f"{event['member']} {where}; run {event['run'][:16]}; neighbors: {calls}"
+        return "info", f"{event['member']} {where}; run {event['run_id'][:16]}; neighbors: {calls}"
     if kind == "known":
-        return "info", f"run {event['run'][:16]} continues in {event['state']}"
+        return "info", f"run {event['run_id'][:16]} continues in {event['state']}"
     if kind == "connected":
         return "info", f"{event['member']} is connected ({'outgoing' if event['called'] else 'incoming'})"
     if kind in ("trouble", "lost"):

@@ -201,7 +201,7 @@ def status(
 
 def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
     mode = "running" if status["running"] else "finished" if status["finished"] else "stopped"
-    screen.print(f"{status['member']} in {safe(repr(status['title']))} ({status['run'][:16]}): {mode}")
+    screen.print(f"{status['member']} in {safe(repr(status['title']))} ({status['session'][:16]}): {mode}")
     screen.print(f"round {status['round']} of {status['rounds']}; {status['rows_sent']} messages sent")
     for name, last in status["heard"].items():
         received = f"received from {name} up to round {last}"

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from itertools import product
-from operator import add
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import number, percent
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
 from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
-from sottovoce.cli.train import charge_training, read_training, run_training
-from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-# scores in the order in which they are looked for, and how the best one is chosen
-SCORES = {"accuracy": max, "test_accuracy": max, "test_mean_squared_error": min}
 
 
 def search(
@@ -39,42 +31,22 @@ def search(
     Example:
       sottovoce search plan.toml --rates 0.1,0.5 --clip-norms 0.5,1 --json
     """
-    rows: list[dict[str, float]] = []
-    guarantees = []
-    pairs = list(product(number_list(clip_norms, "--clip-norms"), number_list(rates, "--rates")))
+    from sottovoce.planfile import training
+
+    grid = number_list(rates, "--rates"), number_list(clip_norms, "--clip-norms")
     spent = "what was run has been spent, and nothing of it was written."
-    with if_stopped(lambda: spent), progress("search", len(pairs), quiet=json) as tick:
-        for clip_norm, rate in pairs:
-            loaded = read_training(file, learning_rate=rate, clip_norm=clip_norm)
-            result = run_training(loaded, charge=charge_training(loaded))
-            assert result is not None
-            assert loaded.records is not None
-            scores = {**result.metrics, **loaded.records.score(result.outputs["coef"])}
-            score = next((key for key in SCORES if key in scores), None)
-            if score is None:
-                raise ConfigError(
-                    f"{file.name} has no records to score on; [data] test_file names public ones."
-                )
-            rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
-            guarantees.append(loaded.privacy)
-            tick(len(rows))
-    assert score is not None
-    best = SCORES[score](rows, key=lambda row: row[score])
-    total, delta = reduce(add, guarantees), loaded.delta
-    metrics = {
-        "tried": rows,
-        "best": best,
-        "runs": len(rows),
-        "delta": delta,
-        "against": str(total.adversary),
-        "epsilon_of_one_run": guarantees[-1].epsilon(delta),
-        "epsilon_of_the_search": total.epsilon(delta),
-    }
+    runs = len(grid[0]) * len(grid[1])
+    with if_stopped(lambda: spent), progress("search", runs, quiet=json) as tick:
+        metrics = training.search(file, *grid, tick)
+    rows, best, delta = metrics["tried"], metrics["best"], metrics["delta"]
+    score = next(key for key in training.SCORES if key in best)
 
     def text(screen: Console) -> None:
-        screen.print(table(("clip_norm", "rate", score), [list(row.values()) for row in rows]))
+        write = percent if score == "accuracy" else number
+        cells = [[row["clip_norm"], row["rate"], write(row[score])] for row in rows]
+        screen.print(table(("clip_norm", "rate", score), cells))
         setting = f"clip norm {best['clip_norm']:g}, rate {best['rate']:g}"
-        screen.print(f"Best: {setting}, {score} {number(best[score])}.")
+        screen.print(f"Best: {setting}, {score} {write(best[score])}.")
         screen.print(
             f"One run costs epsilon {number(metrics['epsilon_of_one_run'])} at delta {delta:g} against "
             f"{metrics['against']}; the search of {len(rows)} runs costs "

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import number, percent
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, safe
 from sottovoce.cli.plan import show_assessment
-from sottovoce.errors import ConfigError, DataError, InvalidInput, SottovoceError
+from sottovoce.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.ledger.charge import ChargedTraining
-    from sottovoce.models.saved import Fitted
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
@@ -108,9 +107,11 @@ def train_on(
 ) -> None:
     """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
     from sottovoce.advice.assessment import assess, require_budget
+    from sottovoce.planfile.training import charge_training, load_training, run_training
+    from sottovoce.report.tensorboard import step_log
 
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
-        loaded = read_training(file)
+        loaded = load_training(file)
         assessment = assess(loaded)
         require_budget(assessment)
         return loaded, assessment
@@ -128,14 +129,18 @@ def train_on(
             console(error=True).print(sentence, markup=False)
     try:
         charged = charge() if cluster is None else cluster.agree("the lifetime budget", charge)
-        with if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext():
+        with (
+            if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext(),
+            step_log(logs if prints else None, loaded.plan, loaded.delta) as log,
+        ):
             result = run_training(
                 loaded,
                 cluster,
                 checkpoint=checkpoint,
-                logs=logs if prints else None,
+                on_step=log,
                 progress=prints and not json and sys.stderr.isatty(),
-                charge=charged,
+                charged=charged,
+                guarantees=assessment["guarantees"],
             )
     except BaseException:
         if folder is not None and not any(folder.iterdir()):
@@ -182,134 +187,6 @@ def _stopped_sentence(checkpoint: Path | None) -> str:
     return f"saved at step {step:,} in {checkpoint}; the same command continues."
 
 
-def read_training(file: Path, **changed: object) -> LoadedPlan:
-    """Return the plan of a training file and its records; `changed` options replace those of the file."""
-    from sottovoce.planfile.read import plan_from_settings, read_plan_file
-
-    settings = read_plan_file(file)
-    if settings.train is None:
-        raise ConfigError(f"{file.name} has no [train]; sottovoce average runs a file with [average].")
-    loaded = plan_from_settings(settings, file.parent, file.name, **changed)
-    if loaded.records is not None and loaded.records.data is None:
-        assert settings.data is not None
-        raise DataError(
-            f"There is no file {file.parent / str(settings.data.file)}; the sizes in {file.name} are enough "
-            "for sottovoce plan, training needs the records."
-        )
-    return loaded
-
-
-def run_training(
-    loaded: LoadedPlan,
-    cluster: Cluster | None = None,
-    *,
-    checkpoint: Path | None = None,
-    logs: Path | None = None,
-    progress: bool = False,
-    charge: ChargedTraining | None = None,
-) -> Result | None:
-    """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
-    from sottovoce.runners.progress import bar
-    from sottovoce.runners.run import run_on_ranks
-
-    plan, records, section = loaded.plan, loaded.records, loaded.settings.train
-    assert records is not None
-    assert section is not None
-    with _event_log(logs, loaded) as log:
-
-        def on_step(step: int, entry: Mapping[str, Any]) -> None:
-            if charge is not None:
-                charge.saving(step)
-            log(step, entry)
-
-        options: dict[str, Any] = {
-            "every": section.evaluate_every or max(plan.steps // 20, 1),
-            "checkpoint": checkpoint,
-            "on_step": on_step,
-        }
-        noise = loaded.settings.noise.source
-        if cluster is None:
-            result = plan.run(records.data, noise, progress=progress, **options)
-        else:
-            with bar(progress, f"{plan.name} on {cluster.size} ranks", plan.steps) as tell:
-                options["progress"] = lambda done: tell(done, {})
-                ranks_result = run_on_ranks(cluster, plan, records.data, noise, **options)
-            if ranks_result is None:
-                return None
-            result = ranks_result
-    if charge is None:
-        return result
-    charge.done(plan.steps)
-    return replace(result, provenance={**result.provenance, "lifetime_budget": charge.summary})
-
-
-def charge_training(
-    loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
-) -> ChargedTraining | None:
-    """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
-    from sottovoce.ledger.charge import charge
-    from sottovoce.ledger.lifetime import find_lifetime_ledger
-
-    plan = loaded.plan
-    if not loaded.settings.noise.source.protective:
-        return None
-    return charge(
-        find_lifetime_ledger(),
-        plan,
-        f"training of {plan.name}",
-        statements=[each for each in (plan.privacy(), *plan.guarantees()) if each.valid],
-        population=population,
-        checkpoint=checkpoint,
-    )
-
-
-@contextmanager
-def _event_log(folder: Path | None, loaded: LoadedPlan) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """Yield a function of (step, numbers) that writes them for TensorBoard, with epsilon up to the step."""
-    if folder is None:
-        yield lambda step, entry: None
-        return
-    from sottovoce.report.tensorboard import EventLog
-
-    def write(step: int, entry: Mapping[str, Any]) -> None:
-        try:
-            shorter: Any = replace(loaded.plan, steps=step)  # type: ignore[type-var]
-        except InvalidInput:  # a plan whose length is that of a path it was given
-            log.scalars(step, entry)
-        else:
-            log.scalars(step, {**entry, "epsilon": shorter.guarantees()[0].epsilon(loaded.delta)})
-
-    with closing(EventLog(folder)) as log:
-        yield write
-
-
-def _fitted(result: Result, loaded: LoadedPlan) -> Fitted:
-    """Return the model that a run by a plan file has fitted."""
-    from sottovoce.accounting.wording import uncharged
-    from sottovoce.data.images import ImageReading
-    from sottovoce.models.adapters import SIMULATED, TEST
-
-    assert loaded.records is not None
-    assert loaded.settings.data is not None
-    records, plan = loaded.records, loaded.plan
-    privacy = plan.guarantees()[0] if loaded.settings.budget is None else loaded.privacy
-    notes = [uncharged(name) for name in loaded.accepted]
-    if loaded.settings.noise.seed is not None:
-        notes.append(SIMULATED)
-    if loaded.settings.data.test_file is not None or isinstance(records.columns, ImageReading):
-        notes.append(TEST)
-    privacy = replace(privacy, assumptions=(*privacy.assumptions, *notes))
-    return records.adapter.fitted(
-        plan,
-        result,
-        privacy,
-        loaded.delta,
-        columns=records.columns,
-        label=records.label,
-        builder=records.builder,
-    )
-
-
 def _finish(
     result: Result,
     loaded: LoadedPlan,
@@ -320,12 +197,14 @@ def _finish(
     json: bool,
 ) -> None:
     """Score the model, write and print the result of a run."""
+    from sottovoce.planfile.training import fitted_model
+
     assert loaded.records is not None
-    coef = result.outputs["coef"]
+    coef = result.coef
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
-    result = replace(result, metrics=metrics, guarantees=assessment["guarantees"])
+    result = replace(result, metrics=metrics)
     payload = plain(result.to_dict())
     if coef.size <= SHOWN:
         payload["outputs"] = {"coef": plain(coef)}
@@ -334,7 +213,7 @@ def _finish(
 
         write_result(out, payload)
     if folder is not None:
-        _fitted(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
+        fitted_model(loaded, result).save(folder, also={"plan.toml": file.read_bytes()})
         payload["saved_model"] = str(folder)
 
     def text(screen: Console) -> None:
@@ -344,6 +223,8 @@ def _finish(
         if folder is not None:
             name = safe(folder)
             screen.print(f"The model is in {name}: sottovoce predict {name} new.csv uses it.")
+        if (saved := folder or out) is not None:
+            screen.print(f"A page about this run: sottovoce report {safe(saved)} -o report.html")
 
     emit(payload, json, text)
 
@@ -366,7 +247,7 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
         if key in metrics:
             screen.print(f"{key.replace('_', ' ').capitalize()}: {number(metrics[key])}")
     if "accuracy" in metrics:
-        screen.print(f"Test accuracy: {metrics['accuracy']:.2f} % (mean of the agents).")
+        screen.print(f"Test accuracy: {percent(metrics['accuracy'])} (mean of the agents).")
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {result['provenance']['noise']}")

@@ -130,6 +130,45 @@ def read_array(path: StrPath) -> np.ndarray:
     return read_arrays(path, ("X",))["X"]
 
 
+def read_numbers(path: StrPath) -> np.ndarray:
+    """Read the one array of numbers in an .npz or .npy file, or a table without names.
+
+    Lines of such a table are numbers between commas, semicolons or tabs; its first line may be words.
+    """
+    source = Path(path)
+    if source.suffix.lower() not in (".npz", ".npy"):
+        return _read_number_lines(source)
+    arrays = read_arrays(source)
+    if len(arrays) != 1:
+        raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
+    (array,) = arrays.values()
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.")
+    return array.astype(float)
+
+
+def _read_number_lines(source: Path) -> np.ndarray:
+    rows: list[list[float]] = []
+    with text_lines(source) as lines:
+        for line_number, line in enumerate(lines, start=1):
+            words = [word.strip() for word in re.split("[,;\t]", line)]
+            if words == [""] or words[0].startswith("#"):
+                continue
+            where = f"Line {line_number} of {source}"
+            try:
+                row = [float(word) for word in words]
+            except ValueError:
+                if line_number == 1:
+                    continue  # a header
+                raise DataError(f"{where} is {line.strip()[:60]!r}, expected numbers.") from None
+            if rows and len(row) != len(rows[0]):
+                raise DataError(f"{where} holds {len(row)} numbers, expected {len(rows[0])}.")
+            rows.append(row)
+    if not rows:
+        raise DataError(f"{source} holds no numbers.")
+    return np.array(rows)
+
+
 def read_npz(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
     """Read the features ``X`` and the labels ``y`` of an .npz file."""
     arrays = read_arrays(path, ("X", "y"))

@@ -449,7 +449,7 @@ def parts(quick: bool = False) -> tuple[TourPart, ...]:
 
 def account(clinics: Consortium) -> Result:
     """Return what the first clinic learns from gossip with noise."""
-    from sottovoce.accounting.published.assessment import compare_with_published
+    from sottovoce.accounting.published.exact_comparison import compare_with_published
     from sottovoce.report.inputs import account_result
 
     network = clinics.network

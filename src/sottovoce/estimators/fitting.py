@@ -24,11 +24,9 @@ from sottovoce.data.tables import TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
-from sottovoce.ledger.charge import charge
-from sottovoce.ledger.lifetime import find_lifetime_ledger
+from sottovoce.ledger.charge import charge_here
 from sottovoce.models.adapters import SIMULATED, TEST, adapt_model
 from sottovoce.models.saved import Fitted
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives.base import Objective
 
@@ -156,32 +154,27 @@ def fit(
     if isinstance(rng, np.random.Generator):
         notes.append(SIMULATED)
     privacy = _with_notes(chosen.privacy(**({} if budget is None else budget.adversary)), notes)
+    others = [_with_notes(guarantee, notes) for guarantee in chosen.guarantees()]
+    guarantees = [privacy, *(guarantee for guarantee in others if guarantee != privacy)]
+    delta = 1e-5 if budget is None else budget.delta
     noise = ProtectiveNoise() if rng is None else rng
-    charged = None
-    if RunRandomness.from_rng(noise).protective:
-        ledger, use = find_lifetime_ledger(), f"fit of {chosen.name}"
-        charged = charge(
-            ledger, chosen, use, statements=[privacy], population=population, checkpoint=checkpoint
-        )
+    start = adapter.start(chosen)
     result = chosen.run(
         adapter.data,
         noise,
-        start=adapter.start(chosen),
+        start=start,
         evaluate=adapter.evaluate,
         every=training.evaluate_every or max(1, chosen.steps // 20),
         checkpoint=checkpoint,
         progress=progress,
-        on_step=None if charged is None else lambda step, entry: charged.saving(step),
+        charged=charge_here(
+            chosen, noise, [privacy], use="fit", population=population, checkpoint=checkpoint
+        ),
+        guarantees=[guarantee.to_dict(delta) for guarantee in guarantees],
     )
-    if charged is not None:
-        charged.done(chosen.steps)
-        result = replace(result, provenance={**result.provenance, "lifetime_budget": charged.summary})
     if adapter.evaluate is not None:
         result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.outputs["rows"])})
-    delta = 1e-5 if budget is None else budget.delta
-    others = [_with_notes(guarantee, notes) for guarantee in chosen.guarantees()]
-    guarantees = [privacy, *(guarantee for guarantee in others if guarantee != privacy)]
-    result = replace(adapter.in_units(result), guarantees=[g.to_dict(delta) for g in guarantees])
+    result = adapter.in_units(result)
     return adapter.fitted(chosen, result, privacy, delta, columns=private.columns, label=table.label)
 
 
@@ -260,7 +253,10 @@ def _built_plan(
     if not issubclass(registry.algorithm(algorithm), GradientPlan):
         raise InvalidInput(f"fit runs gradient methods such as consensus-sgd or dp-dsgt, got {algorithm}.")
     if (budget is None) == (training.noise_multiplier is None):
-        raise InvalidInput("give budget=sv.Budget(...) or TrainingOptions(noise_multiplier=...), not both.")
+        got = "neither" if budget is None else "both"
+        raise InvalidInput(
+            f"give either budget=sv.Budget(...) or TrainingOptions(noise_multiplier=...), got {got}."
+        )
     settings.setdefault("adjacency", (budget and budget.adjacency) or "add-remove")
     if budget is None:
         settings["noise_multiplier"] = training.noise_multiplier

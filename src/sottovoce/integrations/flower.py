@@ -162,9 +162,11 @@ class ClientSide:
             records, [user], RunRandomness.from_rng(noise_of(seed))
         ).recording()
         self.algorithm = self.plan.algorithm(self.mechanism, np.zeros((1, dim)))
-        run = run_name(plan, dim, seed)
-        self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
-        self.ledger = RunLedger(folder, session=run, node=user, about={"algorithm": plan.name, "user": user})
+        session = run_name(plan, dim, seed)
+        self.codec = FrameCodec(session, plan.n, plan.steps, dim, "float64")
+        self.ledger = RunLedger(
+            folder, session=session, node=user, about={"algorithm": plan.name, "user": user}
+        )
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
         self.u = np.zeros(dim) if saved.state is None else np.frombuffer(saved.state).copy()

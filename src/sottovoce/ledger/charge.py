@@ -12,19 +12,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sottovoce._io import atomic_write
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, LedgerError
-from sottovoce.ledger.lifetime import LifetimeLedger, view_name
+from sottovoce.ledger.lifetime import LifetimeLedger, find_lifetime_ledger, view_name
+from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 
 CHARGE_FILE, _CURRENT = "charge.json", "current.json"
 
 
 class ReleasingPlan(Protocol):
     """A plan, as far as it is charged."""
+
+    name: ClassVar[str]
 
     @property
     def n(self) -> int:
@@ -58,6 +61,31 @@ class ChargedTraining:
         if self._progress is not None and step:
             self._progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic_write(self._progress, f"{step}\n", mode=0o600)
+
+
+def charge_here(
+    plan: ReleasingPlan,
+    rng: RandomSource,
+    statements: Iterable[Guarantee],
+    *,
+    use: str,
+    population: str | None = None,
+    checkpoint: str | Path | None = None,
+) -> ChargedTraining | None:
+    """Charge a run to the lifetime ledger of this machine; None without one, or if the noise is simulated.
+
+    ``use`` is the word for the run ("fit", "training"); the other options are those of `charge`.
+    """
+    if not RunRandomness.from_rng(rng).protective:
+        return None
+    return charge(
+        find_lifetime_ledger(),
+        plan,
+        f"{use} of {plan.name}",
+        statements=statements,
+        population=population,
+        checkpoint=checkpoint,
+    )
 
 
 def charge(
@@ -152,7 +180,7 @@ def _shape(each: Release) -> Release:
 
 
 def _worst(place: Sequence[Release]) -> Release:
-    least_noise = min(place, key=lambda each: each.ratio)
+    least_noise = min(place, key=lambda each: each.noise_to_sensitivity)
     return replace(
         least_noise,
         sample_rate=max(each.sample_rate for each in place),

@@ -1,8 +1,8 @@
 """The lifetime ledger: everything ever released about the populations of one member, over all runs.
 
 A run ledger knows one run; people live longer than runs. The lifetime ledger is a file of chained rows, one
-act each: a population is opened with its lifetime budgets, a run is started (and charged in full before its
-first message is drawn), a budget is changed, a run is closed. There are two copies, one in the member
+act each: a population is opened with its lifetime budgets, a run is charged in full before its first message
+is drawn, a budget is changed, a run is closed. There are two copies, one in the member
 directory and one outside it, so that a directory restored from a backup is noticed. Any doubt is an error,
 and then nothing is charged or sent.
 
@@ -99,7 +99,8 @@ class Charge:
     run : hash of the agreement; empty for a training.
     records : keyed digest of the records it began with.
     state : the folder of its ledger, relative to the member directory if it lies inside.
-    status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never resumed).
+    status : ``charged`` (it has no ledger yet and may not send), ``started``, ``ended`` or ``closed`` (never
+        resumed).
     training : the name of a training that can continue after an interruption.
     continues : after a membership change, the runs it continues, newest first.
     """
@@ -108,10 +109,10 @@ class Charge:
     what: str
     releases: tuple[Release, ...]
     views: Mapping[str, Guarantee] = field(default_factory=dict)
-    run: str = ""
+    run_id: str = ""
     records: str = ""
     state: str = ""
-    status: str = "started"
+    status: str = "charged"
     since: str = ""
     training: str = ""
     continues: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ class Charge:
         """Return the charge as plain values, with the number of releases."""
         return {
             "what": self.what,
-            "run": self.run,
+            "run_id": self.run_id,
             "status": self.status,
             "since": self.since,
             "releases": sum(release.draws for release in self.releases),
@@ -146,7 +147,7 @@ class RunClosure:
     ``views`` replace the agreed guarantees against members where the interrupted run has its own.
     """
 
-    run: str
+    run_id: str
     releases: tuple[Release, ...] | None
     why: str
     views: Mapping[str, Guarantee] = field(default_factory=dict)
@@ -326,7 +327,7 @@ class LifetimeLedger:
             new = Charge(name, line, tuple(releases), dict(views or {}), training=training)
             known = next((each for each in state.charges if training and each.training == training), None)
             if known is None:
-                return self._charge(rows, new, "charge")
+                return self._charge(rows, new)
             if known.population != name or _draws_by_cost(known.releases) != _draws_by_cost(new.releases):
                 raise ConfigError(
                     f"This training was charged to {known.population} for other releases than it would make "
@@ -334,51 +335,51 @@ class LifetimeLedger:
                 )
             return {"population": name, "budgets": _forecast(state, None, name)}
 
-    def start(self, new: Charge, *, new_records: str = "", closing: Iterable[RunClosure] = ()) -> Charge:
+    def charge_run(self, new: Charge, *, new_records: str = "", closing: Iterable[RunClosure] = ()) -> Charge:
         """Charge a run in full, or return the charge of a known run.
 
-        A run is never charged twice and never begun twice. Records that differ from those it began with are
+        A run is never charged twice. Records that differ from those it began with are
         refused unless ``new_records`` gives the reason; the change is recorded and opens no new budget. After
         a membership change the run is charged to the population of the run that it continues, with the same
         records; ``closing`` ends earlier runs in the same write, or not at all if this run is refused.
         """
         with self._verified_rows() as rows:
             state = _state(rows)
-            known = state.runs.get(new.run)
+            known = state.runs.get(new.run_id)
             if known is not None:
                 return self._resume(rows, known, new, new_records)
             parent = state.parent(new)
             new = replace(new, population=state.population_of(new))
             if parent is not None and new.records != parent.records:
-                rows = _records_changed(rows, parent.run, new.records, new_records)
+                rows = _records_changed(rows, parent.run_id, new.records, new_records)
             for each in closing:
                 rows = _closed(rows, each)
-            self._charge(rows, new, "start")
+            self._charge(rows, new)
             return new
 
-    def begun(self, run: str) -> None:
+    def start(self, run_id: str) -> None:
         """Record that the ledger of a run exists: from now on it may send, and a missing ledger is an error.
 
         A run that was closed meanwhile may not send: closing counted what its ledger held.
         """
         with self._verified_rows() as rows:
-            status = _state(rows).run(run).status
+            status = _state(rows).run(run_id).status
             if status == "closed":
-                raise _run_closed(run)
-            if status == "started":
-                self._write(_chain(rows, {"act": "begun", "run": run}))
+                raise _run_closed(run_id)
+            if status == "charged":
+                self._write(_chain(rows, {"act": "start", "run_id": run_id}))
 
-    def end(self, run: str, *, draws: int, head: str) -> None:
+    def end(self, run_id: str, *, draws: int, head: str) -> None:
         """Record that a run finished, with the head of its ledger."""
         with self._verified_rows() as rows:
-            if _state(rows).run(run).status in ("started", "begun"):
-                self._write(_chain(rows, {"act": "end", "run": run, "draws": draws, "head": head}))
+            if _state(rows).run(run_id).status in ("charged", "started"):
+                self._write(_chain(rows, {"act": "end", "run_id": run_id, "draws": draws, "head": head}))
 
-    def close(self, run: str, releases: Iterable[Release] | None, why: str) -> None:
+    def close(self, run_id: str, releases: Iterable[Release] | None, why: str) -> None:
         """End a run for good: it costs ``releases``, those of its whole ledger, or with None all planned."""
         left = None if releases is None else tuple(releases)
         with self._verified_rows() as rows:
-            self._write(_closed(rows, RunClosure(run, left, why)))
+            self._write(_closed(rows, RunClosure(run_id, left, why)))
 
     def trust(self, name: str, fingerprint: str, why: str) -> None:
         """Record which certificate a member was pinned with."""
@@ -408,9 +409,11 @@ class LifetimeLedger:
             act = {"act": "restored", "source": source, "rows": len(rows), "alone": len(whole) == 1}
             rows = _chain(rows, act, why=why)
             for each in missing:
-                if each.run not in _state(rows).runs:  # what may have left is charged, within budget or not
-                    rows = _chain(rows, charge_to_row(each, "start"))
-                    rows = _chain(rows, {"act": "begun", "run": each.run})
+                if (
+                    each.run_id not in _state(rows).runs
+                ):  # what may have left is charged, within budget or not
+                    rows = _chain(rows, charge_to_row(each))
+                    rows = _chain(rows, {"act": "start", "run_id": each.run_id})
             self._write(rows)
             return source
 
@@ -436,9 +439,9 @@ class LifetimeLedger:
         """The charges that are runs, by hash."""
         return _state(self.rows()).runs
 
-    def run(self, run: str) -> Charge:
+    def run(self, run_id: str) -> Charge:
         """Return the charge of a known run, or raise."""
-        return _state(self.rows()).run(run)
+        return _state(self.rows()).run(run_id)
 
     @property
     def pinned(self) -> dict[str, str]:
@@ -448,13 +451,13 @@ class LifetimeLedger:
     def forecast(self, new: Charge, *, closing: Iterable[RunClosure] = ()) -> list[Row]:
         """Return for each lifetime budget what is spent, what ``new`` adds and the total; changes nothing.
 
-        A known run adds nothing. Runs in ``closing`` count as they would be closed by the start of ``new``;
+        A known run adds nothing. Runs in ``closing`` count as they would be closed by the charge of ``new``;
         other runs count as planned.
         """
         rows = self.rows()
         state = _state(rows)
-        if new.run in state.runs:
-            return _forecast(state, None, state.runs[new.run].population)
+        if new.run_id in state.runs:
+            return _forecast(state, None, state.runs[new.run_id].population)
         name = state.population_of(new)
         for each in closing:
             rows = _closed(rows, each)
@@ -475,7 +478,7 @@ class LifetimeLedger:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _charge(self, rows: list[Row], new: Charge, act: str) -> dict[str, Any]:
+    def _charge(self, rows: list[Row], new: Charge) -> dict[str, Any]:
         for name, guarantee in new.views.items():
             if not guarantee.valid:
                 raise NotAGuarantee(
@@ -483,13 +486,13 @@ class LifetimeLedger:
                 )
         budgets = _forecast(_state(rows), new, new.population)
         require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
-        self._write(_chain(rows, charge_to_row(new, act)))
+        self._write(_chain(rows, charge_to_row(new)))
         return {"population": new.population, "budgets": budgets}
 
     def _resume(self, rows: list[Row], known: Charge, new: Charge, new_records: str) -> Charge:
-        short = new.run[:16]
+        short = new.run_id[:16]
         if known.status == "closed":
-            raise _run_closed(new.run)
+            raise _run_closed(new.run_id)
         if new.population not in ("", known.population):
             raise ConfigError(
                 f"The run {short} is charged to the population {known.population}, got {new.population}; a "
@@ -501,7 +504,7 @@ class LifetimeLedger:
                 "version of the program that began it."
             )
         if new.records != known.records:
-            self._write(_records_changed(rows, new.run, new.records, new_records))
+            self._write(_records_changed(rows, new.run_id, new.records, new_records))
         return replace(known, records=new.records)
 
     def _verified(self) -> list[Row]:
@@ -568,12 +571,14 @@ class _State:
 
     @property
     def runs(self) -> dict[str, Charge]:
-        return {each.run: each for each in self.charges if each.run}
+        return {each.run_id: each for each in self.charges if each.run_id}
 
-    def run(self, run: str) -> Charge:
-        if run not in self.runs:
-            raise ConfigError(f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists its runs.")
-        return self.runs[run]
+    def run(self, run_id: str) -> Charge:
+        if run_id not in self.runs:
+            raise ConfigError(
+                f"The lifetime ledger knows no run {run_id[:16]}; `peer budget` lists its runs."
+            )
+        return self.runs[run_id]
 
     def named(self, population: str | None) -> str:
         """Return the population that is charged: the first, unless another is named."""
@@ -592,7 +597,7 @@ class _State:
 
     def parent(self, new: Charge) -> Charge | None:
         """Return the newest known run that ``new`` continues."""
-        return next((self.runs[run] for run in new.continues if run in self.runs), None)
+        return next((self.runs[run_id] for run_id in new.continues if run_id in self.runs), None)
 
     def population_of(self, new: Charge) -> str:
         """Return the population that ``new`` is charged to; a membership change does not change it."""
@@ -601,7 +606,7 @@ class _State:
             return self.named(new.population or None)
         if new.population not in ("", parent.population):
             raise ConfigError(
-                f"The run {parent.run[:16]} that this one continues is charged to the population "
+                f"The run {parent.run_id[:16]} that this one continues is charged to the population "
                 f"{parent.population}, got {new.population}; a run stays with the population it began with."
             )
         return parent.population
@@ -617,21 +622,21 @@ class _State:
             case "budget":
                 budget = LifetimeBudget(**row["budget"])
                 self.populations[row["population"]][budget.kind] = budget
-            case "charge" | "start":
+            case "charge":
                 self.charges.append(charge_from_row(row))
-            case "begun":
-                self._amend(row["run"], status="begun")
+            case "start":
+                self._amend(row["run_id"], status="started")
             case "end":
-                self._amend(row["run"], status="ended")
+                self._amend(row["run_id"], status="ended")
             case "records":
-                self._amend(row["run"], records=row["records"])
+                self._amend(row["run_id"], records=row["records"])
             case "close":
                 changes: Row = {"status": "closed"}
                 if "releases" in row:
                     changes["releases"] = tuple(Release(**each) for each in row["releases"])
                 if "views" in row:
                     changes["views"] = _views(row["views"])
-                self._amend(row["run"], **changes)
+                self._amend(row["run_id"], **changes)
             case "trust":
                 self.pinned[row["name"]] = row["fingerprint"]
             case "restored":
@@ -643,8 +648,8 @@ class _State:
             case act:
                 raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
 
-    def _amend(self, run: str, **changes: Any) -> None:
-        at = next(i for i, each in enumerate(self.charges) if each.run == run)
+    def _amend(self, run_id: str, **changes: Any) -> None:
+        at = next(i for i, each in enumerate(self.charges) if each.run_id == run_id)
         self.charges[at] = replace(self.charges[at], **changes)
 
 
@@ -655,15 +660,17 @@ def _state(rows: Iterable[Row]) -> _State:
     return state
 
 
-def _run_closed(run: str) -> ConfigError:
-    return ConfigError(f"The run {run[:16]} was closed in this member's lifetime ledger; agree on a new run.")
+def _run_closed(run_id: str) -> ConfigError:
+    return ConfigError(
+        f"The run {run_id[:16]} was closed in this member's lifetime ledger; agree on a new run."
+    )
 
 
 def _closed(rows: list[Row], closure: RunClosure) -> list[Row]:
     """Return the rows with one more that closes a run."""
-    if _state(rows).run(closure.run).status == "closed":
-        raise ConfigError(f"The run {closure.run[:16]} is closed already; there is nothing left to do.")
-    act: Row = {"act": "close", "run": closure.run}
+    if _state(rows).run(closure.run_id).status == "closed":
+        raise ConfigError(f"The run {closure.run_id[:16]} is closed already; there is nothing left to do.")
+    act: Row = {"act": "close", "run_id": closure.run_id}
     if closure.releases is not None:
         act["releases"] = [release.to_dict() for release in closure.releases]
         if closure.views:
@@ -671,20 +678,20 @@ def _closed(rows: list[Row], closure: RunClosure) -> list[Row]:
     return _chain(rows, act, why=closure.why)
 
 
-def _records_changed(rows: list[Row], run: str, records: str, why: str) -> list[Row]:
+def _records_changed(rows: list[Row], run_id: str, records: str, why: str) -> list[Row]:
     """Return the rows with one more about new records, which need a reason."""
     if not why:
         raise DataError(
-            f"The records differ from those the run {run[:16]} began with; restore the file, or give the "
+            f"The records differ from those the run {run_id[:16]} began with; restore the file, or give the "
             "reason with --new-data, which is recorded and opens no new budget."
         )
-    return _chain(rows, {"act": "records", "run": run, "records": records}, why=why)
+    return _chain(rows, {"act": "records", "run_id": run_id, "records": records}, why=why)
 
 
-def charge_to_row(new: Charge, act: str) -> Row:
+def charge_to_row(new: Charge) -> Row:
     """Return a charge as the content of a row; run ledgers hold it too."""
     row: Row = {
-        "act": act,
+        "act": "charge",
         "population": new.population,
         "what": new.what,
         "releases": [release.to_dict() for release in new.releases],
@@ -692,22 +699,27 @@ def charge_to_row(new: Charge, act: str) -> Row:
     }
     if new.training:
         row["training"] = new.training
-    if act == "start":
-        row |= {"run": new.run, "records": new.records, "state": new.state, "continues": list(new.continues)}
+    if new.run_id:
+        row |= {
+            "run_id": new.run_id,
+            "records": new.records,
+            "state": new.state,
+            "continues": list(new.continues),
+        }
     return row
 
 
 def charge_from_row(row: Mapping[str, Any]) -> Charge:
     """Return the charge that `charge_to_row` wrote."""
-    words = {name: row.get(name, "") for name in ("run", "records", "state", "training")}
+    words = {name: row.get(name, "") for name in ("run_id", "records", "state", "training")}
     return Charge(
         row["population"],
         row["what"],
         tuple(Release(**each) for each in row["releases"]),
         _views(row["views"]),
-        status="started" if words["run"] else "ended",
+        status="charged" if words["run_id"] else "ended",
         since=row.get("time", ""),
-        continues=tuple(row["continues"]) if words["run"] else (),
+        continues=tuple(row["continues"]) if words["run_id"] else (),
         **words,
     )
 
@@ -808,8 +820,8 @@ def _restated(release: Release, adjacency: str) -> Release:
         return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
     # Removing a record moves a release no further than replacing one. With sampling, replace-one already
     # reads the sensitivity as two clip norms, so removing a record moves it by one.
-    share = 0.5 if release.sample_rate < 1 else 1.0
-    return replace(release, adjacency=adjacency, sensitivity=share * release.sensitivity)
+    factor = 0.5 if release.sample_rate < 1 else 1.0
+    return replace(release, adjacency=adjacency, sensitivity=factor * release.sensitivity)
 
 
 def _draws_by_cost(releases: Iterable[Release]) -> Counter[bytes]:

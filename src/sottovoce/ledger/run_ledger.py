@@ -26,8 +26,8 @@ from sottovoce.errors import DataError, LedgerError
 from sottovoce.ledger.lifetime import Charge, charge_from_row
 from sottovoce.ledger.store import TRAILER, Entry, StoredRun, frame_digest
 
-# files of a state folder: "anchor" holds the head, "run" the name of the run
-LEDGER, HEAD_FILE, LOCK, RUN_FILE, CONTINUED = "ledger.sqlite", "head", "lock", "run", "continued"
+# files of a state folder; a session names the run and, under masks, its keys
+LEDGER, HEAD_FILE, LOCK, SESSION_FILE, CONTINUED = "ledger.sqlite", "head", "lock", "session", "continued"
 _HEARD = struct.Struct("<QI96s")
 _HEAD = struct.Struct("<Q32s")
 _CHECKPOINT = 32  # commits after which the write-ahead log is emptied
@@ -38,7 +38,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,
     frame_digest BLOB NOT NULL, state_digest BLOB NOT NULL, heard BLOB NOT NULL, note TEXT NOT NULL,
     heads_digest BLOB NOT NULL, hash BLOB NOT NULL);
-CREATE TABLE heads (member INTEGER PRIMARY KEY, frame BLOB NOT NULL);
+CREATE TABLE heads (node INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE outbox (round INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
 """
@@ -155,32 +155,36 @@ class RunLedger:
     # ---- opening ---------------------------------------------------------------------------------
 
     def _connect(self, about: Mapping[str, object]) -> sqlite3.Connection:
-        path, run_file, continued = self.folder / LEDGER, self.folder / RUN_FILE, self.folder / CONTINUED
+        path, session_file, continued = (
+            self.folder / LEDGER,
+            self.folder / SESSION_FILE,
+            self.folder / CONTINUED,
+        )
         if continued.exists():
             successor = continued.read_text(errors="replace")[:16]
             raise LedgerError(
                 f"The run in {self.folder} continues as {successor}, which counts what it released; run that "
                 "agreement, this one sends nothing more."
             )
-        if run_file.exists():
-            self._check_run(path, run_file)
+        if session_file.exists():
+            self._check_run(path, session_file)
         elif not path.exists():
             self._create(path, about)
         with ExitStack() as stack:
             connection = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
             connection.executescript(_PRAGMAS)
-            if not run_file.exists():
+            if not session_file.exists():
                 if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
                     raise LedgerError(
-                        f"The file {run_file}, which names the run, is missing; restore the state folder."
+                        f"The file {session_file}, which names the run, is missing; restore the state folder."
                     )
-                atomic_write(run_file, self.session.hex() + "\n", mode=0o600)
+                atomic_write(session_file, self.session.hex() + "\n", mode=0o600)
             stack.pop_all()
         return connection
 
-    def _check_run(self, path: Path, run_file: Path) -> None:
+    def _check_run(self, path: Path, session_file: Path) -> None:
         """Check that a used folder belongs to this run."""
-        named = run_file.read_text(errors="replace").strip()
+        named = session_file.read_text(errors="replace").strip()
         if named != self.session.hex():
             raise LedgerError(
                 f"The state folder {self.folder} belongs to another run ({named[:16]}); choose another "
@@ -195,7 +199,7 @@ class RunLedger:
         for leftover in self.folder.glob(fresh.name + "*"):
             leftover.unlink()
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        meta = {"format": str(_FORMAT), "run": self.session.hex(), "node": str(self.node)}
+        meta = {"format": str(_FORMAT), "session": self.session.hex(), "node": str(self.node)}
         meta["about"] = json.dumps(about, sort_keys=True)
         with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
             connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}")
@@ -249,15 +253,15 @@ def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> d
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
     ):
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        run, node = bytes.fromhex(meta["run"]), int(meta["node"])
+        session, node = bytes.fromhex(meta["session"]), int(meta["node"])
         connection.execute("BEGIN")
-        saved, count, head, _ = _read_all(connection, run, node, path)
+        saved, count, head, _ = _read_all(connection, session, node, path)
         if head_file is not None:
             known = Path(head_file).read_bytes()
-            if not _contains(connection, known, _genesis(run, node)):
+            if not _contains(connection, known, _genesis(session, node)):
                 raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
         about = json.loads(meta["about"])
-    facts = {"run": run.hex(), "node": node, "about": about}
+    facts = {"session": session.hex(), "node": node, "about": about}
     return {**facts, "saved": saved, "rows": count, "head": head.hex()}
 
 
@@ -268,7 +272,7 @@ def read_charge(folder: str | Path) -> Charge | None:
 
 
 def _read_all(
-    connection: sqlite3.Connection, run: bytes, node: int, path: Path
+    connection: sqlite3.Connection, session: bytes, node: int, path: Path
 ) -> tuple[StoredRun, int, bytes, bytes]:
     """Return the content, the number of rows, the last hash and the digest of the state, all checked.
 
@@ -280,11 +284,11 @@ def _read_all(
             f"The ledger {path} has format {str(meta.get('format'))[:20]!r}, this program writes format "
             f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
         )
-    if meta.get("run") != run.hex() or meta.get("node") != str(node):
+    if meta.get("session") != session.hex() or meta.get("node") != str(node):
         raise LedgerError(
             f"The ledger {path} belongs to another run or member; choose another folder with --state."
         )
-    saved, head, count, state_digest, heads = StoredRun(), _genesis(run, node), 0, b"", _heads_digest({})
+    saved, head, count, state_digest, heads = StoredRun(), _genesis(session, node), 0, b"", _heads_digest({})
     for row in connection.execute("SELECT * FROM chain ORDER BY seq"):
         if row[0] != count or row[-1] != _chained_hash(head, row[:-1]):
             raise ValueError(f"row {count} does not fit the chain")
@@ -299,7 +303,7 @@ def _read_all(
         if not saved.sent.get(r) == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
             raise ValueError(f"the stored row of round {r}")
         saved.outbox[r] = frame
-    saved.heads = dict(connection.execute("SELECT member, frame FROM heads"))
+    saved.heads = dict(connection.execute("SELECT node, frame FROM heads"))
     if _heads_digest(saved.heads) != heads:
         raise ValueError("the heads of other members")
     states = [value for (value,) in connection.execute("SELECT value FROM state")]
@@ -351,11 +355,11 @@ def is_locked(folder: str | Path) -> bool:
     return False
 
 
-def give_up(folder: str | Path, run: str) -> None:
+def give_up(folder: str | Path, session: str) -> None:
     """Mark a state folder as continued by ``run``, so that no peer opens it again."""
     if (Path(folder) / LEDGER).exists():
         with _explained(Path(folder)):
-            atomic_write(Path(folder) / CONTINUED, run + "\n", mode=0o600)
+            atomic_write(Path(folder) / CONTINUED, session + "\n", mode=0o600)
 
 
 @contextmanager
@@ -385,8 +389,8 @@ def _explained(folder: Path) -> Iterator[None]:
 # ---- rows ----------------------------------------------------------------------------------------------
 
 
-def _genesis(run: bytes, node: int) -> bytes:
-    return hashlib.sha256(b"sottovoce ledger" + run + struct.pack("<I", node)).digest()
+def _genesis(session: bytes, node: int) -> bytes:
+    return hashlib.sha256(b"sottovoce ledger" + session + struct.pack("<I", node)).digest()
 
 
 def _chained(count: int, head: bytes, entry: Entry, state: bytes, heads: bytes) -> tuple[Any, ...]:

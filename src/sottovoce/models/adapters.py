@@ -111,7 +111,6 @@ class ModelAdapter:
             if row is None or rows[0].shape == row.shape:
                 row = rows[0]  # the mean of equal rows rounds
         assert row is not None
-        result = replace(result, outputs={**result.outputs, "model": row})
         model, target, layout = self.model(row), self.target, self.layout
         return Fitted(model, privacy, plan, result, target, delta, columns, layout, label, builder)
 
@@ -196,13 +195,17 @@ def _adapt_network(
         return as_tensor(inputs, "data") if layout is None else layout.pack(inputs)
 
     example = pack(first)
-    common: dict[str, Any] = {"clip_norm": options.clip_norm, "device": options.device}
-    trial = NetObjective(net, "cross_entropy", **common)
-    width = output_shape(trial.network, tuple(example.shape[1:]), trial.paths.input_type(example[None, :1]))
-    target, loss = _target(raw, options, width)
     objective = NetObjective(
-        net, loss, physical_batch=options.physical_batch, initial=options.initial, **common
+        net,
+        clip_norm=options.clip_norm,
+        physical_batch=options.physical_batch,
+        device=options.device,
+        initial=options.initial,
     )
+    kind = objective.paths.input_type(example[None, :1])
+    width = output_shape(objective.network, tuple(example.shape[1:]), kind)
+    target, loss = _target(raw, options, width)
+    objective = objective.with_loss(loss)
     classes = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
 
     def encoded(labels: ArrayLike | Tensor) -> np.ndarray:
@@ -429,5 +432,5 @@ def linear_labels(target: Target, raw: object) -> np.ndarray:
 def _linear_metrics(model: GLM | Softmax, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     metrics = {"loss": float(model.losses(w, X, y).mean())}
     if model.loss in ("logistic", "softmax"):
-        return metrics | {"accuracy": 100 * float((model.predict(w, X) == y).mean())}
+        return metrics | {"accuracy": float((model.predict(w, X) == y).mean())}
     return metrics | {"rmse": float(np.sqrt(np.mean((X @ w - y) ** 2)))}

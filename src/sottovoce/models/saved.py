@@ -1,7 +1,7 @@
 """A fitted model with its guarantee, and the folder it is saved in.
 
 The folder holds ``model.safetensors`` (weights of a network) or ``model.json`` (coefficients with the names
-of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``statement.txt`` (the
+of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``guarantee.txt`` (the
 guarantee in words), ``saved_model.json`` (how inputs and labels are read) and ``README.md`` (three lines that
 load it); a run by a plan file or an agreement adds that file. No file holds code: a network that is made
 neither of torch's own layers nor of the zoo's is passed again to `load_model`.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce._format import percent
 from sottovoce._io import atomic_write, plain
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
@@ -213,7 +214,7 @@ class Fitted:
         self.result.save(place)
         files = {
             name: content,
-            "statement.txt": self.privacy.statement(self.delta) + "\n",
+            "guarantee.txt": self.privacy.statement(self.delta) + "\n",
             **(also or {}),
             "README.md": _readme(stored),
             DESCRIPTION: json.dumps(plain(stored), indent=1) + "\n",
@@ -285,8 +286,9 @@ class Fitted:
     def __repr__(self) -> str:
         epsilon = self.privacy.epsilon(self.delta)
         simulated = "; simulated noise" if "not protective" in self.result.provenance.get("noise", "") else ""
-        shown = ("accuracy", "rmse", "loss")
-        scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items() if name in shown)
+        write = {"accuracy": percent, "rmse": "{:.4g}".format, "loss": "{:.4g}".format}
+        shown = [(name, value) for name, value in self.metrics.items() if name in write]
+        scores = "".join(f", {name} {write[name](value)}" for name, value in shown)
         return (
             f"{self._kind} by {self.result.name}: epsilon {epsilon:.4g} at delta {self.delta:g}, against "
             f"{self.privacy.adversary}{scores}{simulated}"
@@ -437,8 +439,7 @@ def _network(
     place: Path, stored: Mapping[str, Any], content: bytes, module: nn.Module | str | None
 ) -> tuple[nn.Module, Layout | None]:
     from sottovoce.objectives.nets.inputs import Layout
-    from sottovoce.objectives.nets.module_files import build_module, parse_weights, put_weights
-    from sottovoce.objectives.nets.zoo import build
+    from sottovoce.objectives.nets.module_files import build_module, build_named, parse_weights, put_weights
 
     weights = parse_weights(content, str(place / WEIGHTS))
     weights |= {name: weights[shared] for name, shared in stored["aliases"].items()}
@@ -450,7 +451,7 @@ def _network(
     elif stored["architecture"] is not None:
         model = rebuilt_module(stored["architecture"])
     elif "zoo" in builder:
-        model = build(builder["zoo"], **builder["options"])
+        model = build_named(builder)
     else:
         raise DataError(
             f"the model saved in {place} holds the weights of a {stored['class']} and no code; pass the "
@@ -472,7 +473,7 @@ def _readme(stored: Mapping[str, Any]) -> str:
     module = "" if rebuilds else f", module={_module_argument(stored)}"
     return (
         "# A model fitted by Sottovoce\n\n"
-        "What it cost is in statement.txt, how it was made in record.json. To use it:\n\n"
+        "What it cost is in guarantee.txt, how it was made in record.json. To use it:\n\n"
         "    import sottovoce as sv\n"
         f'    fitted = sv.load_model("."{module})\n'
         '    fitted.predict("new.csv")\n'

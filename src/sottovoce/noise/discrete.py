@@ -174,8 +174,8 @@ def _with_probability_exp(a: np.ndarray) -> np.ndarray:
     while len(going):
         words = Bits().words(3 * len(going)).reshape(3, -1)
         won = (words[0] >> np.uint32(12)).astype(np.int64) < a[going]
-        share = (words[1].astype(np.uint64) << np.uint64(28)) | (words[2] >> np.uint32(4)).astype(np.uint64)
-        won &= share < np.uint64((1 << 60) // k)
+        uniform = (words[1].astype(np.uint64) << np.uint64(28)) | (words[2] >> np.uint32(4)).astype(np.uint64)
+        won &= uniform < np.uint64((1 << 60) // k)
         going = going[won]
         k += 1
         first[going] = k

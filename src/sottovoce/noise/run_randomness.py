@@ -33,7 +33,7 @@ class RunRandomness:
     numbers: tuple[int, ...] | None = None
 
     @classmethod
-    def from_rng(cls, rng: RunRandomness | NoiseSource | np.random.Generator | int) -> RunRandomness:
+    def from_rng(cls, rng: RandomSource) -> RunRandomness:
         """Return the randomness of a run from a numpy Generator (a simulation) or a noise source."""
         if isinstance(rng, RunRandomness):
             return rng
@@ -84,3 +84,6 @@ class RunRandomness:
             words = np.frombuffer(hmac.digest(self.batches, label, "sha256")[:16], np.uint64)
             return np.random.Generator(np.random.Philox(key=words))
         return np.random.default_rng([self.batches, 0xB10C, *key])
+
+
+RandomSource = RunRandomness | NoiseSource | np.random.Generator | int

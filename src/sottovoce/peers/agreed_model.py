@@ -39,10 +39,7 @@ def agreed_model(
     if model.kind == "net":
         agreed_net: AgreedNet = vars(plan)["objective"]
         adapter = NetworkAdapter(agreed_net.objective, None, target)
-        named = (
-            {"module": model.module, "sha256": model.module_sha256} if model.module else {"zoo": model.net}
-        )
-        builder = {**named, "options": dict(model.options)}
+        builder = agreed_net.builder
         if columns is not None and data.intercept:
             columns = replace(columns, ones=True)
     else:
@@ -52,7 +49,7 @@ def agreed_model(
     config = agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"})
     result = Result(
         name=agreement.algorithm.name,
-        config={**config, "members": agreement.names, "run": agreement.run.hex()},
+        config={**config, "members": agreement.names, "run_id": agreement.run_id.hex()},
         outputs={"rows": row[None]},
         guarantees=[privacy.to_dict(delta)],
         provenance=about,

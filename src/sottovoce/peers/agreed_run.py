@@ -21,7 +21,6 @@ from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
-from sottovoce.accounting.observation.coalitions import noise_amplification
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.data.base import Shards
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError
@@ -91,11 +90,10 @@ class AgreedRun:
         rounds: int = sum(self.plan.schedule(k).rounds for k in range(counted))
         self.rounds = rounds * (self.steps if self.plan.is_stationary else 1)
         self.grid = self.plan.grid
-        name, width, number = agreement.run, self.plan.width, str(agreement.model.number)
+        width, number = self.plan.width, str(agreement.model.number)
         if self.grid is not None:
-            name, width = agreement.session, self.grid.dim + self.grid.checks
-            number = f"int{self.grid.bits}"
-        self.codec = FrameCodec(name, self.n, self.rounds, width, number)
+            width, number = self.grid.dim + self.grid.checks, f"int{self.grid.bits}"
+        self.codec = FrameCodec(agreement.session, self.n, self.rounds, width, number)
 
     # ---- what runs -------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class AgreedRun:
             random = RunRandomness(noise, os.urandom(32), 0)
         random = replace(random, start=agreement.seed)
         data = self._hosted_data(records)
-        source = self.plan.mechanism(data, [node], random).recording()
+        mechanism = self.plan.mechanism(data, [node], random).recording()
         first = self.plan.starting(data, random, [node])
         if start is not None:
             if start.shape != first.shape[1:]:
@@ -135,22 +133,22 @@ class AgreedRun:
             first = start.astype(first.dtype)[None]
         masked = None
         if self.grid is not None:
-            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run)
+            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run_id)
         return StepProgram(
-            self.plan.algorithm(source, first),
+            self.plan.algorithm(mechanism, first),
             self.plan.schedule,
             self.steps,
             node=node,
-            source=source,
+            mechanism=mechanism,
             masked=masked,
             keys=keys,
             stationary=self.plan.is_stationary,
             # exact consensus joins everybody; drawn gossip or a walk may leave out a member
-            also_contacts=() if self._protocol.exact else agreement.neighbors(node),
+            extra_contacts=() if self._protocol.exact else agreement.neighbors(node),
         )
 
     def _hosted_data(self, records: Records) -> object:
-        """Return one member's records in the form its plan's source takes."""
+        """Return one member's records in the form its plan's mechanism takes."""
         X, y = records
         if self.plan.query_kind == "value":
             return X.mean(axis=0, dtype=X.dtype)[None]
@@ -176,7 +174,7 @@ class AgreedRun:
             agreement.names,
             agreement.publics,
             self.plan.schedule(0).partners(node),
-            run=agreement.run,
+            run_id=agreement.run_id,
             membership_version=agreement.membership_version,
             bits=self.grid.bits,
         )
@@ -283,34 +281,38 @@ class AgreedRun:
             plan.adjacency,
             plan.assumptions,
             plan.schedule,
-            lambda agent: releases if agent == node else plan.releases(agent),
+            lambda other: releases if other == node else plan.releases(other),
         )
         return account(actual, user=node, **view)
 
     def noise_amplification(self, node: int) -> float:
-        """Return the noise that hides a member's row from those it is charged against, over its own noise."""
+        """Return the noise that hides a member's row from those it is charged against, over its own noise.
+
+        The share of a release that they learn is the inverse square of it.
+        """
         if not self.tolerate:
             return 1.0
-        stds = [self.plan.releases(v)[0].noise_std for v in range(self.n)]
-        return noise_amplification(self.plan.schedule(0), stds, node, self.tolerate)
+        protocol, stds = self.plan.schedule(0), [self.plan.releases(v)[0].noise_std for v in range(self.n)]
+        others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
+        # under certified masks all others stay in one component: without the loudest the rest hides least
+        coalitions = [others[: self.tolerate]] if protocol.tolerate else [[v] for v in others]
+        return float(min(protocol.hiding_std(each, stds)[node] for each in coalitions)) / stds[node]
 
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit.
 
-        In a masked sum the noise of honest members hides a member's row, so only a share of each release is
-        seen; `charged_guarantee`, which is signed, composes the same shares.
+        The plan costs what `charged_guarantee` says, which is signed and charged to the lifetime ledger.
         """
         agreed = self.agreement.budget
-        budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
-        spending = Spending(budget, share=self.noise_amplification(node) ** -2)
-        if not spending.fits(*self.plan.releases(node)):
-            epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
+        epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
+        if not epsilon <= agreed.epsilon:
             raise BudgetExceeded(
                 f"The plan costs {self.agreement.members[node].name} epsilon {epsilon:.3g} at delta "
                 f"{agreed.delta:g}, the budget is {agreed.epsilon:g}; agree on more noise, fewer steps or a "
                 "larger budget."
             )
-        return spending
+        budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
+        return Spending(budget, planned=self.plan.releases(node))
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per member: epsilon by view, each with its label.

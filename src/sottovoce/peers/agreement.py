@@ -386,7 +386,7 @@ class Agreement(_Part):
     @property
     def seed(self) -> int:
         """Public randomness: the run's name as a number."""
-        return int.from_bytes(self.run, "big")
+        return int.from_bytes(self.run_id, "big")
 
     @property
     def canonical(self) -> bytes:
@@ -398,7 +398,7 @@ class Agreement(_Part):
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @cached_property
-    def run(self) -> bytes:
+    def run_id(self) -> bytes:
         """The 32 bytes that name the run."""
         return hashlib.sha256(b"sottovoce agreement 2\n" + self.canonical).digest()
 
@@ -420,15 +420,17 @@ class Agreement(_Part):
         Two members who hold different keys of a third do not talk: their masks would not cancel.
         """
         if not self.masked or None in self.publics:
-            return self.run
+            return self.run_id
         keys = {member.name: bytes.fromhex(self.mask_keys[member.name]) for member in self.members}
-        return session_hash(self.run, self.membership_version, keys)
+        return session_hash(self.run_id, self.membership_version, keys)
 
     def signed_content(self, name: str) -> bytes:
         """Return the bytes that the member ``name`` signs: the run, with its mask key where there is one."""
         if not self.masked:
-            return self.run
-        return mask_statement(self.run, self.membership_version, bytes.fromhex(self.mask_keys.get(name, "")))
+            return self.run_id
+        return mask_statement(
+            self.run_id, self.membership_version, bytes.fromhex(self.mask_keys.get(name, ""))
+        )
 
     @property
     def witness(self) -> int:
@@ -560,20 +562,20 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
     agreement = read_agreement(path)
     agreement.node_of(identity)
     if not agreement.masked:
-        return _with_signatures(path, agreement, {name: identity.sign(agreement.run).hex()}, {})
+        return _with_signatures(path, agreement, {name: identity.sign(agreement.run_id).hex()}, {})
     if secrets is None:
         raise ConfigError(
             f"The sums of {path} are masked, so signing makes a key; say in which folder to keep it."
         )
-    public = make_mask_key(secrets, agreement.run, agreement.membership_version).public
-    signature = identity.sign(mask_statement(agreement.run, agreement.membership_version, public))
+    public = make_mask_key(secrets, agreement.run_id, agreement.membership_version).public
+    signature = identity.sign(mask_statement(agreement.run_id, agreement.membership_version, public))
     return _with_signatures(path, agreement, {name: signature.hex()}, {name: public.hex()})
 
 
 def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
     """Take over the signatures in another member's copy of the same agreement."""
     agreement, theirs = read_agreement(path), read_agreement(other)
-    if theirs.run != agreement.run:
+    if theirs.run_id != agreement.run_id:
         raise ConfigError(f"{other} is another agreement than {path}; compare the two files.")
     if invalid := theirs.check_signatures().invalid:  # it would replace a valid one
         raise IdentityError(
@@ -593,7 +595,7 @@ def _with_signatures(
     written = to_toml({name: table for name, table in tables.items() if table})
     text = f"{body}\n\n{written}".encode()
     again = parse_agreement(text, str(path))
-    if again.run != agreement.run or again.signatures != signed or again.mask_keys != keys:
+    if again.run_id != agreement.run_id or again.signatures != signed or again.mask_keys != keys:
         raise ConfigError(f"{path} could not be signed: its layout is unusual; put [signatures] last.")
     atomic_write(path, text)
     return again

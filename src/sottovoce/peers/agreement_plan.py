@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -76,17 +76,26 @@ class AgreedNet:
         if find_spec("torch") is None:
             raise MissingDependency("A model of kind 'net' needs torch; pip install 'sottovoce[deep]'.")
 
-    def _own_module(self) -> nn.Module:
-        from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
+    @property
+    def builder(self) -> dict[str, Any]:
+        """What names the network, as saved models hold it."""
+        model = self.model
+        own = {"module": model.module, "sha256": model.module_sha256}
+        return {**(own if model.module else {"zoo": model.net}), "options": dict(model.options)}
+
+    def _module(self) -> nn.Module:
+        from sottovoce.objectives.nets.module_files import build_named, put_weights, read_weights
 
         model, file, weights = self.model, self.module_file, self.weights_file
+        if not model.module:
+            return build_named(self.builder)
         if file is None or weights is None:
             raise ConfigError(
                 f"The agreement's network {model.module!r} is the members' own: name its file and its start "
                 "weights with --module and --weights."
             )
         function = f"{Path(file).name}:{model.module.partition(':')[2]}"
-        module = build_module(function, Path(file).parent, sha256=model.module_sha256, options=model.options)
+        module = build_named({**self.builder, "module": function}, Path(file).parent)
         return put_weights(module, read_weights(weights, sha256=model.weights_sha256), Path(weights).name)
 
     @cached_property
@@ -94,17 +103,13 @@ class AgreedNet:
         """The objective itself; needs torch."""
         self.require_torch()
         from sottovoce.objectives.nets.objective import NetObjective
-        from sottovoce.objectives.nets.zoo import build
 
         model = self.model
         name, loss = model.net or model.module, model.loss or "cross_entropy"
         try:
-            if model.module:
-                objective = NetObjective(self._own_module(), loss, clip_norm=1.0, initial="keep")
-            else:
-                zoo_module = build(model.net, **model.options)
-                objective = NetObjective(zoo_module, loss, clip_norm=1.0, initial="reset")
-        except (SottovoceError, TypeError) as error:
+            initial: Literal["keep", "reset"] = "keep" if model.module else "reset"
+            objective = NetObjective(self._module(), loss, clip_norm=1.0, initial=initial)
+        except SottovoceError as error:
             raise ConfigError(f"The agreement's network {name!r} cannot be built: {error}") from None
         if objective.n_params != model.parameters:
             raise ConfigError(

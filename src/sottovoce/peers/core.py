@@ -21,12 +21,12 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sottovoce.accounting.release import Spending
+from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
 from sottovoce.ledger.store import DIGEST, Entry, StoredRun, frame_digest
 from sottovoce.peers.node_program import StepProgram
@@ -110,7 +110,8 @@ class Core:
         saved = store.load()
         self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
         self.releases = list(saved.releases)  # everything charged so far, in order
-        self.spending.add(*self.releases)
+        self.draws = 0  # how many draws of noise they are
+        self._count(self.releases)
         if saved.state is not None:
             program.restore(saved.state)
         self.durable_at = saved.at
@@ -279,13 +280,13 @@ class Core:
         out = self._advance(now)
         if not (position.answer or first):
             return out
-        again: Outgoing = [
-            (sender, frame)
-            for r, frame in sorted(self.outbox.items())
-            if r >= position.at and sender in self.program.sends(r) and self._due(now, r, sender)
-        ]
-        if self.witnesses.withheld or self.witnesses.unanswered:
-            again = []
+        again: Outgoing = []
+        if not (self.witnesses.withheld or self.witnesses.unanswered):
+            again = [
+                (sender, frame)
+                for r, frame in sorted(self.outbox.items())
+                if r >= position.at and sender in self.program.sends(r) and self._due(now, r, sender)
+            ]
         reply = self._positions([sender], answer=False) if position.answer else []
         return reply + again + out
 
@@ -470,7 +471,7 @@ class Core:
         self._commit(Entry(r, releases, frame, self.program.snapshot(), heard, notes, forget))
         # from here on the row and its releases are durable
         self.releases += releases
-        self.spending.add(*releases)
+        self._count(releases)
         self._newly_heard.clear()
         self._notes.clear()
         self.durable_at = r
@@ -486,6 +487,10 @@ class Core:
         self.sent[r] = frame_digest(frame)
         self._last_sent.update({(r, s): now for s in to})
         return self.witnesses.row_sent([(s, frame) for s in to])
+
+    def _count(self, releases: Sequence[Release]) -> None:
+        self.spending.add(*releases)
+        self.draws += sum(release.draws for release in releases)
 
     def _commit(self, entry: Entry) -> None:
         """Commit, with the heads of others that came since the last time."""

@@ -40,11 +40,14 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
     settings = loaded.settings
     if settings.network is None or settings.network.graph is None or settings.model is not None:
         raise ConfigError(
-            f"{where}: a draft is made of averages and linear models over a graph by name; write "
-            "others by hand."
+            f"{where}: a draft is made from a plan with [network] graph and an average or a linear model; "
+            "write the agreement about another plan by hand."
         )
     if not isinstance(plan.noise_multiplier, float):
-        raise ConfigError(f"{where}: members of an agreement have one noise multiplier; leave noise out.")
+        raise ConfigError(
+            f"{where}: all members of an agreement have the same noise multiplier, got "
+            f"{plan.noise_multiplier}; state one number, or leave it to [budget]."
+        )
     section = settings.average if settings.train is None else settings.train
     assert section is not None
     rate, data = None, {}

@@ -57,7 +57,7 @@ def _earlier_versions(
     if not agreement.continues:
         return EarlierVersions()
     known = member_directory.lifetime_ledger.runs
-    if agreement.run.hex() in known or (agreement.continues not in known and not previous):
+    if agreement.run_id.hex() in known or (agreement.continues not in known and not previous):
         return EarlierVersions()
     if not previous:
         remark = (
@@ -80,5 +80,5 @@ def _all_versions(agreed_run: AgreedRun, node: int, earlier: EarlierVersions) ->
         "total": earlier.total([guarantee], budget.delta),
         "epsilon": budget.epsilon,
         "delta": budget.delta,
-        "parts": [{"run": part["run"], "ledger": part["ledger"]} for part in earlier.parts],
+        "parts": [{"run_id": part["run_id"], "ledger": part["ledger"]} for part in earlier.parts],
     }

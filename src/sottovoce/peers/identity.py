@@ -85,18 +85,18 @@ class CertificateSigner:
         r, s = decode_dss_signature(self._key.sign(content, _ECDSA))
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
-    def verify(self, member: int, content: bytes, signature: bytes) -> bool:
-        """Return whether ``member`` signed ``content``."""
-        if member >= len(self._public) or len(signature) != 64:
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
+        """Return whether ``node`` signed ``content``."""
+        if node >= len(self._public) or len(signature) != 64:
             return False
-        if (member, content, signature) in self._valid:
+        if (node, content, signature) in self._valid:
             return True
         r, s = (int.from_bytes(half, "big") for half in (signature[:32], signature[32:]))
-        if not _verified(self._public[member], encode_dss_signature(r, s), content):
+        if not _verified(self._public[node], encode_dss_signature(r, s), content):
             return False
         if len(self._valid) >= 1024:
             self._valid.clear()
-        self._valid.add((member, content, signature))
+        self._valid.add((node, content, signature))
         return True
 
 

@@ -137,9 +137,9 @@ class MemberDirectory:
         """The organization's key and certificate."""
         return read_identity(self.identity_folder)
 
-    def head_file(self, run: bytes) -> Path:
+    def head_file(self, run_id: bytes) -> Path:
         """Return the file, outside the member directory, that holds the newest head of a run's ledger."""
-        return self.copy / "heads" / run.hex()
+        return self.copy / "heads" / run_id.hex()
 
     def digest(self, records: Records) -> str:
         """Return the keyed digest of records: equal for equal records in equal order, useless to others."""
@@ -168,13 +168,13 @@ class MemberDirectory:
         # what is promised of a masked plan is against as many members as it tolerates
         guarantees = [agreed_run.guarantee_against_members(node), agreed_run.charged_guarantee(node)]
         agreement = agreed_run.agreement
-        earlier = [run for run in (agreement.continues, *continues) if run]
+        earlier = [run_id for run_id in (agreement.continues, *continues) if run_id]
         return Charge(
             population or "",
             agreement.title,
             tuple(agreed_run.plan.releases(node)),
             {view_name(guarantee): guarantee for guarantee in guarantees if guarantee.label == "exact"},
-            run=agreement.run.hex(),
+            run_id=agreement.run_id.hex(),
             continues=tuple(dict.fromkeys(earlier)),
         )
 
@@ -212,45 +212,50 @@ class MemberDirectory:
                 f"The lifetime ledger does not know the run in {strays[0]}, so it is older than its runs; "
                 "`peer budget --restore` charges for it."
             )
-        place = Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run
+        place = (
+            Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run_id
+        )
         inside = self.folder in place.parents
         named = str(place.relative_to(self.folder)) if inside else str(place)
         charge = replace(new, records=self.digest(records), state=named)
-        known = self.lifetime_ledger.start(charge, new_records=new_records, closing=closing)
-        place, run = self.folder / known.state, bytes.fromhex(known.run)
-        if known.status != "started" and not (place / LEDGER).exists():
+        known = self.lifetime_ledger.charge_run(charge, new_records=new_records, closing=closing)
+        place, run_id = self.folder / known.state, bytes.fromhex(known.run_id)
+        if known.status != "charged" and not (place / LEDGER).exists():
             raise LedgerError(
-                f"The run {new.run[:16]} began on {known.since[:10]} and its ledger in {place} is missing; a "
-                "run is never repeated: find the folder, or give the run up with `peer budget --close`."
+                f"The run {new.run_id[:16]} began on {known.since[:10]} and its ledger in {place} is "
+                "missing; a run is never repeated: find the folder, or give the run up with `peer budget "
+                "--close`."
             )
         ledger = RunLedger(
             place,
-            session=session or run,
+            session=session or run_id,
             node=node,
-            about={**(about or {}), "charge": charge_to_row(known, "start")},
-            head_file=self.head_file(run),
-            used=known.status != "started",
+            about={**(about or {}), "charge": charge_to_row(known)},
+            head_file=self.head_file(run_id),
+            used=known.status != "charged",
         )
         try:
-            self.lifetime_ledger.begun(known.run)
+            self.lifetime_ledger.start(known.run_id)
         except BaseException:
             ledger.close()
             raise
         return ledger
 
-    def close(self, run: str, why: str) -> Charge:
+    def close(self, run_id: str, why: str) -> Charge:
         """Give a run up for good; it costs what its ledger lists, or everything planned if that is lost."""
-        known = self.lifetime_ledger.run(run)
+        known = self.lifetime_ledger.run(run_id)
         place = self.folder / known.state
         with at_rest(place):  # a running peer would release more than is counted here
             left: list[Release] | None = None
-            if known.status == "started":
+            if known.status == "charged":
                 left = []  # nothing may be sent before the lifetime ledger says that the ledger exists
             else:
                 with suppress(LedgerError):
-                    left = read_ledger(place, head_file=self.head_file(bytes.fromhex(run)))["saved"].releases
-            self.lifetime_ledger.close(run, left, why)
-        return self.lifetime_ledger.run(run)
+                    left = read_ledger(place, head_file=self.head_file(bytes.fromhex(run_id)))[
+                        "saved"
+                    ].releases
+            self.lifetime_ledger.close(run_id, left, why)
+        return self.lifetime_ledger.run(run_id)
 
     def restore(self, why: str) -> str:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""

@@ -115,7 +115,7 @@ def earlier_versions(
     if not agreement.continues:
         return EarlierVersions()
     agreements = [previous] if isinstance(previous, Agreement) else list(previous or ())
-    by_run = {each.run.hex(): each for each in agreements}
+    by_run = {each.run_id.hex(): each for each in agreements}
     folder = None if state is None else Path(state)
     return _VersionChain(by_run, agreement, name, member_directory, folder, hold).count()
 
@@ -142,25 +142,25 @@ class _VersionChain:
         return {} if self.member_directory is None else self.member_directory.lifetime_ledger.runs
 
     def count(self) -> EarlierVersions:
-        newest = run = self.agreement.continues
-        if run not in self.agreements:
-            raise self._missing(run)
-        while run:
-            self.runs.append(run)
-            run = self._step(run, newest=run == newest)
+        newest = run_id = self.agreement.continues
+        if run_id not in self.agreements:
+            raise self._missing(run_id)
+        while run_id:
+            self.runs.append(run_id)
+            run_id = self._step(run_id, newest=run_id == newest)
         self._siblings()
         parts, runs, closings = tuple(reversed(self.parts)), tuple(self.runs), tuple(self.closings)
         return EarlierVersions(parts, runs, closings, self.state_folder, tuple(self.remarks))
 
-    def _missing(self, run: str) -> ConfigError:
+    def _missing(self, run_id: str) -> ConfigError:
         return ConfigError(
-            f"This membership version continues the run {run[:16]}, and nothing here says what it cost; name "
-            "its agreement (--previous, once for each membership version before this one)."
+            f"This membership version continues the run {run_id[:16]}, and nothing here says what it cost; "
+            "name its agreement (--previous, once for each membership version before this one)."
         )
 
-    def _step(self, run: str, *, newest: bool) -> str:
+    def _step(self, run_id: str, *, newest: bool) -> str:
         """Add what one version cost; return the run before it, empty where everything is added."""
-        old, charge = self.agreements.get(run), self.known.get(run)
+        old, charge = self.agreements.get(run_id), self.known.get(run_id)
         if old is not None:
             # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
             begun = charge is not None or self.member_directory is None
@@ -171,10 +171,10 @@ class _VersionChain:
                 if earlier is None:
                     return old.continues
                 self.parts += reversed(earlier)
-                self.runs += [part["run"] for part in reversed(earlier)]
+                self.runs += [part["run_id"] for part in reversed(earlier)]
                 return ""
         if charge is None:
-            raise self._missing(run)
+            raise self._missing(run_id)
         self._add_charge(charge, "closed in the lifetime ledger")
         if old is not None:
             return old.continues
@@ -186,21 +186,21 @@ class _VersionChain:
 
     def _counted(self, old: Agreement, charge: Charge | None, *, newest: bool) -> list[dict[str, Any]] | None:
         """Add one version by its ledger, or all it planned; return the parts that its ledger holds."""
-        agreed_run, node, run = AgreedRun(old), old.index(self.name), old.run.hex()
+        agreed_run, node, run_id = AgreedRun(old), old.index(self.name), old.run_id.hex()
         folder, head_file = (self.state if newest else None), None
         if charge is not None and self.member_directory is not None:
             folder = self.member_directory.folder / charge.state
-            head_file = self.member_directory.head_file(old.run)
+            head_file = self.member_directory.head_file(old.run_id)
         earlier: list[dict[str, Any]] | None = None
         left: tuple[Release, ...] | None = None
         source = "lost: everything planned is counted"
-        if charge is not None and charge.status == "started":
+        if charge is not None and charge.status == "charged":
             # nothing may be sent before the lifetime ledger says that the ledger exists
-            left, source = (), "never begun"
+            left, source = (), "never started"
         elif folder is not None:
             try:
                 stored = self._read(folder, head_file)
-                if stored["run"] not in (run, old.session.hex()) or stored["node"] != node:
+                if stored["session"] != old.session.hex() or stored["node"] != node:
                     raise ConfigError(
                         f"The state folder {folder} belongs to another run than the one continued."
                     )
@@ -208,15 +208,15 @@ class _VersionChain:
                 # where the ledger says nothing of versions before it, their agreements are needed
                 earlier = list(stored["about"].get("before", [])) or None
             except LedgerError as error:
-                self.remarks.append(f"the run {run[:16]} is counted as planned: {error}")
+                self.remarks.append(f"the run {run_id[:16]} is counted as planned: {error}")
         releases = tuple(agreed_run.plan.releases(node)) if left is None else left
-        self._add(run, old.membership_version, releases, agreed_run.spent(node, releases), source)
+        self._add(run_id, old.membership_version, releases, agreed_run.spent(node, releases), source)
         if newest:
             self.state_folder = folder
         if charge is not None and charge.status != "closed":
             why = f"continued by membership version {self.agreement.membership_version}"
             views = {} if left is None else agreed_run.cost_of_interrupted(node, left)
-            self.closings.append(RunClosure(run, left, why, views))
+            self.closings.append(RunClosure(run_id, left, why, views))
         return earlier
 
     def _read(self, folder: Path, head_file: Path | None) -> dict[str, Any]:
@@ -241,20 +241,20 @@ class _VersionChain:
             guarantee = Guarantee(Adversary("local"), adjacency, "ldp", curve)
         else:
             guarantee = Guarantee(known.adversary, adjacency, known.label, curve, known.assumptions)
-        self._add(charge.run, None, charge.releases, guarantee, source)
+        self._add(charge.run_id, None, charge.releases, guarantee, source)
 
     def _add(
-        self, run: str, version: int | None, releases: Iterable[Release], guarantee: Guarantee, source: str
+        self, run_id: str, version: int | None, releases: Iterable[Release], guarantee: Guarantee, source: str
     ) -> None:
         plain = [release.to_dict() for release in releases]
-        part = {"run": run, "membership_version": version, "releases": plain}
+        part = {"run_id": run_id, "membership_version": version, "releases": plain}
         self.parts.append({**part, "guarantee": guarantee.to_dict(), "ledger": source})
 
     def _siblings(self) -> None:
         """Count versions that were begun here from the same run and given up for this one."""
-        own = {*self.runs, self.agreement.run.hex()}
-        for run, charge in self.known.items():
-            if run not in own and set(charge.continues) & own:
+        own = {*self.runs, self.agreement.run_id.hex()}
+        for run_id, charge in self.known.items():
+            if run_id not in own and set(charge.continues) & own:
                 self._add_charge(charge, "another membership version of the same run")
 
 
@@ -434,7 +434,7 @@ def _draft(old: Agreement, remaining: list[int], graph: str | None, steps: int) 
             more = math.sqrt((len(old.members) - colluding) / (len(remaining) - colluding))
             algorithm["noise_multiplier"] = float(algorithm["noise_multiplier"]) * more
     version = old.membership_version + 1
-    content |= {"algorithm": algorithm, "membership_version": version, "continues": old.run.hex()}
+    content |= {"algorithm": algorithm, "membership_version": version, "continues": old.run_id.hex()}
     return content if graph is None else {**content, "graph": graph}
 
 

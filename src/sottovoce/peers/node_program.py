@@ -1,6 +1,6 @@
 """What one node computes: an algorithm and its protocols, cut into numbered rounds.
 
-`StepProgram` drives the same `Algorithm` that the stacked runner drives, hosting one agent, over
+`StepProgram` drives the same `Algorithm` that the stacked runner drives, for one node, over
 ``protocol.local(node)`` of every step. Rounds are counted through the whole run: step k begins at round
 ``starts[k]``. The mechanism that the algorithm was built with records every draw, so the ledger charges what
 was drawn, not what was planned.
@@ -29,20 +29,20 @@ Round = tuple[tuple[int, ...], tuple[int, ...]]  # who is sent to, who is heard
 
 
 class StepProgram:
-    """An `Algorithm` hosting one agent, over the local side of one protocol per step.
+    """An `Algorithm` for one node, over the local side of one protocol per step.
 
     Parameters
     ----------
     algorithm : its functions get and return arrays with one row.
     schedule : the protocol of step k; a public function, equal at all members.
-    steps, node : as in the stacked runner; which agent is hosted.
-    source : the recording mechanism the algorithm was built with. Its noise source also serves protocols that
-        add fresh noise in a round; that noise carries no data and costs nothing.
+    steps, node : number of steps, and which node this is.
+    mechanism : the recording mechanism the algorithm was built with. Its noise source also serves protocols
+        that add fresh noise in a round; that noise carries no data and costs nothing.
     masked : grid, keys and chain, where sums are masked.
-    keys : the key of the run, where noise and batches are functions of one; its noise is the source's.
+    keys : the key of the run, where noise and batches are functions of one; its noise is the mechanism's.
     stationary : whether every step has the protocol of the first.
-    also_contacts : members to be in contact with though no row goes to them: heads of ledgers pass from
-        contact to contact, so a member that a drawn schedule leaves out must still be reached.
+    extra_contacts : members this node connects to although the schedule may send them no row: the heads of
+        ledgers pass from contact to contact and must reach every member.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class StepProgram:
         steps: int,
         *,
         node: int,
-        source: Mechanism,
+        mechanism: Mechanism,
         masked: MaskedRows | None = None,
         keys: RunKeys | None = None,
         stationary: bool = False,
-        also_contacts: Sequence[int] = (),
+        extra_contacts: Sequence[int] = (),
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
-        self.mechanism, self.masked, self.keys = source, masked, keys
+        self.mechanism, self.masked, self.keys = mechanism, masked, keys
         # who talks to whom is needed often, for past rounds too, and is read off the protocols once
         self._talks: list[list[Round]] = []
         last = None
@@ -74,7 +74,7 @@ class StepProgram:
         self.rounds: int = self.starts[-1]
         self.window = 2 * max(lengths, default=1) + 1
         met = {s for step in self._talks for to, whence in step for s in (*to, *whence)}
-        self.contacts = tuple(sorted(met | set(also_contacts)))
+        self.contacts = tuple(sorted(met | set(extra_contacts)))
         self.begun = False
         self._step = self._round = 0
         self._state: Any = None

@@ -94,7 +94,7 @@ def check_files(
     checked.add("privacy cost", _privacy_cost, agreed, checked.identity)
     if member_directory is not None:
         checked.add("lifetime budget", _lifetime_budget, member_directory, agreed, population)
-        state = state or member_directory.folder / "runs" / agreed.run.hex()
+        state = state or member_directory.folder / "runs" / agreed.run_id.hex()
     if state is not None:
         checked.add("ledger", _ledger, Path(state), agreed)
     return checked
@@ -102,7 +102,7 @@ def check_files(
 
 def _agreement(checked: Checked, file: str | Path) -> str:
     checked.agreement = agreed = read_agreement(file)
-    return f"{agreed.title!r}, run {agreed.run.hex()[:16]}, members {', '.join(agreed.names)}"
+    return f"{agreed.title!r}, run {agreed.run_id.hex()[:16]}, members {', '.join(agreed.names)}"
 
 
 def _signatures(agreed: Agreement, where: str) -> str:
@@ -139,7 +139,7 @@ def _privacy_cost(agreed: Agreement, identity: Identity | None) -> str:
 
 def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, population: str | None) -> str:
     member_directory.pinned_certificates.require(agreed, member_directory.identity.fingerprint)
-    if agreed.run.hex() in member_directory.lifetime_ledger.runs:
+    if agreed.run_id.hex() in member_directory.lifetime_ledger.runs:
         return f"all certificates are pinned; the run is known and goes on in {member_directory.folder}"
     node = agreed.index(member_directory.name)
     charge = member_directory.charge_of(AgreedRun(agreed), node, population=population)
@@ -160,8 +160,8 @@ def _ledger(place: Path, agreed: Agreement) -> str:
     if not place.exists():
         return f"{place} will be made; {room}"
     status = read_status(place)
-    if status["run"] not in (agreed.run.hex(), agreed.session.hex()):
-        raise SottovoceError(f"{place} holds another run, {status['run'][:16]}; give it another folder")
+    if status["session"] != agreed.session.hex():
+        raise SottovoceError(f"{place} holds another run, {status['session'][:16]}; give it another folder")
     mode = "is running" if status["running"] else "finished" if status["finished"] else "goes on"
     return f"{place} {mode} at round {status['round']} of {status['rounds']}, chain intact; {room}"
 
@@ -186,7 +186,7 @@ async def check_neighbors(
     listen, relay, proxy : as for the run.
     wait : seconds to stay at the listener; 0 only tries whether the address is free.
     """
-    config = TransportConfig(agreement.run, agreement.session, relay or agreement.relay, proxy)
+    config = TransportConfig(agreement.run_id, agreement.session, relay or agreement.relay, proxy)
     probe = _Probe(agreement, identity, config)
     port = await probe.open_port(listen, wait)
     calls = asyncio.gather(*[probe.ask(s, wait) for s in probe.contacts])
@@ -209,7 +209,9 @@ class _Probe(TlsTransport):
         self.callers: set[int] = set()
 
     def _hello(self, *, only_check: bool = True) -> Hello:
-        return Hello(self.config.run, self.config.session, self.clock(), __version__, only_check=only_check)
+        return Hello(
+            self.config.run_id, self.config.session, self.clock(), __version__, only_check=only_check
+        )
 
     async def open_port(self, address: str | None, wait: float) -> Finding:
         """Open the listener for neighbors that call, or only try whether its address is free."""

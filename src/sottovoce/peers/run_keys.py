@@ -40,11 +40,11 @@ class RunKeys:
     another function of the old key. After `erase` nothing can be drawn.
     """
 
-    def __init__(self, run: bytes, membership_version: int, key: bytes | None = None) -> None:
-        self.run, self.membership_version = run, membership_version
+    def __init__(self, session: bytes, membership_version: int, key: bytes | None = None) -> None:
+        self.session, self.membership_version = session, membership_version
         self._key: bytes | None = os.urandom(32) if key is None else key
         self._rounds: bytes | None = None
-        self.turn, self.chain = 0, run
+        self.turn, self.chain = 0, session
         self.noise = KeyedNoise(lambda label: self._derive(self._key, label))
         self.round_noise = KeyedNoise(lambda label: self._derive(self._rounds, label))
 
@@ -87,7 +87,7 @@ class RunKeys:
         if key is None:
             raise Refused("the key of this run was erased at its end; nothing more can be drawn in it.")
         counters = struct.pack("<QQ", self.membership_version, self.turn)
-        context = b"sottovoce run key\n" + self.run + counters + self.chain
+        context = b"sottovoce run key\n" + self.session + counters + self.chain
         return hmac.digest(key, context + label, "sha256")
 
 
@@ -102,10 +102,10 @@ class MaskedRows:
     that is saved with a row cannot hide another under the same label.
     """
 
-    def __init__(self, grid: MaskGrid, masks: PairMasks | None, run: bytes) -> None:
+    def __init__(self, grid: MaskGrid, masks: PairMasks | None, run_id: bytes) -> None:
         if masks is not None and masks.bits != grid.bits:
             raise ConfigError(f"the masks have {masks.bits} bits, the grid {grid.bits}; make them equal.")
-        self.grid, self.masks, self.chain = grid, masks, run
+        self.grid, self.masks, self.chain = grid, masks, run_id
 
     def hide(self, row: np.ndarray, step: int) -> np.ndarray:
         """Return the masked integers of one noisy row; the keys are those of the next step afterwards."""
@@ -144,24 +144,24 @@ class MaskedRows:
 # ---- the mask key between signing and the first row -------------------------------------------------------
 
 
-def mask_statement(run: bytes, membership_version: int, public: bytes) -> bytes:
+def mask_statement(run_id: bytes, membership_version: int, public: bytes) -> bytes:
     """Return what a member signs: this run, this membership version, this key."""
-    return b"sottovoce mask key\n" + run + membership_version.to_bytes(8, "little") + public
+    return b"sottovoce mask key\n" + run_id + membership_version.to_bytes(8, "little") + public
 
 
-def make_mask_key(folder: str | Path, run: bytes, membership_version: int) -> MaskKey:
+def make_mask_key(folder: str | Path, run_id: bytes, membership_version: int) -> MaskKey:
     """Make a fresh key for one run and membership version, in a file for its owner; replaces an older one."""
     key = MaskKey.fresh()
     try:
-        atomic_write(_file(folder, run, membership_version), key.to_bytes().hex() + "\n", mode=0o600)
+        atomic_write(_file(folder, run_id, membership_version), key.to_bytes().hex() + "\n", mode=0o600)
     except DataError as error:
         raise ConfigError(f"The mask key cannot be kept, so nothing was signed: {error}") from None
     return key
 
 
-def read_mask_key(folder: str | Path | None, run: bytes, membership_version: int) -> MaskKey | None:
+def read_mask_key(folder: str | Path | None, run_id: bytes, membership_version: int) -> MaskKey | None:
     """Return the key that was made when this run was signed; None if it is not there."""
-    if folder is None or not (file := _file(folder, run, membership_version)).exists():
+    if folder is None or not (file := _file(folder, run_id, membership_version)).exists():
         return None
     if file.stat().st_mode & 0o077:
         raise ConfigError(f"The mask key {file} can be read by others; sign again, then run chmod 600 on it.")
@@ -171,9 +171,9 @@ def read_mask_key(folder: str | Path | None, run: bytes, membership_version: int
         raise ConfigError(f"The mask key {file} cannot be read; sign the agreement again.") from None
 
 
-def erase_mask_key(folder: str | Path | None, run: bytes, membership_version: int) -> None:
+def erase_mask_key(folder: str | Path | None, run_id: bytes, membership_version: int) -> None:
     """Overwrite and remove the key's file: the pair keys are durable elsewhere, or nobody needs them."""
-    if folder is None or not (file := _file(folder, run, membership_version)).exists():
+    if folder is None or not (file := _file(folder, run_id, membership_version)).exists():
         return
     with open(file, "r+b") as stream:
         stream.write(bytes(file.stat().st_size))
@@ -182,5 +182,5 @@ def erase_mask_key(folder: str | Path | None, run: bytes, membership_version: in
     file.unlink()
 
 
-def _file(folder: str | Path, run: bytes, membership_version: int) -> Path:
-    return Path(folder) / f"mask-{run.hex()[:32]}-{membership_version}.key"
+def _file(folder: str | Path, run_id: bytes, membership_version: int) -> Path:
+    return Path(folder) / f"mask-{run_id.hex()[:32]}-{membership_version}.key"

@@ -1,4 +1,17 @@
-"""`sottovoce peer run`: the core driven by real sockets, a real disk, the clock and protective noise."""
+"""`sottovoce peer run`: the core driven by real sockets, a real disk, the clock and protective noise.
+
+The path of one row:
+
+1. Draw, clip, noise: the plan's mechanism samples a batch, clips and sums the gradients, adds noise and
+   records the release.
+2. Mask: where sums are masked, `MaskedRows.hide` places the row on the integer grid and adds the pair masks.
+3. Record: `Core._publish` requires that the release fits the budget and commits release, frame and state to
+   the run ledger, which returns when they are on the disk.
+4. Send: the frame goes to the neighbors, with ``witness = 1`` only after all members hold the new head of the
+   ledger.
+5. Confirm: a neighbor's position says which rows it has used; until then the ledger keeps the frame, and a
+   neighbor that asks gets the same bytes again.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +173,7 @@ class PeerConfig:
     def transport_config(self, log: Log) -> TransportConfig:
         """Return the names of the run and how to reach the others."""
         relay = self.relay or self.agreement.relay
-        return TransportConfig(self.agreement.run, self.agreement.session, relay, self.proxy, log)
+        return TransportConfig(self.agreement.run_id, self.agreement.session, relay, self.proxy, log)
 
 
 class Peer:
@@ -190,7 +203,7 @@ class Peer:
         self.names = self.agreement.names
         self.agreed_run = AgreedRun(self.agreement, module=config.module, weights=config.weights)
         self._secrets = config.secrets_folder
-        key = read_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
+        key = read_mask_key(self._secrets, self.agreement.run_id, self.agreement.membership_version)
         with contextlib.ExitStack() as hold:  # the previous run may send nothing while it is counted
             start, earlier = self._continue_from(hold)
             self.before = earlier
@@ -246,10 +259,10 @@ class Peer:
             assert config.state is not None
             # without a lifetime ledger the folder itself records that it is over
             if earlier.state_folder is not None:
-                give_up(earlier.state_folder, agreement.run.hex())
+                give_up(earlier.state_folder, agreement.run_id.hex())
             return RunLedger(config.state, session=agreement.session, node=self.node, about=about)
         directory.pinned_certificates.require(agreement, directory.identity.fingerprint)
-        if agreement.masked and not keyed and agreement.run.hex() not in directory.lifetime_ledger.runs:
+        if agreement.masked and not keyed and agreement.run_id.hex() not in directory.lifetime_ledger.runs:
             raise self._no_key()  # before it is charged: it could not begin
         run, population = self.agreed_run, config.population
         ledger = directory.open_run(
@@ -264,7 +277,7 @@ class Peer:
         )
         folder = config.state
         if folder is not None and Path(folder).expanduser().absolute() != ledger.folder.absolute():
-            self.log({"event": "known", "run": agreement.run.hex(), "state": str(ledger.folder)})
+            self.log({"event": "known", "run_id": agreement.run_id.hex(), "state": str(ledger.folder)})
         return ledger
 
     def _about(self, contacts: tuple[int, ...]) -> dict[str, Any]:
@@ -293,13 +306,13 @@ class Peer:
         previous = None if config.previous_state is None else Path(config.previous_state)
         if directory is not None:
             runs = directory.lifetime_ledger.runs
-            if agreement.run.hex() in runs:
-                place = directory.folder / runs[agreement.run.hex()].state
+            if agreement.run_id.hex() in runs:
+                place = directory.folder / runs[agreement.run_id.hex()].state
             if agreement.continues in runs:
                 previous = directory.folder / runs[agreement.continues].state
         if place is not None and (place / LEDGER).exists():  # it has begun: its own ledger knows
             parts = read_ledger(place)["about"].get("before", ())
-            runs_before = tuple(part["run"] for part in reversed(parts))
+            runs_before = tuple(part["run_id"] for part in reversed(parts))
             model = read_start(agreement, place / START, config.start)
             return model, EarlierVersions(tuple(parts), runs_before)
         earlier = earlier_versions(
@@ -321,7 +334,7 @@ class Peer:
     def _erase_key(self) -> None:
         """Erase the signed mask key as soon as a durable state holds what was derived from it."""
         if self._secrets is not None and (self.core.sent or self.core.finished):
-            erase_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
+            erase_mask_key(self._secrets, self.agreement.run_id, self.agreement.membership_version)
             self._secrets = None
 
     async def run(self) -> Outcome:
@@ -349,9 +362,8 @@ class Peer:
         if self.core.failed is not None:
             raise self._named(self.core.failed)
         if self.config.member_directory is not None and self.core.finished:
-            draws = sum(release.draws for release in self.core.releases)
-            lifetime_ledger = self.config.member_directory.lifetime_ledger
-            lifetime_ledger.end(self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex())
+            lifetime_ledger, head = self.config.member_directory.lifetime_ledger, self.ledger.head.hex()
+            lifetime_ledger.end(self.agreement.run_id.hex(), draws=self.core.draws, head=head)
         assert outcome is not None
         return outcome
 
@@ -463,7 +475,7 @@ class Peer:
         own = self.agreement.members[self.node]
         address = self.config.listen or (own.address if own.reachable else "")
         calls = [self.names[s] for s in self.core.program.contacts]
-        event = {"event": "listening", "member": own.name, "run": self.agreement.run.hex()}
+        event = {"event": "listening", "member": own.name, "run_id": self.agreement.run_id.hex()}
         self.log({**event, "address": address, "calls": calls})
 
     def _log_round(self) -> None:
@@ -472,7 +484,7 @@ class Peer:
             return
         self._logged_at = at
         self._progress_at = self._logged_waiting = time.monotonic()
-        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self._draws}
+        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self.core.draws}
         self.log({**event, "waiting": self._waiting})
 
     def _log_refused(self, name: str, error: FrameError) -> None:
@@ -503,11 +515,6 @@ class Peer:
         """Names of the members that are waited for."""
         return [self.names[s] for s in self.core.waiting_for]
 
-    @property
-    def _draws(self) -> int:
-        """Releases so far."""
-        return int(sum(self.core.spending.counts.values()))
-
     def _reasons_away(self) -> dict[str, str]:
         neighbors = self.transport.report().get("neighbors", {})
         return {name: each["why"] for name, each in neighbors.items() if not each["connected"]}
@@ -528,14 +535,14 @@ class Peer:
         """Return how far this peer is and whom it hears; none of it depends on data."""
         return {
             "member": self.identity.name,
-            "run": self.agreement.run.hex(),
+            "run_id": self.agreement.run_id.hex(),
             "time": time.time(),
             "process": os.getpid(),
             "round": self.core.durable_at,
             "rounds": self.agreed_run.rounds,
             "finished": self.core.finished,
             "failed": self.core.failed is not None,
-            "releases": self._draws,
+            "releases": self.core.draws,
             "waiting": self._waiting,
             "incidents": len(self.core.incidents),
             "pace_missed": self.pace_missed,
@@ -553,7 +560,7 @@ class Peer:
     def statement(self) -> dict[str, Any]:
         """Return what this member has revealed, to whom, under which assumptions."""
         agreement, run, core = self.agreement, self.agreed_run, self.core
-        budget, draws = agreement.budget, self._draws
+        budget, draws = agreement.budget, core.draws
         planned = sum(release.draws for release in run.plan.releases(self.node))
         spent = run.spent(self.node, core.releases)
         # against one member only the whole agreed schedule was accounted: half of it can reveal more
@@ -561,7 +568,7 @@ class Peer:
         cipher = "AES-256 in counter mode is a pseudorandom generator"
         return {
             "version": STATEMENT_VERSION,
-            "run": agreement.run.hex(),
+            "run_id": agreement.run_id.hex(),
             "member": self.identity.name,
             "finished": core.finished,
             "rounds": core.durable_at,

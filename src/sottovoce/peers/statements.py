@@ -26,7 +26,7 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
     guarantees = [agreed_run.charged_guarantee(node) for node in range(agreed_run.n)]
     assumed = dict.fromkeys(line for guarantee in guarantees for line in guarantee.assumptions)
     return {
-        "run": agreement.run.hex(),
+        "run_id": agreement.run_id.hex(),
         "title": agreement.title,
         "members": [
             {"name": each.name, "address": each.address, "words": proquint(each.fingerprint)}
@@ -105,7 +105,7 @@ def read_statement(path: str | Path) -> dict[str, Any]:
     --------
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "statement.json"
-    >>> _ = file.write_text('{"version": 1, "run": "ab", "guarantee": {"epsilon": 1.5}}')
+    >>> _ = file.write_text('{"version": 1, "run_id": "ab", "guarantee": {"epsilon": 1.5}}')
     >>> read_statement(file)["guarantee"]["epsilon"]
     1.5
     """

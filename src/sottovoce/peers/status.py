@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.release import Spending
+from sottovoce.accounting.release import ShareCurves, count_by_key
 from sottovoce.errors import ConfigError, LedgerError, TryLater
 from sottovoce.ledger.run_ledger import is_locked, read_ledger
 
@@ -49,15 +49,14 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
     # with masks the agreement charges what so many others together see, as the run itself does
     amplification, tolerate = float(about.get("noise_amplification", 1.0)), int(about.get("tolerate", 0))
-    spending = Spending(budget, share=amplification**-2)
-    spending.add(*saved.releases)
-    spent = spending.epsilon() if spending.counts else 0.0
+    curve = ShareCurves().add(count_by_key(saved.releases), share=amplification**-2)
+    spent = curve.epsilon(budget.delta) if saved.releases else 0.0
     newest: dict[int, int] = {}
     for r, sender in saved.heard:
         newest[sender] = max(newest.get(sender, -1), r)
     notes = [part for note in saved.notes for part in note.split("; ")]
     return {
-        "run": stored["run"],
+        "session": stored["session"],
         "title": about.get("title", ""),
         "member": member,
         "population": about.get("charge", {}).get("population"),
@@ -105,7 +104,7 @@ def read_proof(folder: str | Path) -> dict[str, Any]:
         for (r, s), proof in sorted(saved.heard.items())
     ]
     return {
-        **{name: stored[name] for name in ("run", "node", "rows", "head")},
+        **{name: stored[name] for name in ("session", "node", "rows", "head")},
         "releases": [release.to_dict() for release in saved.releases],
         "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
         "heard": heard,
@@ -130,8 +129,8 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Examples
     --------
-    >>> north = {"run": "ab", "node": 0, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "aa"}]}
-    >>> east = {"run": "ab", "node": 2, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "bb"}]}
+    >>> north = {"session": "ab", "node": 0, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "aa"}]}
+    >>> east = {"session": "ab", "node": 2, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "bb"}]}
     >>> compare_proofs([north, east])
     [{'round': 0, 'sender': 1, 'kind': 'split', 'members': [0, 2]}]
     """
@@ -140,7 +139,7 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     heard: dict[tuple[int, int], dict[int, str]] = {}
     sent: dict[tuple[int, int], str] = {}
     try:
-        runs, nodes = {str(proof["run"]) for proof in proofs}, {int(proof["node"]) for proof in proofs}
+        runs, nodes = {str(proof["session"]) for proof in proofs}, {int(proof["node"]) for proof in proofs}
         for proof in proofs:
             node = int(proof["node"])
             sent.update({(int(r), node): str(digest) for r, digest in proof["sent"].items()})

@@ -65,7 +65,7 @@ _OTHER = (
 class Hello(NamedTuple):
     """The first message of each end, inside TLS: its agreement, its clock and its version; nothing secret."""
 
-    run: bytes
+    run_id: bytes
     session: bytes
     time: float
     package: str
@@ -75,17 +75,19 @@ class Hello(NamedTuple):
     def to_bytes(self) -> bytes:
         """Return the bytes that are sent."""
         package = self.package.encode("ascii", "replace")[:24]
-        return HELLO.pack(_MAGIC, self.version, self.only_check, self.run, self.session, self.time, package)
+        return HELLO.pack(
+            _MAGIC, self.version, self.only_check, self.run_id, self.session, self.time, package
+        )
 
     @classmethod
     def read(cls, raw: bytes) -> Hello:
         """Return the hello of the other end, or raise `FrameError`."""
         if len(raw) != HELLO.size or raw[:4] != _MAGIC:
             raise FrameError("it says something that no version of this program says")
-        _, version, check, run, session, when, word = HELLO.unpack(raw)
+        _, version, check, run_id, session, when, word = HELLO.unpack(raw)
         package = word.rstrip(b"\0").decode("ascii", "replace")
         printable = "".join(c if c.isprintable() else "?" for c in package)
-        return cls(run, session, when, printable, version, bool(check))
+        return cls(run_id, session, when, printable, version, bool(check))
 
     def against(self, own: Hello) -> str:
         """Return why two ends cannot talk, or nothing."""
@@ -95,10 +97,10 @@ class Hello(NamedTuple):
                 f"answers, but speaks version {self.version} of the protocol (package {self.package}), this "
                 f"machine {own.version} (package {own.package}); upgrade {newer}"
             )
-        if self.run != own.run:
+        if self.run_id != own.run_id:
             return (
-                f"answers, but with another agreement: {self.run.hex()[:16]}, here {own.run.hex()[:16]}; "
-                "compare the two files"
+                f"answers, but with another agreement: {self.run_id.hex()[:16]}, here "
+                f"{own.run_id.hex()[:16]}; compare the two files"
             )
         if self.session != own.session:
             return (
@@ -124,7 +126,7 @@ def apart_in_words(seconds: float) -> str:
 class TransportConfig(NamedTuple):
     """The names of a run, the relay and proxy to use, and a log that gets a small mapping per event."""
 
-    run: bytes = bytes(32)
+    run_id: bytes = bytes(32)
     session: bytes = bytes(32)
     relay: str = ""
     proxy: Proxy | None = None
@@ -378,7 +380,7 @@ class TlsTransport:
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         """Exchange hellos; if both ends hold one agreement, keep the connection."""
         contact, name = self._known[to], self.members[to].name
-        own = Hello(self.config.run, self.config.session, self.clock(), __version__)
+        own = Hello(self.config.run_id, self.config.session, self.clock(), __version__)
         with closed_on_error(tls):
             try:
                 await write_message(tls, own.to_bytes())

@@ -69,21 +69,21 @@ class Signer(Protocol):
     def sign(self, content: bytes) -> bytes:
         """Return this member's signature of 64 bytes."""
 
-    def verify(self, member: int, content: bytes, signature: bytes) -> bool:
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
         """Return whether a member signed ``content``."""
 
 
 class OpenSigner:
     """Signatures that anybody can make, for simulations."""
 
-    def __init__(self, member: int) -> None:
-        self.member = member
+    def __init__(self, node: int) -> None:
+        self.node = node
 
     def sign(self, content: bytes) -> bytes:
-        return hmac.digest(b"open seal %d" % self.member, content, "sha512")
+        return hmac.digest(b"open seal %d" % self.node, content, "sha512")
 
-    def verify(self, member: int, content: bytes, signature: bytes) -> bool:
-        return OpenSigner(member).sign(content) == signature
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
+        return OpenSigner(node).sign(content) == signature
 
 
 class LedgerHead(NamedTuple):
@@ -152,7 +152,7 @@ class FrameCodec:
     numbers.
     """
 
-    run: bytes
+    session: bytes
     members: int
     rounds: int
     dim: int
@@ -160,7 +160,7 @@ class FrameCodec:
     signer: Signer | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        assert len(self.run) == DIGEST
+        assert len(self.session) == DIGEST
         assert self.dtype in _DTYPES
 
     @staticmethod
@@ -234,7 +234,7 @@ class FrameCodec:
 
     def _frame(self, kind: int, sender: int, content: bytes | memoryview, round: int = 0) -> bytes:
         dtype, rows, dim = self._shape(kind)
-        head = HEADER.pack(MAGIC, VERSION, kind, dtype, sender, round, rows, dim, len(content), self.run)
+        head = HEADER.pack(MAGIC, VERSION, kind, dtype, sender, round, rows, dim, len(content), self.session)
         total = hashlib.sha256(head)
         total.update(content)
         digest, signature = total.digest(), UNSIGNED
@@ -247,7 +247,7 @@ class FrameCodec:
 
     def _signed_content(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
         """Return what is signed: a digest alone, so that it can be shown without the content."""
-        return b"sottovoce frame\n" + self.run + struct.pack("<BIQ", kind, sender, round) + digest
+        return b"sottovoce frame\n" + self.session + struct.pack("<BIQ", kind, sender, round) + digest
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -256,10 +256,10 @@ class FrameCodec:
         size = len(raw)
         if size < HEADER.size + TRAILER:
             raise FrameError(f"A frame has at least {HEADER.size + TRAILER} bytes, got {size}.")
-        magic, version, kind, dtype, sender, number, rows, dim, length, run = HEADER.unpack_from(raw)
+        magic, version, kind, dtype, sender, number, rows, dim, length, session = HEADER.unpack_from(raw)
         if magic != MAGIC or version != VERSION:
             raise FrameError("The bytes are not a frame of this version.")
-        if run != self.run:
+        if session != self.session:
             raise FrameError("The frame belongs to another run; compare the agreements.")
         if kind not in self._sizes:
             raise FrameError(f"Kind {kind} is not a kind of frame.")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from sottovoce import graphs
 from sottovoce.accounting.budget import AdversaryOptions
@@ -21,9 +18,9 @@ from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import CachedSchedule
-from sottovoce.data.files import read_array, read_arrays, text_lines
+from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
-from sottovoce.errors import ConfigError, DataError
+from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.records import PlanRecords, linear_records, network_records
@@ -64,6 +61,11 @@ class LoadedPlan:
         """The guarantee against the budget's adversary; without a budget, against the plan's own."""
         return self.plan.privacy(**self.adversary)
 
+    @cached_property
+    def guarantees(self) -> list[Guarantee]:
+        """The guarantees worth printing by default."""
+        return self.plan.guarantees()
+
 
 def load_plan(path: str | Path) -> Plan:
     """Return the plan that a plan file describes.
@@ -81,15 +83,26 @@ def load_plan(path: str | Path) -> Plan:
     return load_file(path).plan
 
 
-def load_file(path: str | Path, **options: Any) -> LoadedPlan:
-    """Return the plan of a file with its records; ``options`` replace options of the file."""
+def load_file(
+    path: str | Path, section: Literal["train", "average"] | None = None, **options: Any
+) -> LoadedPlan:
+    """Return the plan of a file with its records.
+
+    ``section`` is the one that the file must have; ``options`` replace options of the file.
+    """
     file = Path(path)
-    return plan_from_settings(read_plan_file(file), file.parent, file.name, **options)
+    return plan_from_settings(read_plan_file(file, section), file.parent, file.name, **options)
 
 
-def read_plan_file(path: str | Path) -> PlanFile:
+def read_plan_file(path: str | Path, section: Literal["train", "average"] | None = None) -> PlanFile:
     """Read a plan file and check its sections; values of options are checked when the plan is built."""
-    return check_plan_file(read_toml(path), Path(path).name)
+    name = Path(path).name
+    settings = check_plan_file(read_toml(path), name)
+    if section == "train" and settings.train is None:
+        raise ConfigError(f"{name} has no [train]; sottovoce average runs a file with [average].")
+    if section == "average" and settings.average is None:
+        raise ConfigError(f"{name} has no [average]; sottovoce train runs a file with [train].")
+    return settings
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -290,43 +303,3 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
         remedy = "more noise, or let more nodes take part"
         raise no_noise_meets(section.epsilon, section.delta, reason, remedy)
     return plan
-
-
-# ---- tables of numbers ---------------------------------------------------------------------------------
-
-
-def read_numbers(path: str | Path) -> np.ndarray:
-    """Return the one table of numbers in a CSV (no header, or one of words) or NPZ file."""
-    source = Path(path)
-    if source.suffix.lower() not in (".npz", ".npy"):
-        return _read_csv(source)
-    arrays = {"X": read_array(source)} if source.suffix.lower() == ".npy" else read_arrays(source)
-    if len(arrays) != 1:
-        raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
-    (array,) = arrays.values()
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.")
-    return array.astype(float)
-
-
-def _read_csv(source: Path) -> np.ndarray:
-    rows: list[list[float]] = []
-    with text_lines(source) as lines:
-        for line_number, line in enumerate(lines, start=1):
-            words = [word.strip() for word in re.split("[,;\t]", line)]
-            if words == [""] or words[0].startswith("#"):
-                continue
-            try:
-                row = [float(word) for word in words]
-            except ValueError:
-                if line_number == 1:
-                    continue  # a header
-                where = f"Line {line_number} of {source}"
-                raise DataError(f"{where} is {line.strip()[:60]!r}, expected numbers.") from None
-            if rows and len(row) != len(rows[0]):
-                where = f"Line {line_number} of {source}"
-                raise DataError(f"{where} holds {len(row)} numbers, expected {len(rows[0])}.")
-            rows.append(row)
-    if not rows:
-        raise DataError(f"{source} holds no numbers.")
-    return np.array(rows)

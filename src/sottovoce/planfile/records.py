@@ -146,23 +146,19 @@ def _network(
     """Return the network that [model] names, with its first weights, and what names it."""
     if (model.name is None) == (model.module is None):
         raise ConfigError('[model] needs either name, a network of the zoo, or module = "mynet:build".')
-    from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
-    from sottovoce.objectives.nets.zoo import build
+    from sottovoce.objectives.nets.module_files import build_named, put_weights, read_weights
 
     builder: dict[str, object]
     with prefix_errors("[model]"):
         if model.module is not None:
-            built = build_module(model.module, folder, sha256=model.sha256, options=model.options)
             builder = {"module": model.module, "sha256": model.sha256, "options": dict(model.options)}
         else:
             assert model.name is not None
             if model.sha256 is not None:
                 raise ConfigError("[model] sha256 is for a module of one's own; leave it out.")
             options = _zoo_options(model.name, shape, classes) | model.options
-            try:
-                built, builder = build(model.name, **options), {"zoo": model.name, "options": options}
-            except (TypeError, OverflowError) as error:
-                raise ConfigError(f"{model.name} cannot be built from these options: {error}.") from None
+            builder = {"zoo": model.name, "options": options}
+        built = build_named(builder, folder)
         if model.weights is not None:
             weights = read_weights(folder / model.weights, sha256=model.weights_sha256)
             put_weights(built, weights, model.weights.name)

@@ -1,4 +1,14 @@
-"""How peers average: public schedules of linear messages, read by runner, peer, accountant and attacker."""
+"""How peers average: public schedules of linear messages, read by runner, peer, accountant and attacker.
+
+- `base`: what every protocol has; `linear`: those that are sequences of sparse matrices.
+- `registry`: protocols by name, and their capabilities; `rounds`: how many rounds gossip needs.
+- gossip: `gossip` (plain, fresh noise), `chebyshev`, `randomized`, `time_varying` (also dropout).
+- exact averages: `trees` (drawn by `spanning_trees`), `exchange`, `masked` (whose integer grid is
+  `sottovoce.noise.grid` and whose masks are `sottovoce.secure_sum`), `server`.
+- `walk`: a token that gathers noisy rows.
+
+Gossip weights belong to the network: `sottovoce.graphs.weights`.
+"""
 
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import NodeState, Protocol

@@ -67,7 +67,7 @@ def read_input(path: str | Path, member_directory: MemberDirectory | None = None
         return with_summary_page(read_result(place))  # raises the error with its reason
     if isinstance(content, dict) and "name" not in content:
         try:
-            if set(content) >= {"run", "member", "guarantee", "budget"}:
+            if set(content) >= {"run_id", "member", "guarantee", "budget"}:
                 return statement_result(content, place.parent, member_directory)
             for name, keys in _PRINTED.items():
                 if set(content) >= keys:
@@ -79,15 +79,13 @@ def read_input(path: str | Path, member_directory: MemberDirectory | None = None
 
 def _plan_or_agreement(file: Path, member_directory: MemberDirectory | None) -> dict[str, Any]:
     from sottovoce.advice.assessment import assess
-    from sottovoce.planfile.read import plan_from_settings, read_toml
-    from sottovoce.planfile.schema import check_plan_file
+    from sottovoce.planfile.read import load_file, read_toml
 
-    tables = read_toml(file)
-    if "members" in tables:
+    if "members" in read_toml(file):
         from sottovoce.peers.agreement import read_agreement
 
         return agreement_result(read_agreement(file), member_directory)
-    loaded = plan_from_settings(check_plan_file(tables, file.name), file.parent, file.name)
+    loaded = load_file(file)
     return plan_result(assess(loaded), loaded)
 
 
@@ -114,7 +112,7 @@ def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, 
 
 def account_result(network: Network, protocol: Protocol, assessment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the losses of an averaging (`compare_with_published`) as a result that can be drawn."""
-    from sottovoce.accounting.published.assessment import by_distance
+    from sottovoce.accounting.published.exact_comparison import by_distance
 
     labels = None if network.labels is None else [str(label) for label in network.labels]
     config = {"graph": network.name, "protocol": protocol.name, "rounds": protocol.rounds, "labels": labels}
@@ -180,7 +178,7 @@ def statement_result(
         ledger = read_status(folder)  # checks the whole chain
     stated = [statement[key] for key in ("guarantee", "ldp", "network") if statement.get(key)]
     unique: dict[str, Any] = {one["adversary"]: one for one in reversed(stated)}
-    lifetime = [] if member_directory is None else _lifetime_rows(member_directory, statement["run"])
+    lifetime = [] if member_directory is None else _lifetime_rows(member_directory, statement["run_id"])
     config = {"algorithm": statement["algorithm"], "protocol": statement.get("protocol")}
     metrics = {
         "member": statement["member"],
@@ -197,19 +195,19 @@ def statement_result(
     return result | {"summary_page": page}
 
 
-def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str, Any]]:
+def _lifetime_rows(member_directory: MemberDirectory, run_id: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
     from sottovoce.ledger.lifetime import curve_of_charges
 
     ledger = member_directory.lifetime_ledger
-    charge = ledger.runs.get(run)
+    charge = ledger.runs.get(run_id)
     if charge is None:
         raise DataError(
-            f"The lifetime ledger of {member_directory.name} does not know the run {run[:16]}; name the "
+            f"The lifetime ledger of {member_directory.name} does not know the run {run_id[:16]}; name the "
             "member directory that ran it."
         )
     charges = [each for each in ledger.charges if each.population == charge.population]
-    before = [each for each in charges if each.run != run]
+    before = [each for each in charges if each.run_id != run_id]
     rows = []
     for limit in ledger.populations[charge.population]:
         spent, adds, total = (

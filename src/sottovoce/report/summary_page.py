@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sottovoce import __version__
+from sottovoce._format import percent
 from sottovoce._io import plain
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
@@ -201,7 +202,7 @@ def of_agreement(
     why = "By every member." if not missing else f"Not by {', '.join(missing)}."
     page["answers"].append(_answer("Signed?", NO if missing else YES, why))
     del page["marks"]["plan"]
-    marks = {"run": agreement.run.hex()} | page["marks"]
+    marks = {"run": agreement.run_id.hex()} | page["marks"]
     return page | {"kind": "agreement", "members": members, "marks": marks}
 
 
@@ -234,7 +235,7 @@ def of_statement(
         "statement",
         (ledger or {}).get("title") or str(statement["algorithm"]),
         [stated.private(accepted, limit, simulated=simulated), finished],
-        head | {"run": str(statement["run"])},
+        head | {"run": str(statement["run_id"])},
         members=[{"name": member}],
         **stated.scope(accepted, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
@@ -259,7 +260,8 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     score = next((key for key in scores if key in metrics), None)
     why = "The result holds no score."
     if score is not None:
-        why = f"It ended with {score.replace('_', ' ')} {metrics[score]:.3f}."
+        shown_score = percent(metrics[score]) if score == "accuracy" else f"{metrics[score]:.3f}"
+        why = f"It ended with {score.replace('_', ' ')} {shown_score}."
     title = config.get("title") or metrics.get("title") or result["name"].replace("-", " ").capitalize()
     page = _page(
         "result",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import MissingDependency
+from sottovoce.algorithms.plan import Plan
+from sottovoce.errors import InvalidInput, MissingDependency
 
 
 def require_tensorboard() -> None:
@@ -44,3 +47,24 @@ class EventLog:
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
+
+
+@contextmanager
+def step_log(
+    folder: Path | None, plan: Plan, delta: float
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Yield a function of (step, numbers) that writes them with epsilon up to the step; None: no log."""
+    if folder is None:
+        yield lambda step, entry: None
+        return
+
+    def write(step: int, entry: Mapping[str, Any]) -> None:
+        try:
+            shorter: Any = replace(plan, steps=step)  # type: ignore[type-var]
+        except InvalidInput:  # a plan whose length is that of a path it was given
+            log.scalars(step, entry)
+        else:
+            log.scalars(step, {**entry, "epsilon": shorter.guarantees()[0].epsilon(delta)})
+
+    with closing(EventLog(folder)) as log:
+        yield write

@@ -51,7 +51,7 @@ class State(NamedTuple, Generic[Common, Own]):
 
 
 class Algorithm(NamedTuple):
-    """Pure functions of the state, and how to read the answer off it.
+    """Four pure functions of the state, and `block`, a faster form of many steps that some algorithms have.
 
     For ``k = 0, 1, ...`` a runner computes ``m = message(state, k)``, hands ``m`` (one row per hosted
     agent) to the protocol of step ``k`` and calls ``state = update(state, received, k)`` with the rows
@@ -93,7 +93,7 @@ class Result(NotebookDisplay):
     ----------
     name : what was run.
     config : plain values that describe the plan.
-    outputs : arrays by name, ``"rows"`` being one output row per agent, ``"model"`` what was learned; not
+    outputs : arrays by name, ``"rows"`` being one output row per agent, ``"coef"`` what was learned; not
         part of the JSON form.
     metrics : final numbers by name.
     history : one mapping per recorded step.
@@ -121,12 +121,12 @@ class Result(NotebookDisplay):
         return {name: plain(getattr(self, name)) for name in names}
 
     @property
-    def model(self) -> np.ndarray:
-        """What was learned: the output called ``"model"``."""
-        if "model" not in self.outputs:
+    def coef(self) -> np.ndarray:
+        """What was learned: the output called ``"coef"``."""
+        if "coef" not in self.outputs:
             there = ", ".join(map(repr, self.outputs)) or "none"
-            raise InvalidInput(f"This result of {self.name} has no model; its outputs are: {there}.")
-        return self.outputs["model"]
+            raise InvalidInput(f"This result of {self.name} has no coef; its outputs are: {there}.")
+        return self.outputs["coef"]
 
     def report(self, path: str | Path, title: str | None = None) -> Path:
         """Write a page about this result: one HTML file with its numbers, curves and guarantees."""

@@ -377,7 +377,6 @@ def run_cluster(
     every: int = 0,
     plan: Mapping[str, Any] | None = None,
     after_step: Callable[[int, Hosted], None] | None = None,
-    about: Callable[[int], Mapping[str, Any]] | None = None,
 ) -> Hosted:
     """Run ``steps`` steps on all ranks and return what this rank ends with.
 
@@ -390,11 +389,9 @@ def run_cluster(
     noise : a noise source, for protocols that add fresh noise in every round.
     owner : (n,) rank of every agent; even consecutive slices by default. A rank may host nobody.
     checkpoint, every : folder, and after how many steps it is written; the run goes on from what is there,
-        written by any number of ranks or by one process.
+        written by any number of ranks or by one process, and its notes stay.
     plan : plain values that describe what is run; hashed together with the protocol, and the ranks compare.
     after_step : called on every rank with (step, what it hosts).
-    about : called on rank 0 with the step to do next when a checkpoint is written, gives its notes; by
-        default those of the checkpoint gone on from are kept.
 
     Guarantees
     ----------
@@ -436,8 +433,6 @@ def run_cluster(
             if after_step is not None:
                 after_step(k, hosted(state))
             if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
-                if about is not None and cluster.rank == 0:
-                    notes = about(k + 1)
                 _save(cluster, folder, k + 1, agents, state, notes)
     return hosted(state)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -13,9 +14,9 @@ from sottovoce._io import digest
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput
+from sottovoce.ledger.charge import ChargedTraining
 from sottovoce.mechanisms.base import Mechanism
-from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import NoiseSource
+from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 from sottovoce.protocols import Protocol as CommunicationProtocol
 from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
@@ -25,7 +26,6 @@ from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
 
-RandomSource = RunRandomness | NoiseSource | np.random.Generator | int
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
 OnStep = Callable[[int, Mapping[str, Any]], None]
 
@@ -94,6 +94,8 @@ def run(
     checkpoint: str | Path | None = None,
     progress: bool = False,
     on_step: OnStep | None = None,
+    charged: ChargedTraining | None = None,
+    guarantees: Sequence[Mapping[str, Any]] | None = None,
 ) -> Result:
     """Run a plan in this process, all agents stacked, and return rows, metrics and guarantees.
 
@@ -108,8 +110,10 @@ def run(
     checkpoint : folder; a run that was interrupted goes on from it to the same bytes.
     progress : show a bar on the terminal.
     on_step : called with (step, what was recorded) after each evaluation.
+    charged : the charge of this run in a lifetime ledger; the ledger learns how far checkpoints have come.
+    guarantees : statements to store, as `Guarantee.to_dict` gives them; by default the plan's own.
     """
-    this_run = _Run(plan, data, RunRandomness.from_rng(rng), evaluate, on_step)
+    this_run = _Run(plan, data, RunRandomness.from_rng(rng), evaluate, on_step, charged, guarantees)
     agents = range(plan.n)
     evaluating = every is not None or evaluate is not None
     stretch = every or max(1, plan.steps // 50)
@@ -156,6 +160,8 @@ def run_on_ranks(
     checkpoint: str | Path | None = None,
     owner: np.ndarray | None = None,
     on_step: OnStep | None = None,
+    charged: ChargedTraining | None = None,
+    guarantees: Sequence[Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result | None:
     """Run a plan on all ranks and return its result on rank 0, None elsewhere.
@@ -165,9 +171,9 @@ def run_on_ranks(
     cluster : this rank's membership.
     plan, data : the same on every rank; a rank reads the records of its own agents only.
     rng : a generator or noise source seeded alike on every rank, or a protective source.
-    evaluate, every, checkpoint, on_step : as in `run`; the folder must be seen by all ranks, and any number
-        of ranks can go on from it.
-    owner : (n,) rank of every agent; even slices by default.
+    evaluate, every, checkpoint, on_step, charged, guarantees : as in `run`; the folder must be seen by all
+        ranks, and any number of ranks can go on from it. Only rank 0 has ``charged``.
+    owner : (n,) rank of every agent; even slices by default. Rank 0 must host an agent.
     progress : called on rank 0 with the number of steps done.
 
     Guarantees
@@ -192,10 +198,12 @@ def run_on_ranks(
                 f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in "
                 "one process."
             )
+        if owner is not None and 0 not in owner:
+            raise InvalidInput("rank 0 returns the result, so owner must give it at least one agent.")
         random = RunRandomness.from_rng(rng)
         if random.protective:
             random = RunRandomness(random.noise, random.batches, drawn)
-        return _Run(plan, data, random, evaluate, on_step)
+        return _Run(plan, data, random, evaluate, on_step, charged, guarantees)
 
     this_run = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared.random.seeds))
     all_data, seeds = this_run.data, this_run.random.seeds
@@ -230,7 +238,7 @@ def run_on_ranks(
         return None
     if every:
         this_run.record(plan.steps, rows)
-    return this_run.result(rows, {"coef": rows.mean(axis=0)}, ranks=cluster.size, traffic=sent)
+    return this_run.result(rows, plan.outputs(rows, hosted.state), ranks=cluster.size, traffic=sent)
 
 
 def has_noise(plan: RunnablePlan) -> bool:
@@ -238,21 +246,22 @@ def has_noise(plan: RunnablePlan) -> bool:
     return any(release.noise_std for agent in range(plan.n) for release in plan.releases(agent))
 
 
+@dataclass
 class _Run:
     """A plan with its data and randomness, and the history so far."""
 
-    def __init__(
-        self,
-        plan: RunnablePlan,
-        data: object,
-        random: RunRandomness,
-        evaluate: Evaluate | None,
-        on_step: OnStep | None,
-    ) -> None:
-        self.started = time.perf_counter()
-        self.plan, self.data, self.random = plan, plan.prepared(data), random
-        self.evaluate, self.on_step = evaluate, on_step
-        self.history: list[dict[str, Any]] = []
+    plan: RunnablePlan
+    data: Any
+    random: RunRandomness
+    evaluate: Evaluate | None
+    on_step: OnStep | None
+    charged: ChargedTraining | None
+    guarantees: Sequence[Mapping[str, Any]] | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.data = self.plan.prepared(self.data)
 
     def algorithm(self, data: object, agents: Sequence[int], start: np.ndarray | None = None) -> Algorithm:
         """Return the update rule of the hosted agents, whose records are ``data``."""
@@ -264,22 +273,33 @@ class _Run:
         """Evaluate the rows of all agents, where they are here."""
         if rows is None:
             return
-        judge = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
-        self.history.append({"step": step, **judge(rows)})
+        evaluate = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
+        self.history.append({"step": step, **evaluate(rows)})
+        if self.charged is not None:
+            self.charged.saving(step)
         if self.on_step is not None:
             self.on_step(step, self.history[-1])
 
+    def metrics(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return the plan's metrics of the final rows, which the history may hold already."""
+        if self.evaluate is None and self.history and self.history[-1]["step"] == self.plan.steps:
+            return {name: value for name, value in self.history[-1].items() if name != "step"}
+        return self.plan.metrics(rows, self.data, self.random)
+
     def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
-        plan = self.plan
-        noise = self.random.description if has_noise(plan) else NO_PRIVACY
+        plan, guarantees = self.plan, self.guarantees
+        provenance = {"noise": self.random.description if has_noise(plan) else NO_PRIVACY, **provenance}
+        if self.charged is not None:
+            self.charged.done(plan.steps)
+            provenance["lifetime_budget"] = self.charged.summary
         return Result(
             name=plan.name,
             config=dict(plan.describe()),
             outputs={"rows": rows, **outputs},
-            metrics=plan.metrics(rows, self.data, self.random),
+            metrics=self.metrics(rows),
             history=self.history,
-            guarantees=[g.to_dict() for g in plan.guarantees()],
-            provenance=provenance_now(self.started, noise=noise, **provenance),
+            guarantees=[g.to_dict() for g in plan.guarantees()] if guarantees is None else guarantees,
+            provenance=provenance_now(self.started, **provenance),
         )
 
     def identity(self, start: np.ndarray | None) -> str:

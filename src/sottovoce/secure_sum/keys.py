@@ -46,12 +46,12 @@ class MaskKey:
         return cls(X25519PrivateKey.generate(), protective=True)
 
     @classmethod
-    def simulated(cls, seed: int, member: int) -> MaskKey:
-        """Return the key of ``member`` in a simulation; it follows from the seed."""
+    def simulated(cls, seed: int, node: int) -> MaskKey:
+        """Return the key of ``node`` in a simulation; it follows from the seed."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         seed = _validate.count(seed, "the seed of simulated masks", minimum=0)
-        text = f"sottovoce simulation, mask key: seed {seed}, member {member}"
+        text = f"sottovoce simulation, mask key: seed {seed}, member {node}"
         return cls(X25519PrivateKey.from_private_bytes(sha256(text.encode())), protective=False)
 
     @classmethod
@@ -91,10 +91,10 @@ class MaskKey:
         return f"MaskKey({self.public.hex()[:16]}..., {'protective' if self.protective else 'simulation'})"
 
 
-def session_hash(run: bytes, membership_version: int, publics: Mapping[str, bytes]) -> bytes:
+def session_hash(run_id: bytes, membership_version: int, publics: Mapping[str, bytes]) -> bytes:
     """Return the hash of run, membership version and all members' public keys; equal keys are refused."""
     owners: dict[int, str] = {}
-    parts = [b"session", sized(run, "the run's hash"), _number(membership_version, "membership_version")]
+    parts = [b"session", sized(run_id, "the run's hash"), _number(membership_version, "membership_version")]
     for name in sorted(publics):
         public = sized(publics[name], f"the public key of {name!r}")
         # One point has several encodings: X25519 ignores the top bit and reduces modulo the prime.
@@ -121,10 +121,10 @@ def pair_key(key: MaskKey, name: str, other: str, other_public: bytes, session: 
     return bytearray(derive.derive(key.secret_with(other_public)))
 
 
-def mask_label(run: bytes, membership_version: int, step: int, chain: bytes) -> bytes:
+def mask_label(run_id: bytes, membership_version: int, step: int, chain: bytes) -> bytes:
     """Return the 80 bytes that label one row: run, membership version, step and the chain before it."""
     return (
-        sized(run, "the run's hash")
+        sized(run_id, "the run's hash")
         + _number(membership_version, "membership_version")
         + _number(step, "step")
         + sized(chain, "the chain's head")

@@ -40,7 +40,7 @@ class PairMasks:
 
     Parameters
     ----------
-    member : this member's number.
+    node : this member's number.
     keys : ``k_t`` per partner (by number), 32 bytes each; they are copied.
     run : the run's hash; membership_version : counted up whenever the members change.
     bits : 64 or 32, the width of rows and masks.
@@ -57,9 +57,9 @@ class PairMasks:
     --------
     >>> import numpy as np, sottovoce as sv
     >>> masked = sv.protocols.Masked(sv.graphs.path(3))
-    >>> rows, run = np.array([[5], [-7], [9]]), bytes(32)
+    >>> rows, run_id = np.array([[5], [-7], [9]]), bytes(32)
     >>> hidden = np.array(
-    ...     [m.hide(row, 0, run) for m, row in zip(simulated_masks(masked, seed=1), rows)]
+    ...     [m.hide(row, 0, run_id) for m, row in zip(simulated_masks(masked, seed=1), rows)]
     ... )
     >>> bool((hidden == rows).any()), masked.apply(hidden)[0].tolist()
     (False, [7])
@@ -67,21 +67,25 @@ class PairMasks:
 
     def __init__(
         self,
-        member: int,
+        node: int,
         keys: Mapping[int, bytes | bytearray],
         *,
-        run: bytes,
+        run_id: bytes,
         membership_version: int = 0,
         bits: int = 64,
         step: int = 0,
         protective: bool = True,
     ) -> None:
-        self.member = _validate.count(member, "member", minimum=0)
+        self.node = _validate.count(node, "node", minimum=0)
         if bits not in _UNSIGNED:
             raise InvalidInput(f"masked rows have 64 or 32 bits, got {bits!r}.")
-        if self.member in keys:
-            raise InvalidInput(f"member {self.member} cannot be its own partner.")
-        self.run, self.membership_version, self.bits = sized(run, "the run's hash"), membership_version, bits
+        if self.node in keys:
+            raise InvalidInput(f"member {self.node} cannot be its own partner.")
+        self.run_id, self.membership_version, self.bits = (
+            sized(run_id, "the run's hash"),
+            membership_version,
+            bits,
+        )
         self.step = _validate.count(step, "step", minimum=0)
         self.protective = protective
         self._keys = {w: bytearray(sized(keys[w], f"the pair key with member {w}")) for w in sorted(keys)}
@@ -93,17 +97,17 @@ class PairMasks:
     def agree(
         cls,
         key: MaskKey,
-        member: int,
+        node: int,
         names: Sequence[str],
         publics: Sequence[bytes | None],
         partners: Iterable[int],
         *,
-        run: bytes,
+        run_id: bytes,
         membership_version: int = 0,
         bits: int = 64,
         step: int = 0,
     ) -> PairMasks:
-        """Return the masks of ``member`` from its own key and everybody's public keys, in members' order.
+        """Return the masks of ``node`` from its own key and everybody's public keys, in members' order.
 
         A membership version that continues a broken step begins at that ``step``, with its own keys.
         """
@@ -114,14 +118,14 @@ class PairMasks:
             if public is None:
                 raise Refused(f"member {name!r} gave no mask key; nothing is sent before all have.")
             known[name] = public
-        own = names[_validate.node(member, len(names))]
+        own = names[_validate.node(node, len(names))]
         if known[own] != key.public:
             raise Refused(f"the key published for {own!r} is not its own; sign and publish it again.")
-        session = session_hash(run, membership_version, known)
+        session = session_hash(run_id, membership_version, known)
         chosen = _validate.nodes(partners, len(names), "partners")
-        keys = {w: pair_key(key, own, names[w], known[names[w]], session) for w in chosen if w != member}
+        keys = {w: pair_key(key, own, names[w], known[names[w]], session) for w in chosen if w != node}
         options = {"membership_version": membership_version, "bits": bits, "step": step}
-        masks = cls(member, keys, run=run, protective=key.protective, **options)
+        masks = cls(node, keys, run_id=run_id, protective=key.protective, **options)
         for copied in keys.values():
             copied[:] = bytes(KEY_BYTES)
         return masks
@@ -138,13 +142,13 @@ class PairMasks:
             raise InvalidInput(
                 f"rows to be masked are int{self.bits} on a grid, got {row.dtype}; masks never touch floats."
             )
-        label = mask_label(self.run, self.membership_version, step, chain)
+        label = mask_label(self.run_id, self.membership_version, step, chain)
         flat = np.array(row, order="C", copy=True).reshape(-1)
         scratch = bytearray(min(flat.size, _CHUNK) * self.bits // 8 + _BLOCK)  # one pad at a time
         streams = {w: Keystream(step_key(key, label), self.bits, scratch) for w, key in self._keys.items()}
         for start in range(0, flat.size, _CHUNK):
             part = flat[start : start + _CHUNK].view(_UNSIGNED[self.bits])
-            add_masks(part, self.member, ((w, stream.take(part.size)) for w, stream in streams.items()))
+            add_masks(part, self.node, ((w, stream.take(part.size)) for w, stream in streams.items()))
         masked = flat.reshape(row.shape)
         masked.setflags(write=False)  # it is kept, so that a second one can be compared with it
         if label in self._digests:
@@ -179,9 +183,9 @@ class PairMasks:
         self._require(self.step)
         sent = {label: sha256(row.tobytes()) for label, row in self._hidden.items()} | self._digests
         return {
-            "member": self.member,
+            "node": self.node,
             "keys": {str(w): key.hex() for w, key in self._keys.items()},
-            "run": self.run.hex(),
+            "run_id": self.run_id.hex(),
             "membership_version": self.membership_version,
             "bits": self.bits,
             "step": self.step,
@@ -194,13 +198,13 @@ class PairMasks:
         """Return the masks that `to_dict` described."""
         keys = {int(w): bytes.fromhex(key) for w, key in stored["keys"].items()}
         options = {name: stored[name] for name in ("membership_version", "bits", "step", "protective")}
-        masks = cls(stored["member"], keys, run=bytes.fromhex(stored["run"]), **options)
+        masks = cls(stored["node"], keys, run_id=bytes.fromhex(stored["run_id"]), **options)
         masks._digests = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
         return masks
 
     def __repr__(self) -> str:
         kind = "protective" if self.protective else "simulation"
-        return f"PairMasks(member={self.member}, partners={len(self._keys)}, step={self.step}, {kind})"
+        return f"PairMasks(node={self.node}, partners={len(self._keys)}, step={self.step}, {kind})"
 
     def _forget(self) -> None:
         self._hidden.clear()
@@ -214,25 +218,25 @@ class PairMasks:
 
 
 def simulated_masks(
-    protocol: Masked, seed: int, *, run: bytes = bytes(KEY_BYTES), bits: int = 64
+    protocol: Masked, seed: int, *, run_id: bytes = bytes(KEY_BYTES), bits: int = 64
 ) -> list[PairMasks]:
     """Return everybody's masks in a simulation, from the key path of real members and the keys of a seed."""
     keys = [MaskKey.simulated(seed, v) for v in range(protocol.n)]
     names = [f"member {v}" for v in range(protocol.n)]
     publics = [key.public for key in keys]
     return [
-        PairMasks.agree(key, v, names, publics, protocol.partners(v), run=run, bits=bits)
+        PairMasks.agree(key, v, names, publics, protocol.partners(v), run_id=run_id, bits=bits)
         for v, key in enumerate(keys)
     ]
 
 
-def add_masks(row: np.ndarray, member: int, pads: Iterable[tuple[int, np.ndarray]]) -> None:
+def add_masks(row: np.ndarray, node: int, pads: Iterable[tuple[int, np.ndarray]]) -> None:
     """Add to an unsigned row, in place, the pads shared with higher members, and take off the others.
 
     Unsigned arithmetic wraps at the row's width, which is the modulus.
     """
     for other, pad in pads:
-        if other > member:
+        if other > node:
             row += pad
         else:
             row -= pad

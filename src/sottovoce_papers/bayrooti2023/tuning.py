@@ -153,7 +153,7 @@ def tuning_trial(
         x[train], y[train], parts, test=(x[apart], y[apart]), classes=_images(at.data).classes
     )  # fmt: skip
     try:
-        reached = _plan(at, tried, network, data.sizes).run(data, rng).metrics["accuracy"]
+        reached = 100 * _plan(at, tried, network, data.sizes).run(data, rng).metrics["accuracy"]
     except InvalidInput as problem:  # the messages have overflowed
         if "must be finite" not in str(problem):
             raise

@@ -137,7 +137,7 @@ def run_trial(
         "n_params": objective.n_params,
         "fiedler": round(float(network.fiedler_normalized), 4),
         "skew": skew,
-        "accuracy": round(result.metrics["accuracy"], 2),
+        "accuracy": round(100 * result.metrics["accuracy"], 2),
         "bit_identical": bool((result.outputs["rows"] == result.outputs["rows"][0]).all()),
         "noise_multiplier": round(plan.noise_multipliers[0], 4) if private else 0.0,
         "epsilon_spent": round(plan.epsilon(DELTA, "local"), 6) if private else "inf",

@@ -279,7 +279,7 @@ def fine_tuning(
             plan = algorithm.for_budget(objective, epsilon=epsilon, delta=delta, **view, **options)
         data = AgentData(x, y, parts if way != "central" else [np.arange(len(y))], test=test, classes=new)
         ran = plan.run(data, np.random.default_rng([seed, 1]), every=steps)
-        scores = {"accuracy": ran.metrics["accuracy"], "seconds": round(time.perf_counter() - began, 1)}
+        scores = {"accuracy": 100 * ran.metrics["accuracy"], "seconds": round(time.perf_counter() - began, 1)}
         if epsilon is not None:
             scores["epsilon"] = plan.epsilon(delta, **view)
         if file is not None:

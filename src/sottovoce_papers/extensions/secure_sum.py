@@ -213,7 +213,7 @@ def run_trial(
         "setting": asdict(chosen),
         "accept": ["tuning"],
         "n_params": objective.n_params,
-        "accuracy": round(result.metrics["accuracy"], 2),
+        "accuracy": round(100 * result.metrics["accuracy"], 2),
         "noise_multiplier": round(float(plan.noise_multipliers[0]), 4),
         "epsilon_spent": round(stated.epsilon(DELTA), 6),
         "epsilon_local": round(plan.epsilon(DELTA, "central" if against == "central" else "local"), 4),

@@ -9,8 +9,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 CLIP = 0.5
-
-
 WIDTH, CLASSES = 6, 3
 
 
@@ -28,20 +26,16 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.between(self, self.first(x))))
 
 
-def training_norm(net, h):
-    return (h - h.mean(0)) / (h.std(0) + 0.1) if net.training else h
+class MixBackward(torch.autograd.Function):
+    """Rows apart on the way up, mixed on the way down."""
 
+    @staticmethod
+    def forward(ctx, h):
+        return h.clone()
 
-def functional_batch_norm(net, h):
-    return F.batch_norm(h, None, None, training=True)
-
-
-def two_axes(net, h):
-    return h - h.mean((0, 1))
-
-
-def whole_mean(net, h):
-    return h * (1 + h.mean())
+    @staticmethod
+    def backward(ctx, g):
+        return g + 20 * g.mean(0)
 
 
 def running_mean(net, h):
@@ -63,50 +57,6 @@ def attribute_memory(net, h):
     return out
 
 
-def four_apart(net, h):
-    return torch.cat([h[:4], h[4:] + 3 * h[:-4]]) if len(h) > 4 else h
-
-
-def rolled(net, h):
-    return h + torch.roll(h, 1, 0)
-
-
-def flipped(net, h):
-    return h + 0.5 * h.flip(0)
-
-
-def sorted_rows(net, h):
-    return h + h.sort(0).values
-
-
-def attention_over_batch(net, h):
-    return torch.softmax(h @ h.T, -1) @ h
-
-
-def einsum_over_batch(net, h):
-    return h + torch.einsum("nf,mf->nm", h, h).softmax(1) @ h
-
-
-def softmax_over_batch(net, h):
-    return h * torch.softmax(h, 0)
-
-
-def pairwise_broadcast(net, h):
-    return h + (h[:, None] - h[None]).abs().mean(1)
-
-
-def last_row(net, h):
-    return h + h[-1]
-
-
-def batch_size_factor(net, h):
-    return h * h.shape[0]
-
-
-def maximum(net, h):
-    return h - h.amax(0, keepdim=True).detach()
-
-
 def scatter_rows(net, h):
     place = torch.arange(len(h)) % 2
     return h + torch.zeros(2, h.shape[1]).index_add(0, place, h)[place]
@@ -118,60 +68,38 @@ def in_place_rows(net, h):
     return h
 
 
-def if_some_row(net, h):
-    return 5 * h if (h > 1.5).any() else h
-
-
-class MixBackward(torch.autograd.Function):
-    """Rows apart on the way up, mixed on the way down."""
-
-    @staticmethod
-    def forward(ctx, h):
-        return h.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g + 20 * g.mean(0)
-
-
 MIXING = {
-    f.__name__: f
-    for f in (
-        training_norm, functional_batch_norm, two_axes, whole_mean, running_mean, memory_row,
-        attribute_memory, four_apart, rolled, flipped, sorted_rows, attention_over_batch, einsum_over_batch,
-        softmax_over_batch,
-        pairwise_broadcast, last_row, batch_size_factor, maximum, scatter_rows, in_place_rows, if_some_row,
-    )
-}  # fmt: skip
-
-
-MIXING["cumsum"] = lambda net, h: torch.cumsum(h, 0)
-
-
-MIXING["cummax"] = lambda net, h: h.cummax(0).values
-
-
-MIXING["backward"] = lambda net, h: MixBackward.apply(h)
-
-
-MIXING["hook on a gradient"] = lambda net, h: h.register_hook(lambda g: g + 20 * g.mean(0)) and h
-
-
-MIXING["reshape"] = lambda net, h: (
-    torch.relu(h.view(2, -1).softmax(1).view(h.shape)) if len(h) % 2 == 0 else h
-)
-
-
-MIXING["layer norm of the batch"] = lambda net, h: F.layer_norm(h.T, (len(h),)).T
-
-
-MIXING["group norm of the batch"] = lambda net, h: F.group_norm(h[None], 1)[0]
-
-
-MIXING["convolution over the batch"] = lambda net, h: F.avg_pool1d(h.T[None], 3, 1, 1)[0].T
-
-
-MIXING["time first"] = lambda net, h: h + nn.functional.normalize(h, dim=0)
+    "training norm": lambda net, h: (h - h.mean(0)) / (h.std(0) + 0.1) if net.training else h,
+    "functional batch norm": lambda net, h: F.batch_norm(h, None, None, training=True),
+    "two axes": lambda net, h: h - h.mean((0, 1)),
+    "whole mean": lambda net, h: h * (1 + h.mean()),
+    "running mean": running_mean,
+    "memory of a row": memory_row,
+    "memory in an attribute": attribute_memory,
+    "four apart": lambda net, h: torch.cat([h[:4], h[4:] + 3 * h[:-4]]) if len(h) > 4 else h,
+    "rolled": lambda net, h: h + torch.roll(h, 1, 0),
+    "flipped": lambda net, h: h + 0.5 * h.flip(0),
+    "sorted rows": lambda net, h: h + h.sort(0).values,
+    "attention over the batch": lambda net, h: torch.softmax(h @ h.T, -1) @ h,
+    "einsum over the batch": lambda net, h: h + torch.einsum("nf,mf->nm", h, h).softmax(1) @ h,
+    "softmax over the batch": lambda net, h: h * torch.softmax(h, 0),
+    "pairwise broadcast": lambda net, h: h + (h[:, None] - h[None]).abs().mean(1),
+    "last row": lambda net, h: h + h[-1],
+    "batch size": lambda net, h: h * h.shape[0],
+    "maximum": lambda net, h: h - h.amax(0, keepdim=True).detach(),
+    "scatter": scatter_rows,
+    "in place": in_place_rows,
+    "if some row": lambda net, h: 5 * h if (h > 1.5).any() else h,
+    "cumsum": lambda net, h: torch.cumsum(h, 0),
+    "cummax": lambda net, h: h.cummax(0).values,
+    "backward": lambda net, h: MixBackward.apply(h),
+    "hook on a gradient": lambda net, h: h.register_hook(lambda g: g + 20 * g.mean(0)) and h,
+    "reshape": lambda net, h: torch.relu(h.view(2, -1).softmax(1).view(h.shape)) if len(h) % 2 == 0 else h,
+    "layer norm of the batch": lambda net, h: F.layer_norm(h.T, (len(h),)).T,
+    "group norm of the batch": lambda net, h: F.group_norm(h[None], 1)[0],
+    "convolution over the batch": lambda net, h: F.avg_pool1d(h.T[None], 3, 1, 1)[0].T,
+    "time first": lambda net, h: h + nn.functional.normalize(h, dim=0),
+}
 
 
 def plain(outputs, targets):
@@ -331,6 +259,17 @@ APART = {
     "no_grad branch": (lambda: Does(without_gradient), ROWS),
     "checkpoint": (lambda: Does(lambda h: checkpoint(torch.tanh, h, use_reentrant=False)), ROWS),
     "same layer twice": (lambda: seq(*[nn.Linear(WIDTH, WIDTH)] * 2), ROWS),
+    "same conv2d twice": (lambda: seq(*[nn.Conv2d(2, 2, 3, padding=1), nn.Tanh()] * 2), IMAGE),
+    "same group norm twice": (lambda: seq(*[nn.GroupNorm(2, 4), nn.Tanh()] * 2), SERIES),
+    "linear without bias": (lambda: nn.Linear(WIDTH, 5, bias=False), ROWS),
+    "linear formed over positions": (lambda: nn.Linear(3, 2), (20, 3)),
+    "layer norm of images": (lambda: nn.LayerNorm([2, 5]), (2, 5)),
+    # wide layers over few positions: ghost norms
+    "ghost linear": (lambda: nn.Linear(40, 30), (3, 40)),
+    "ghost conv2d": (lambda: nn.Conv2d(16, 24, 3, padding=1), (16, 3, 3)),
+    "ghost conv2d dilated": (lambda: nn.Conv2d(16, 24, 3, padding=2, dilation=2), (16, 3, 3)),
+    "ghost conv2d in groups": (lambda: nn.Conv2d(32, 48, 3, groups=2, padding=1), (32, 2, 2)),
+    "ghost conv2d twice": (lambda: seq(*[nn.Conv2d(16, 16, 3, padding=1), nn.Tanh()] * 2), (16, 2, 2)),
     "conv by a constant": (lambda: Does(smooth), ROWS),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.objectives.nets.cases import SlowTanh, close, sums_by_autograd
+from tests.objectives.nets.cases import close, sums_by_autograd
 from tests.objectives.nets.networks import APART, CLASSES, CLIP, SINGLE, WIDTH, records, with_head
 from torch import nn
 
@@ -40,17 +40,6 @@ def test_every_kind_of_layer_that_opacus_samples_is_right():
     assert {nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention} <= tested
 
 
-class Twice(nn.Module):
-    """Calls the same layers twice: gradients of one sample add up before the norm."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(torch.tanh(self.layer(x)))
-
-
 class Skip(nn.Module):
     def __init__(self, *layers):
         super().__init__()
@@ -58,56 +47,6 @@ class Skip(nn.Module):
 
     def forward(self, x):
         return x + self.layers(x)
-
-
-LAYERS = {
-    "linear": (nn.Linear(6, 5), (6,)),
-    "linear without bias": (nn.Linear(6, 5, bias=False), (6,)),
-    "linear over positions, ghost": (nn.Linear(40, 30), (3, 40)),
-    "linear over positions, formed": (nn.Linear(3, 2), (20, 3)),
-    "linear twice": (Twice(nn.Linear(6, 6)), (6,)),
-    "conv2d formed": (nn.Conv2d(1, 3, 5), (1, 12, 12)),
-    "conv2d ghost": (nn.Conv2d(16, 24, 3, padding=1), (16, 3, 3)),
-    "conv2d options": (nn.Conv2d(2, 4, 3, stride=2, padding=(1, 0), dilation=2, bias=False), (2, 11, 12)),
-    "conv2d dilated ghost": (nn.Conv2d(16, 24, 3, padding=2, dilation=2), (16, 3, 3)),
-    "conv2d groups": (nn.Conv2d(4, 6, 3, groups=2), (4, 6, 6)),
-    "conv2d groups ghost": (nn.Conv2d(32, 48, 3, groups=2, padding=1), (32, 2, 2)),
-    "conv2d twice": (Twice(nn.Conv2d(2, 2, 3, padding=1)), (2, 5, 5)),
-    "conv2d twice ghost": (Twice(nn.Conv2d(16, 16, 3, padding=1)), (16, 2, 2)),
-    "conv1d": (nn.Conv1d(3, 4, 3, stride=2, padding=1), (3, 9)),
-    "group norm": (nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)), (2, 6, 6)),
-    "group norm twice": (Twice(nn.GroupNorm(2, 4)), (4, 3)),
-    "layer norm": (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), (3, 4)),
-    "layer norm of images": (nn.LayerNorm([2, 5]), (2, 5)),
-    "embedding": (nn.Embedding(7, 4), None),
-    "embedding with padding": (nn.Embedding(7, 4, padding_idx=2), None),
-    "no twin": (nn.Sequential(nn.Linear(6, 4), SlowTanh()), (6,)),
-    "residual": (Skip(nn.Linear(6, 6), nn.Tanh()), (6,)),
-}
-
-
-@pytest.mark.parametrize("clip_norm", [0.05, 0.5, 1e6], ids=["all clipped", "some", "none"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_equals_per_sample_autograd(name, clip_norm):
-    layer, shape = LAYERS[name]
-    torch.manual_seed(1)
-    agents, batch_size = 3, 5
-    x = (
-        torch.randint(0, 7, (agents, batch_size, 4))
-        if shape is None
-        else torch.randn(agents, batch_size, *shape)
-    )
-    head = nn.Sequential(layer, nn.Flatten())
-    width = head(x[0]).shape[1]
-    net = nn.Sequential(head, nn.Tanh(), nn.Linear(width, 3))
-    objective = NetObjective(net, clip_norm=clip_norm)
-    assert objective.uses_fallback == (name == "no twin")
-    theta = objective.start(agents) + 0.1 * np.random.default_rng(0).normal(
-        size=(agents, objective.n_params)
-    ).astype(np.float32)
-    y = torch.randint(0, 3, (agents, batch_size))
-    assert close(objective.clipped_sums(theta, x, y), sums_by_autograd(objective, theta, x, y, clip_norm))
-    assert objective.uses_fallback == (name == "no twin")  # the fast form did not step aside
 
 
 @settings(max_examples=15, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.objectives.nets.cases import SlowTanh, close, sums_by_autograd
+from tests.objectives.nets.cases import SlowTanh, close
 from torch import nn
 
 from sottovoce.errors import InvalidInput
@@ -79,16 +79,6 @@ def test_empty_batch_gives_zero():
     assert not objective.clipped_sums(objective.start(2), x, y, none).any()
 
 
-def test_tied_weights_fall_back_and_are_right():
-    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    net[2].weight = net[0].weight
-    objective = NetObjective(net, clip_norm=0.1)
-    assert objective.uses_fallback
-    x, y = torch.randn(1, 5, 4), torch.randint(0, 4, (1, 5))
-    theta = objective.start(1)
-    assert close(objective.clipped_sums(theta, x, y), sums_by_autograd(objective, theta, x, y, 0.1))
-
-
 def test_bad_shapes_and_losses_are_refused():
     objective, x, y = small()
     with pytest.raises(InvalidInput, match="one row per batch"):
@@ -98,10 +88,3 @@ def test_bad_shapes_and_losses_are_refused():
         averaged.clipped_sums(averaged.start(1), torch.randn(1, 3, 2), torch.zeros(1, 3))
     with pytest.raises(InvalidInput, match="cross_entropy"):
         NetObjective(nn.Linear(2, 2), "hinge")
-
-
-def test_asking_how_finds_the_fast_form_too():
-    """Outside `clipped_sums` activations ask for gradients, which numpy refuses unless they are detached."""
-    objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
-    explanation = objective.explain(torch.zeros(1, 5, 3), torch.zeros(1, 5, dtype=torch.long))
-    assert explanation == "fast: all records at once"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sottovoce.accounting.question import PrivacyQuestion
 from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols import Masked, Protocol
+from sottovoce.protocols import Protocol
 
 AVERAGING_ASSUMPTIONS = (
     "observers are honest but curious and share what they see",
@@ -51,17 +49,6 @@ def _protocols(question: PrivacyQuestion, first: Protocol) -> list[Protocol]:
     if plan.is_stationary or plan.observation.averages_once:
         return [first]
     return list({id(one): one for one in map(plan.schedule, range(plan.steps))}.values())
-
-
-def noise_amplification(protocol: Masked, stds: Sequence[float], user: int, colluders: int) -> float:
-    """Return the noise that hides the row of ``user`` from any so many colluders, over its own noise.
-
-    The share that they learn is the inverse square of it.
-    """
-    others = sorted((v for v in range(protocol.n) if v != user), key=lambda v: -stds[v])
-    # under certified masks all others stay in one component: without the largest noise the rest hides least
-    coalitions = [others[:colluders]] if protocol.tolerate else [[v] for v in others]
-    return float(min(protocol.hiding_std(each, stds)[user] for each in coalitions)) / stds[user]
 
 
 def steps_are_alike(question: PrivacyQuestion) -> bool:

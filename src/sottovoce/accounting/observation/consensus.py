@@ -124,7 +124,7 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
         if key.curve(1).is_gaussian:
             tried = work <= MAX_WORK
             total = fresh.largest_losses(user, shares[None])[0] if tried else fresh.share_bound(user)
-            curves.append(Curve.gaussian(math.sqrt(float(round_up(total))) / key.ratio))
+            curves.append(Curve.gaussian(math.sqrt(float(round_up(total))) / key.noise_to_sensitivity))
         elif work * len(SAMPLED_ORDERS) <= MAX_WORK:
             if key not in tables:
                 per_size = [key.curve(1, share, question.method) for share in shares]
@@ -268,7 +268,9 @@ class _Stream:
                 if share > 0:
                     tally[kind, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    tally[kind._replace(ratio=-float(share) / release.sensitivity), 1.0] += int(count)
+                    tally[kind._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += (
+                        int(count)
+                    )
         self._shares.clear()
         self._steps.clear()
 

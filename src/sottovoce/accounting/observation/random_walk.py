@@ -86,7 +86,7 @@ class TokenWalk(ObservationModel):
         curves: list[Curve] = []
         for done, (observer, user) in enumerate(pairs, 1):
             (key,) = question.counts(user)
-            curves.append(self.curve(user, observer, key.ratio))
+            curves.append(self.curve(user, observer, key.noise_to_sensitivity))
             question.report_progress(done)
         assumptions = ["the path does not depend on data", "the observer is honest but curious"]
         if self.contractive:
@@ -132,7 +132,7 @@ class TokenWalk(ObservationModel):
                 return None
             (key,) = own
             sampled = key.sample_rate < 1 and key.adjacency != "user"
-            if key.mechanism != "gaussian" or not key.ratio > 0 or sampled:
+            if key.mechanism != "gaussian" or not key.noise_to_sensitivity > 0 or sampled:
                 return None
         W = self.network.W
         if W.nnz == n * n and np.ptp(W.data) < 1e-12 and len(set(map(frozenset, keys.values()))) == 1:

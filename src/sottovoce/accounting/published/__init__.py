@@ -1,1 +1,4 @@
-"""Published formulas: numbers as printed in the literature, never a guarantee."""
+"""Published formulas: numbers as printed in the literature, never a guarantee.
+
+`formulas` has them; `exact_comparison` puts them next to the exact loss on one network.
+"""

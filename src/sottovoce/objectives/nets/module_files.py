@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 
@@ -70,6 +70,22 @@ def build_module(
     if not isinstance(built, nn.Module):
         raise InvalidInput(f"{spec} must return a torch nn.Module, got {type(built).__name__}.")
     return built
+
+
+def build_named(builder: Mapping[str, Any], folder: str | Path = ".") -> nn.Module:
+    """Return the network that a ``builder`` names, as saved models hold it.
+
+    It has ``options`` and either ``zoo``, the name of a network of this package, or ``module`` and
+    ``sha256``, as in `build_module`.
+    """
+    from sottovoce.objectives.nets.zoo import build
+
+    if "zoo" not in builder:
+        return build_module(builder["module"], folder, sha256=builder["sha256"], options=builder["options"])
+    try:
+        return build(builder["zoo"], **builder["options"])
+    except (TypeError, OverflowError) as error:
+        raise InvalidInput(f"{builder['zoo']} cannot be built from these options: {error}.") from None
 
 
 def needs_safetensors() -> None:

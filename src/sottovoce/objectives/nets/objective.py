@@ -83,7 +83,6 @@ class NetObjective:
     True
     """
 
-    bytes_per_number = 4
     regularizer = Regularizer()
 
     def __init__(
@@ -101,11 +100,9 @@ class NetObjective:
         if initial not in ("keep", "reset"):
             raise InvalidInput(f'initial must be "keep" or "reset", got {initial!r}.')
         checks.refuse_layers(module)
-        if isinstance(loss, str) and loss not in LOSSES:
-            raise InvalidInput(f"loss must be one of {sorted(LOSSES)} or a function, got {loss!r}.")
         if clip_norm != float("inf"):
             _validate.positive(clip_norm, "clip_norm")
-        self.loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self.loss = _per_sample_loss(loss)
         self.clip_norm, self.keeps_weights = float(clip_norm), initial == "keep"
         self.physical_batch = None if physical_batch is None else _validate.count(physical_batch, "batch")
         self.device = torch.device(device)
@@ -116,6 +113,20 @@ class NetObjective:
         training = sharing_copy(self.network).train()
         self.forms = NetworkForms(self.network, training, self.loss, self.layout, self.device, self.dtype)
         self.paths = GradientPaths(self.forms)
+
+    def with_loss(self, loss: str | PerSampleLoss) -> NetObjective:
+        """Return the same network with another loss."""
+        other = copy.copy(self)
+        other.loss = _per_sample_loss(loss)
+        other.forms = copy.copy(self.forms)
+        other.forms.loss = other.loss
+        other.paths = GradientPaths(other.forms)
+        return other
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of one parameter in a message, which has the type of the parameters."""
+        return self.dtype.itemsize
 
     @property
     def uses_fallback(self) -> bool:
@@ -246,7 +257,7 @@ class NetObjective:
     def metrics(self, rows: np.ndarray, data: AgentData) -> dict[str, float]:
         """Return the agents' mean loss on the public test set, and a score that fits the task.
 
-        Classification: mean and least accuracy in percent. Yes-or-no labels: the percentage of right labels.
+        Classification and yes-or-no labels: mean and least accuracy, shares between 0 and 1.
         Regression: the root of the mean squared error. A custom loss: accuracy if labels are whole numbers
         and the outputs have more numbers than one. Empty without a test set.
         """
@@ -330,6 +341,14 @@ class NetQuery:
         return np.asarray(self.objective.clipped_sums(theta, x, y, present).cpu().numpy())
 
 
+def _per_sample_loss(loss: str | PerSampleLoss) -> PerSampleLoss:
+    if not isinstance(loss, str):
+        return loss
+    if loss not in LOSSES:
+        raise InvalidInput(f"loss must be one of {sorted(LOSSES)} or a function, got {loss!r}.")
+    return LOSSES[loss]
+
+
 def _layout(module: nn.Module) -> list[Slot]:
     slots: list[Slot] = []
     start = 0
@@ -365,12 +384,12 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _score(task: str | None, outputs: object, targets: Tensor) -> float | None:
-    """Return the accuracy in percent or the root mean squared error; None if neither fits."""
+    """Return the accuracy or the root mean squared error; None if neither fits."""
     out = logits(outputs)
     if task == "regression":
         return float((out - targets.reshape(out.shape)).double().square().mean().sqrt())
     if task == "labels":
-        return 100 * float(((out > 0) == (targets.reshape(out.shape) > 0.5)).double().mean())
+        return float(((out > 0) == (targets.reshape(out.shape) > 0.5)).double().mean())
     if task is None and not (torch.is_tensor(out) and out.ndim == 2 and out.shape[1] > 1):
         return None
-    return 100 * (checks.scores(out).argmax(-1) == targets).float().mean().item()
+    return (checks.scores(out).argmax(-1) == targets).float().mean().item()

@@ -28,7 +28,7 @@ from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
+from sottovoce.accounting.published.exact_comparison import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms import PrivateAveraging
@@ -158,8 +158,7 @@ def open_model(target: str, **options: Any) -> ExplorerModel:
 
 def open_plan(path: Path) -> Opened:
     """Return the plan of a plan file, or of an agreement."""
-    from sottovoce.planfile.read import plan_from_settings, read_toml
-    from sottovoce.planfile.schema import check_plan_file
+    from sottovoce.planfile.read import load_file, read_toml
 
     tables = read_toml(path)
     if "members" in tables:
@@ -169,8 +168,8 @@ def open_plan(path: Path) -> Opened:
         network = replace(agreement.network, labels=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
         return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
-    settings = check_plan_file(tables, path.name)
-    loaded = plan_from_settings(settings, path.parent, path.name)
+    loaded = load_file(path)
+    settings = loaded.settings
     if loaded.network is None:
         raise ConfigError(
             f"{path.name} runs over no network, so there is nobody to look; try one with [network]."

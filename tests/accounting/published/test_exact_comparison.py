@@ -8,7 +8,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.published import formulas
-from sottovoce.accounting.published.assessment import DENSE, published_bounds
+from sottovoce.accounting.published.exact_comparison import DENSE, published_bounds
 from sottovoce.accounting.published.formulas import corollary_loss, published_error
 from sottovoce.errors import InvalidInput, Refused
 from sottovoce.graphs import Network

@@ -1,0 +1,141 @@
+"""Run the training plan of a file on its records: charge it, run it, and make the model it has fitted.
+
+`search` runs it with several learning rates and clip norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.wording import uncharged
+from sottovoce.data.images import ImageReading
+from sottovoce.errors import ConfigError, DataError
+from sottovoce.ledger.charge import ChargedTraining, charge_here
+from sottovoce.models.adapters import SIMULATED, TEST
+from sottovoce.models.saved import Fitted
+from sottovoce.planfile.read import LoadedPlan, load_file
+from sottovoce.runners import Cluster, Result
+from sottovoce.runners.progress import bar
+from sottovoce.runners.run import OnStep, run_on_ranks
+
+# scores in the order in which they are looked for, and how the best one is chosen
+SCORES = {"accuracy": max, "test_accuracy": max, "test_mean_squared_error": min}
+
+
+def load_training(file: Path, **options: object) -> LoadedPlan:
+    """Return the plan of a training file and its records; ``options`` replace options of the file."""
+    loaded = load_file(file, section="train", **options)
+    assert loaded.records is not None
+    assert loaded.settings.data is not None
+    if loaded.records.data is None:
+        raise DataError(
+            f"There is no file {file.parent / str(loaded.settings.data.file)}; the sizes in {file.name} are "
+            "enough for sottovoce plan, training needs the records."
+        )
+    return loaded
+
+
+def charge_training(
+    loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
+) -> ChargedTraining | None:
+    """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
+
+    def statements() -> Iterator[Guarantee]:
+        yield loaded.plan.privacy()
+        yield from loaded.guarantees
+
+    source = loaded.settings.noise.source
+    return charge_here(
+        loaded.plan, source, statements(), use="training", population=population, checkpoint=checkpoint
+    )
+
+
+def run_training(
+    loaded: LoadedPlan,
+    cluster: Cluster | None = None,
+    *,
+    checkpoint: Path | None = None,
+    on_step: OnStep | None = None,
+    progress: bool = False,
+    charged: ChargedTraining | None = None,
+    guarantees: Sequence[Mapping[str, Any]] | None = None,
+) -> Result | None:
+    """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
+    plan, records, section = loaded.plan, loaded.records, loaded.settings.train
+    assert records is not None
+    assert section is not None
+    options: dict[str, Any] = {
+        "every": section.evaluate_every or max(plan.steps // 20, 1),
+        "checkpoint": checkpoint,
+        "on_step": on_step,
+        "charged": charged,
+        "guarantees": [each.to_dict() for each in loaded.guarantees] if guarantees is None else guarantees,
+    }
+    noise = loaded.settings.noise.source
+    if cluster is None:
+        return plan.run(records.data, noise, progress=progress, **options)
+    with bar(progress, f"{plan.name} on {cluster.size} ranks", plan.steps) as tell:
+        options["progress"] = lambda done: tell(done, {})
+        return run_on_ranks(cluster, plan, records.data, noise, **options)
+
+
+def fitted_model(loaded: LoadedPlan, result: Result) -> Fitted:
+    """Return the model that a run of the plan has fitted."""
+    assert loaded.records is not None
+    assert loaded.settings.data is not None
+    records = loaded.records
+    privacy = loaded.guarantees[0] if loaded.settings.budget is None else loaded.privacy
+    notes = [uncharged(name) for name in loaded.accepted]
+    if loaded.settings.noise.seed is not None:
+        notes.append(SIMULATED)
+    if loaded.settings.data.test_file is not None or isinstance(records.columns, ImageReading):
+        notes.append(TEST)
+    return records.adapter.fitted(
+        loaded.plan,
+        result,
+        replace(privacy, assumptions=(*privacy.assumptions, *notes)),
+        loaded.delta,
+        columns=records.columns,
+        label=records.label,
+        builder=records.builder,
+    )
+
+
+def search(
+    file: Path, rates: Sequence[float], clip_norms: Sequence[float], tick: Callable[[int], None]
+) -> dict[str, Any]:
+    """Train once per learning rate and clip norm; return the scores, the best one and what all runs cost.
+
+    ``tick`` is called with the number of runs done. Every run is charged.
+    """
+    rows: list[dict[str, float]] = []
+    guarantees = []
+    for clip_norm, rate in product(clip_norms, rates):
+        loaded = load_training(file, learning_rate=rate, clip_norm=clip_norm)
+        result = run_training(loaded, charged=charge_training(loaded))
+        assert result is not None
+        assert loaded.records is not None
+        scores = {**result.metrics, **loaded.records.score(result.coef)}
+        score = next((key for key in SCORES if key in scores), "")
+        if not score:
+            raise ConfigError(f"{file.name} has no records to score on; [data] test_file names public ones.")
+        rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
+        guarantees.append(loaded.privacy)
+        tick(len(rows))
+    total, delta = reduce(add, guarantees), loaded.delta
+    return {
+        "tried": rows,
+        "best": SCORES[score](rows, key=lambda row: row[score]),
+        "runs": len(rows),
+        "delta": delta,
+        "against": str(total.adversary),
+        "epsilon_of_one_run": guarantees[-1].epsilon(delta),
+        "epsilon_of_the_search": total.epsilon(delta),
+    }
