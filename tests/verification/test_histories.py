@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from verification.histories import History
 
+from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
-from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger.charge import CHARGE_FILE
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
