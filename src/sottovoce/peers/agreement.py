@@ -453,10 +453,10 @@ class Agreement(_Part):
     def node_of(self, identity: Identity) -> int:
         """Return the number of the member whose identity this is; another certificate is refused."""
         node = self.index(identity.name)
-        listed, own = self.members[node].fingerprint, identity.fingerprint
-        if listed != own:
+        agreed, own = self.members[node].fingerprint, identity.fingerprint
+        if agreed != own:
             raise IdentityError(
-                f"The agreement lists another certificate for {identity.name} ({listed[:16]}) than this "
+                f"The agreement lists another certificate for {identity.name} ({agreed[:16]}) than this "
                 f"identity's ({own[:16]}); use the identity that is listed, or ask for this one to be listed."
             )
         return node
