@@ -10,6 +10,7 @@ from tests.algorithms.toys import SECRET, check_resumed, walk_shards
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.algorithms import RandomWalkSGD
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
@@ -220,7 +221,7 @@ def test_public_path_is_drawn_from_the_seed():
         view="local",
     )  # fmt: skip
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
-    z = np.array(fitted.noise_multipliers)
+    z = np.array(noise_multipliers(fitted))
     assert np.allclose((z / np.sqrt(visits))[visits > 0], z[0] / math.sqrt(visits[0]), rtol=2e-3)
 
 
