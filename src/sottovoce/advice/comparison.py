@@ -208,7 +208,7 @@ def _noise(plan: Plan) -> tuple[float, float]:
     if isinstance(plan, GradientPlan):
         each = noise_multipliers(plan)
     elif isinstance(plan, PrivateAveraging):
-        each = [std / plan.radius for std in plan.noise_stds]
+        each = [release.noise_std / plan.radius for u in range(plan.n) for release in plan.releases(u)]
     elif isinstance(plan, DPCD):
         each = (plan.noise_multiplier,)
     return float(min(each)), float(max(each))
