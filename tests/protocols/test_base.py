@@ -21,10 +21,10 @@ from sottovoce.protocols import (
     Tree,
     Walk,
 )
+from sottovoce.protocols.server import Server
 
 CAN_LEAVE = ("chebyshev", "accelerated-randomized", "tree")  # weights below zero, and sums
 everywhere = pytest.mark.parametrize("protocol", averaging_protocols(), ids=lambda p: p.name)
-from sottovoce.protocols.server import Server
 
 
 @everywhere
