@@ -927,7 +927,7 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
         plan = registry.algorithm("random-walk-sgd")(
             GLM(dim=2), network, seed=int(rng.integers(1000)), **arguments
         )
-        counts = Counter(plan.holders.tolist())
+        counts = Counter(plan._holders.tolist())
     # one colluder of a secret walk is told the average over paths, which is not recomputed here
     question, coalitions, users = whom(rng, n, ["local", "outsider"] if secret else VIEWS)
     return Case(

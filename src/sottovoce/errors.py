@@ -24,7 +24,7 @@
             └── LostPeer      a neighbor that did not come back
 
 Messages are one sentence: what was expected, what came, what to try. The command line prints the
-sentence and exits with 1.
+sentence and exits with 1; commands of a service manager also with 75, try again, and 78, wrong configuration.
 """
 
 __all__ = [

@@ -18,7 +18,7 @@ from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.federated_admm import FederatedADMM
-from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
@@ -206,9 +206,9 @@ def _batch_size(plan: Plan) -> float | None:
 def _noise(plan: Plan) -> tuple[float, float]:
     each: Sequence[float] = (0.0,)
     if isinstance(plan, GradientPlan):
-        each = plan.noise_multipliers
+        each = noise_multipliers(plan)
     elif isinstance(plan, PrivateAveraging):
-        each = [std / plan.radius for std in plan.noise_stds]
+        each = [release.noise_std / plan.radius for u in range(plan.n) for release in plan.releases(u)]
     elif isinstance(plan, DPCD):
         each = (plan.noise_multiplier,)
     return float(min(each)), float(max(each))

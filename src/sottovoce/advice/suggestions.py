@@ -127,7 +127,7 @@ class _Search:
         return None if answer is None else Suggestion("hide", "record", f"{hide}: {answer}.")
 
     def larger_epsilon(self, plan: Plan) -> Suggestion | None:
-        noise = plan.noise_level
+        noise = getattr(plan, plan.noise_field)
         if isinstance(noise, tuple) or not noise > 0:
             return None
         factor = least(lambda f: self.useful_answer(plan.with_noise(noise / f)) is not None, 1.0, 2.0**12)
@@ -185,7 +185,7 @@ class _Search:
         }
         if isinstance(plan, (PrivateAveraging, ConsensusSGD)):
             changes["noise_allocation"] = "equal"
-        if isinstance(plan.noise_level, tuple):
+        if isinstance(getattr(plan, plan.noise_field), tuple):
             changes["noise_multiplier"] = 1.0
         if n is not None:
             changes["network"] = f"complete:{n}"

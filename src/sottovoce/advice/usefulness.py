@@ -195,7 +195,8 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
     n, stds, protocol = plan.n, _stds(plan), plan.schedule(0)
     if isinstance(plan, PrivateAveraging):
-        span, weights = 2.0 * float(plan.radius), np.array(plan.site_factors)
+        weights = np.ones(n) if plan.site_weights is None else np.array(plan.site_weights)
+        span, weights = 2.0 * float(plan.radius), weights / weights.mean()
     else:
         assert isinstance(plan, GradientPlan)
         span, weights = 2.0 * float(plan.clip_norm or 0.0), np.ones(n)

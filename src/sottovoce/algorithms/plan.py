@@ -175,12 +175,6 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             return ()
         return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
 
-    @property
-    def noise_level(self) -> float | tuple[float, ...]:
-        """The noise in the unit of ``noise_field``, one number or one per agent."""
-        level: float | tuple[float, ...] = vars(self)[self.noise_field]
-        return level
-
     # ---- running --------------------------------------------------------------------------------------
 
     def _mechanism(

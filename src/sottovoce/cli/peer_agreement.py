@@ -58,7 +58,9 @@ def agree(
     population: Population = None,
     previous: PreviousOption = None,
     data: Annotated[Path | None, Option(help="Also check this member's records.")] = None,
-    yes: Annotated[str, Option(help="The run's hash, or its first 8 digits: what is signed was read.")] = "",
+    yes: Annotated[
+        str, Option(help="The run's hash, or its first 8 digits: you have read what you sign.")
+    ] = "",
     exact: Annotated[
         bool, Option("--exact", help="Compute the cost against each single member of long runs, too.")
     ] = False,
@@ -168,7 +170,7 @@ def _show_cost(screen: Console, agreement: Agreement, rows: Sequence[Mapping[str
     if "epsilon_colluders" in rows[0]:  # masked sums
         members = "one member" if many == 1 else f"{many} members"
         views = {"local": "own noise alone", "colluders": f"any {members} (charged to the budget)"}
-    views |= {"network": "worst member", "mean": "mean member"}
+    views |= {"network": "worst member", "mean": "average over members"}
     cells = []
     for row in rows:
         epsilons = [f"{row[f'epsilon_{view}']:.4g} ({row[f'label_{view}']})" for view in views]

@@ -306,7 +306,7 @@ class Agreement(_Part):
         wrong = self.timing.late == "drop" and not protocol.tolerates_dropout
         _refuse_if(wrong, f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         self._check_continuation()
-        self._check_signatures()
+        self._check_signers()
         return self
 
     def _check_members(self) -> None:
@@ -359,7 +359,7 @@ class Agreement(_Part):
         wrong = self.start and not self.continues
         _refuse_if(wrong, "start belongs to an agreement that continues a run")
 
-    def _check_signatures(self) -> None:
+    def _check_signers(self) -> None:
         unknown = sorted(set(self.signatures) - set(self.names))
         _refuse_if(unknown, f"{', '.join(unknown)} signed but is not a member")
         unsigned = sorted(set(self.mask_keys) - set(self.signatures))
@@ -453,10 +453,10 @@ class Agreement(_Part):
     def node_of(self, identity: Identity) -> int:
         """Return the number of the member whose identity this is; another certificate is refused."""
         node = self.index(identity.name)
-        listed, own = self.members[node].fingerprint, identity.fingerprint
-        if listed != own:
+        agreed, own = self.members[node].fingerprint, identity.fingerprint
+        if agreed != own:
             raise IdentityError(
-                f"The agreement lists another certificate for {identity.name} ({listed[:16]}) than this "
+                f"The agreement lists another certificate for {identity.name} ({agreed[:16]}) than this "
                 f"identity's ({own[:16]}); use the identity that is listed, or ask for this one to be listed."
             )
         return node

@@ -54,6 +54,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
     model: dict[str, Any] = {"kind": "mean", "parameters": 1}
     if settings.data is not None:
         rate = None if plan.adjacency == "user" else _sample_rate(plan, where)
+        _refuse_other_objectives(plan.objective, where)
         model = {"kind": plan.objective.loss, "parameters": int(plan.width)}
         data = _columns(loaded, settings.data, where)
         classes = data.get("classes", ())
@@ -61,6 +62,8 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
             model |= {"kind": "logistic", "classes": len(classes)}
     options = section.model_dump(exclude_unset=True, exclude=_NOT_OPTIONS)
     title, graph = settings.title or where, settings.network.graph
+    if settings.network.weights is not None:
+        graph += f":weights={settings.network.weights}"
     epsilon = math.inf  # not used unless sums are masked
     if settings.budget is not None:
         epsilon = settings.budget.epsilon
@@ -74,6 +77,17 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
         options=options | {"noise_multiplier": plan.noise_multiplier},
         sample_rate=rate,
     )
+
+
+def _refuse_other_objectives(objective: Any, where: str) -> None:
+    """Raise unless an agreement can name the objective: a loss alone, without penalty or constraint."""
+    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball")
+    used = [name for name in options if getattr(objective, name, None)]
+    if objective.loss not in kinds or used:
+        raise ConfigError(
+            f"{where}: an agreement has the loss {', '.join(kinds)} and no {', '.join(options)}, got "
+            f"{' and '.join([objective.loss, *used])}; change [objective], or train on one machine."
+        )
 
 
 def _protocol(loaded: LoadedPlan, where: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.algorithms.registry import algorithm
 from sottovoce.data.images import load_images
 from sottovoce.errors import InvalidInput
@@ -71,7 +72,7 @@ def table5(
         for view, audit in audits.items():
             entry = {"algorithm": name, "look": view, **audit.to_dict()}
             entry["epsilon_paper"] = PRINTED.get(name) if view == "loss" else None
-            entry["noise_multiplier"] = plan.noise_multipliers[0]
+            entry["noise_multiplier"] = noise_multipliers(plan)[0]
             entry["seconds"] = round(time.perf_counter() - began, 1)
             history.append(entry)
     config = {"models": models, **options, "clip_norm": clip_norm, "confidence": confidence}

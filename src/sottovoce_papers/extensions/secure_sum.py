@@ -29,6 +29,7 @@ import numpy as np
 
 from sottovoce import graphs
 from sottovoce.algorithms import DPSGD, ConsensusSGD, Optimizer, PrivateAveraging
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.privacy import ProtectiveNoise, gaussian_mu
@@ -214,7 +215,7 @@ def run_trial(
         "accept": ["tuning"],
         "n_params": objective.n_params,
         "accuracy": round(100 * result.metrics["accuracy"], 2),
-        "noise_multiplier": round(float(plan.noise_multipliers[0]), 4),
+        "noise_multiplier": round(float(noise_multipliers(plan)[0]), 4),
         "epsilon_spent": round(stated.epsilon(DELTA), 6),
         "epsilon_local": round(plan.epsilon(DELTA, "central" if against == "central" else "local"), 4),
         "guarantee": stated.statement(DELTA),
