@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number
 from sottovoce._io import plain
+from sottovoce.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -56,6 +57,17 @@ def emit(
             screen.print(line, markup=False)
     if out is not None:
         screen.print(f"Written to {out}.", markup=False)
+
+
+def require_writable(path: Path | None) -> None:
+    """Raise if a file could not be written, before anything is spent on its content; makes nothing."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, expected a file name.")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise DataError(f"{path} cannot be written: {above} is not a folder that can be written.")
 
 
 def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typer import Option
 
 from sottovoce._format import number, percent
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
-from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
+from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,7 @@ def search(
     """
     from sottovoce.planfile import training
 
+    require_writable(out)
     grid = number_list(rates, "--rates"), number_list(clip_norms, "--clip-norms")
     spent = "what was run has been spent, and nothing of it was written."
     runs = len(grid[0]) * len(grid[1])

@@ -19,14 +19,13 @@ from typer import Option
 from sottovoce._format import number, percent
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
-from sottovoce.cli.output import console, emit, if_stopped, safe
+from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
 from sottovoce.cli.plan import show_assessment
 from sottovoce.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.ledger.charge import ChargedTraining
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
@@ -107,7 +106,7 @@ def train_on(
 ) -> None:
     """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
     from sottovoce.advice.assessment import assess, require_budget
-    from sottovoce.planfile.training import charge_training, load_training, run_training
+    from sottovoce.planfile.training import load_training, run_training
     from sottovoce.report.tensorboard import step_log
 
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
@@ -116,10 +115,9 @@ def train_on(
         require_budget(assessment)
         return loaded, assessment
 
-    def charge() -> ChargedTraining | None:
-        return charge_training(loaded, population, checkpoint) if prints else None
-
     prints = cluster is None or cluster.rank == 0
+    if out is not None and out.suffix.lower() == ".json" and prints:
+        require_writable(out)
     loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
     folder = _model_folder(out, loaded, file) if prints else None
     if prints and not json:
@@ -128,7 +126,6 @@ def train_on(
             sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
             console(error=True).print(sentence, markup=False)
     try:
-        charged = charge() if cluster is None else cluster.agree("the lifetime budget", charge)
         with (
             if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext(),
             step_log(logs if prints else None, loaded.plan, loaded.delta) as log,
@@ -139,7 +136,7 @@ def train_on(
                 checkpoint=checkpoint,
                 on_step=log,
                 progress=prints and not json and sys.stderr.isatty(),
-                charged=charged,
+                population=population,
                 guarantees=assessment["guarantees"],
             )
     except BaseException:
@@ -251,6 +248,11 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {result['provenance']['noise']}")
+    show_lifetime_budget(screen, result)
+
+
+def show_lifetime_budget(screen: Console, result: Mapping[str, Any]) -> None:
+    """Print what the population has spent, where the run was charged to a lifetime ledger."""
     lifetime = result["provenance"].get("lifetime_budget")
     for row in lifetime["budgets"] if lifetime else ():
         screen.print(

@@ -24,7 +24,6 @@ from sottovoce.data.tables import TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
-from sottovoce.ledger.charge import charge_here
 from sottovoce.models.adapters import SIMULATED, TEST, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
@@ -167,9 +166,8 @@ def fit(
         every=training.evaluate_every or max(1, chosen.steps // 20),
         checkpoint=checkpoint,
         progress=progress,
-        charged=charge_here(
-            chosen, noise, [privacy], use="fit", population=population, checkpoint=checkpoint
-        ),
+        use="fit",
+        population=population,
         guarantees=[guarantee.to_dict(delta) for guarantee in guarantees],
     )
     if adapter.evaluate is not None:
