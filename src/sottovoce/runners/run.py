@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +12,19 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sottovoce._io import digest
+from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import InvalidInput, TrainingDiverged
 from sottovoce.ledger.charge import ChargedTraining
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
+from sottovoce.objectives.trivial import CONSTANTS
 from sottovoce.protocols import Protocol as CommunicationProtocol
 from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
+from sottovoce.runners.divergence import DivergenceCheck
 from sottovoce.runners.in_process import run_stacked
 from sottovoce.runners.progress import bar
 
@@ -112,6 +116,10 @@ def run(
     on_step : called with (step, what was recorded) after each evaluation.
     charged : the charge of this run in a lifetime ledger; the ledger learns how far checkpoints have come.
     guarantees : statements to store, as `Guarantee.to_dict` gives them; by default the plan's own.
+
+    Raises
+    ------
+    TrainingDiverged : released rows, or scores on test records, show that more steps would be wasted.
     """
     this_run = _Run(plan, data, RunRandomness.from_rng(rng), evaluate, on_step, charged, guarantees)
     agents = range(plan.n)
@@ -125,12 +133,16 @@ def run(
     state, done = algorithm.init(), 0
     if folder is not None and (loaded := folder.load(np.arange(plan.n), state)) is not None:
         done, state, _ = loaded
+    if evaluating:
+        this_run.begin(start)
     with bar(progress, plan.name, plan.steps, done) as show:
 
         def after(k: int, now: object) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
+                rows = np.asarray(algorithm.output(now))
+                this_run.check_rows(k + 1, rows)
                 if evaluating:
-                    this_run.record(k + 1, np.asarray(algorithm.output(now)))
+                    this_run.record(k + 1, rows)
                 if folder is not None:
                     folder.save(k + 1, np.arange(plan.n), now, about={"seeds": this_run.random.seeds})
             show(k + 1, this_run.history[-1] if this_run.history else {})
@@ -217,8 +229,11 @@ def run_on_ranks(
         if progress is not None and cluster.rank == 0:
             progress(k + 1)
         if every and (k + 1) % every == 0 and k + 1 < plan.steps:
-            this_run.record(k + 1, cluster.gather(hosted))
+            rows = cluster.gather(hosted)
+            cluster.agree("the run", lambda: this_run.record(k + 1, rows), failing="stopped")
 
+    if every:
+        cluster.agree("the test records", lambda: this_run.begin() if cluster.rank == 0 else None)
     sizes = None if isinstance(all_data, np.ndarray) else all_data.sizes
     hosted = run_cluster(
         cluster,
@@ -258,6 +273,8 @@ class _Run:
     charged: ChargedTraining | None
     guarantees: Sequence[Mapping[str, Any]] | None
     history: list[dict[str, Any]] = field(default_factory=list)
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    divergence: DivergenceCheck = field(default_factory=DivergenceCheck)
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -269,12 +286,33 @@ class _Run:
         first = plan.starting(data, random, agents) if start is None else _starting_rows(start, plan.n)
         return plan.algorithm(plan.mechanism(data, agents, random), first)
 
+    def begin(self, start: np.ndarray | None = None) -> None:
+        """Evaluate the starting rows, with which the run is compared."""
+        plan = self.plan
+        own = plan.starting(self.data, self.random, range(plan.n)) if start is None else start
+        self.divergence.begin(self._evaluated(_starting_rows(own, plan.n)))
+
+    def _evaluated(self, rows: np.ndarray) -> Mapping[str, Any]:
+        if self.evaluate is not None:
+            return self.evaluate(rows)
+        return self.plan.metrics(rows, self.data, self.random)
+
+    def check_rows(self, step: int, rows: np.ndarray) -> None:
+        """Stop training whose released rows show that it diverges."""
+        if self.plan.steps > 1 and (reason := self.divergence.rows_reason(rows)) is not None:
+            raise TrainingDiverged(self._diverged(step, reason))
+
     def record(self, step: int, rows: np.ndarray | None) -> None:
-        """Evaluate the rows of all agents, where they are here."""
+        """Evaluate the rows of all agents, where they are here; stop training that diverges."""
         if rows is None:
             return
-        evaluate = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
-        self.history.append({"step": step, **evaluate(rows)})
+        self.check_rows(step, rows)
+        self.scores = self._evaluated(rows)
+        reason = self.divergence.scores_reason(self.scores)
+        if reason is not None and step < self.plan.steps:  # the last step has no more budget to save
+            raise TrainingDiverged(self._diverged(step, reason))
+        varying = {name: value for name, value in self.scores.items() if name not in CONSTANTS}
+        self.history.append({"step": step, **varying})
         if self.charged is not None:
             self.charged.saving(step)
         if self.on_step is not None:
@@ -283,8 +321,23 @@ class _Run:
     def metrics(self, rows: np.ndarray) -> dict[str, Any]:
         """Return the plan's metrics of the final rows, which the history may hold already."""
         if self.evaluate is None and self.history and self.history[-1]["step"] == self.plan.steps:
-            return {name: value for name, value in self.history[-1].items() if name != "step"}
+            return dict(self.scores)
         return self.plan.metrics(rows, self.data, self.random)
+
+    def _diverged(self, step: int, reason: str) -> str:
+        """Return the sentence about a run that is stopped: why, what to do, what was spent."""
+        sentence = f"training diverged; lower the learning rate: after {step:,} of {self.plan.steps:,} steps "
+        sentence += f"{reason}."
+        if not (self.random.protective and has_noise(self.plan)):
+            return sentence
+        stated = [g for g in self.guarantees or () if "epsilon" in g]
+        spent = stated[0] if stated else self.plan.guarantees()[0].to_dict(1e-5)
+        epsilon = math.ceil(1000 * float(spent["epsilon"])) / 1000
+        against = wording.stored_adversary(spent["adversary"], noun="node")
+        sentence += (
+            f" Those steps are spent: at most epsilon {epsilon:.3f} at delta {spent['delta']:g} against "
+        )
+        return sentence + against + (", and stay charged." if self.charged is not None else ".")
 
     def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
         plan, guarantees = self.plan, self.guarantees
