@@ -335,7 +335,7 @@ def poisoned():
         (mlp(), {"a": [1.0], "y": [0]}, {"label": "y", "bounds": {"a": (3, 1)}}, "low < high"),
         (object(), (X, Y), {}, "module must be a torch module"),
         ("logit", (X, Y), {}, "a linear model is one of"),
-        ("logistic", (X, Y + 3), {}, "Labels must be 0/1"),
+        ("logistic", (X, Y + 3), {}, "not among the public classes 0, 1"),
         ("logistic", (X, Y), {"classes": [0]}, "two or more different names"),
         (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), (X, Y), {}, "mixes the samples"),
     ],

@@ -35,7 +35,7 @@ def directory(tmp_path, monkeypatch):
 def records(n=40, dim=2):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (n, dim))
-    return X, np.where(X[:, 0] > 0, 1.0, -1.0)
+    return X, np.where(X[:, 0] > 0, 1.0, 0.0)
 
 
 def fit(steps=5, z=8.0, **options):
@@ -141,7 +141,6 @@ name = "exchange"
 [data]
 file = "records.csv"
 label = "y"
-classes = ["-1", "1"]
 bounds = { a = [-1.0, 1.0], b = [-1.0, 1.0] }
 [train]
 algorithm = "consensus-sgd"

@@ -291,7 +291,7 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
     goes_on = row.candidate is None or row.candidate.has("tolerates_dropout")
     problems = {
         f"it spends more than epsilon {requirements.epsilon:g}.": not private,
-        row.use.sentence: not row.use.useful,
+        row.use.sentence: row.use.useful is False,
         f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row, target),
         f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
         "a silent member stops it.": requirements.silent == "go on" and not goes_on,
@@ -324,7 +324,7 @@ def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
 
 def _noisiness(row: PlanSummary) -> float:
     """Return the noise of the run in steps of a tenth: of equal scores the quieter plan is the safer one."""
-    return round(-10 * math.log(row.use.signal)) if row.use.signal else 0.0
+    return round(-10 * math.log(row.use.signal_to_noise)) if row.use.signal_to_noise else 0.0
 
 
 def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
@@ -361,7 +361,7 @@ def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[s
 
     def alternative(condition: str, row: PlanSummary | None) -> None:
         if row is not None:
-            but = "" if row.use.useful else ", which is not useful"
+            but = ", which is not useful" if row.use.useful is False else ""
             sentences.append(f"If {condition}: {row.name}, {row.use.answer}{but}.")
 
     assert best.candidate is not None
@@ -419,7 +419,11 @@ def _suggestions(
         more = least_whole(lambda r: works(sizes=(r,) * n), each, each * 2**20)
         if more is not None:
             yield Suggestion("records", more, f"Collect {more:,} records at each member.")
-    if requirements.seconds is not None and best.seconds > requirements.seconds and best.use.useful:
+    if (
+        requirements.seconds is not None
+        and best.seconds > requirements.seconds
+        and best.use.useful is not False
+    ):
         yield Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s.")
 
 

@@ -170,7 +170,7 @@ def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bo
         "usefulness": use.sentence,
         "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),
         "range": use.span,
-        "signal": use.signal,
+        "signal_to_noise": use.signal_to_noise,
         "score": None if use.score is None else dict(vars(use.score)),
     }
     if simulated and budget is not None and (use.useful is False or assessment.get("feasible") is False):

@@ -95,7 +95,7 @@ class PlanSummary:
             return math.hypot(use.error, use.bias)
         if use.score is not None:
             return use.score.mean if use.score.lower_is_better else 1 - use.score.mean
-        return 1 / use.signal if use.signal else math.inf
+        return 1 / use.signal_to_noise if use.signal_to_noise else math.inf
 
     def epsilon(self, view: str) -> float | None:
         """Return epsilon against a view."""
@@ -137,7 +137,7 @@ class PlanSummary:
             "error": use.error,
             "bias": use.bias,
             "range": use.span,
-            "signal": use.signal,
+            "signal_to_noise": use.signal_to_noise,
             "score": None if use.score is None else dict(vars(use.score)),
         }
 
@@ -254,8 +254,8 @@ def _dominates(one: PlanSummary, other: PlanSummary) -> bool:
     Scores are simulated, so they differ only by more than their intervals; the noise behind them is exact.
     """
     first, second = one.use, other.use
-    if first.signal is not None and second.signal is not None:
-        answers = (1 / first.signal, 1 / second.signal)
+    if first.signal_to_noise is not None and second.signal_to_noise is not None:
+        answers = (1 / first.signal_to_noise, 1 / second.signal_to_noise)
     elif first.error is not None and second.error is not None:
         answers = (one.loss, other.loss)
     else:

@@ -70,7 +70,7 @@ def _describe_records(requirements: Requirements, tables: dict[str, dict[str, An
     site, order = "site (its member)", "the sites' names"
     if not requirements.reachable:
         site, order = "site (its member's name in edges.txt)", "edges.txt"
-    columns, notes = "its features, label", []
+    columns, notes = "its features (numbers from -1 to 1, or with bounds by name), label", []
     if compute == "mean":
         data |= {"label": "value", "features": ["one"]}
         del data["width"]

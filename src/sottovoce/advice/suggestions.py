@@ -201,13 +201,12 @@ class _Search:
             return None
 
     def useful_answer(self, plan: Plan | None) -> str | None:
-        """Return how good the answer of a plan is, None where it is of no use."""
+        """Return how good the answer of a plan is, None where it is of no use for certain."""
         if plan is None:
             return None
         sample = None if is_average(plan) else self.sample
         use = usefulness(plan, sample=sample, runs=_RUNS)
-        only_signal = use.error is None and use.score is None
-        return use.answer + (" times the noise" if only_signal else "") if use.useful else None
+        return None if use.useful is False else use.answer
 
 
 def least(works: Callable[[float], bool], low: float, most: float) -> float | None:

@@ -96,7 +96,7 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
         lines = [f"Nothing fits. {advice.reasons}", *(f"  {each.sentence}" for each in advice.suggestions)]
     else:
         lines = [
-            f"Take {chosen.name}. Private: yes; useful: yes.",
+            f"Take {chosen.name}. Private: yes; useful: {chosen.use.verdict}.",
             advice.reasons,
             f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}.",
             *advice.changes,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number, percent
+from sottovoce._format import number
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
@@ -197,7 +197,7 @@ def _finish(
     from sottovoce.planfile.training import fitted_model
 
     assert loaded.records is not None
-    coef = result.coef
+    coef, result = result.coef, loaded.records.adapter.in_units(result)
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
@@ -229,6 +229,7 @@ def _finish(
 def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> None:
     from sottovoce.accounting.wording import UNCHARGED
     from sottovoce.models.adapters import LinearAdapter
+    from sottovoce.objectives.trivial import comparison
 
     coef, metrics = result.get("outputs", {}).get("coef", []), result["metrics"]
     if 0 < len(coef) <= 1000:
@@ -240,11 +241,9 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
         pairs = zip(words[:8], coef[:8], strict=True)
         more = " ..." if len(coef) > 8 else ""
         screen.print(f"Coefficients: {', '.join(name + number(value) for name, value in pairs)}{more}")
-    for key in ("test_accuracy", "test_mean_squared_error"):
-        if key in metrics:
-            screen.print(f"{key.replace('_', ' ').capitalize()}: {number(metrics[key])}")
-    if "accuracy" in metrics:
-        screen.print(f"Test accuracy: {percent(metrics['accuracy'])} (mean of the agents).")
+    if (compared := comparison(metrics)) is not None:
+        color = "green" if metrics["better_than_trivial"] else "red"
+        screen.print(f"[{color}]{compared[:1].upper()}{compared[1:]}[/{color}]")
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {result['provenance']['noise']}")

@@ -171,7 +171,7 @@ def fit(
         guarantees=[guarantee.to_dict(delta) for guarantee in guarantees],
     )
     if adapter.evaluate is not None:
-        result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.outputs["rows"])})
+        result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.coef[None])})
     result = adapter.in_units(result)
     return adapter.fitted(chosen, result, privacy, delta, columns=private.columns, label=table.label)
 

@@ -289,6 +289,8 @@ class Fitted:
         write = {"accuracy": percent, "rmse": "{:.4g}".format, "loss": "{:.4g}".format}
         shown = [(name, value) for name, value in self.metrics.items() if name in write]
         scores = "".join(f", {name} {write[name](value)}" for name, value in shown)
+        if self.metrics.get("better_than_trivial") is False:
+            scores += ", no better than a constant answer"
         return (
             f"{self._kind} by {self.result.name}: epsilon {epsilon:.4g} at delta {self.delta:g}, against "
             f"{self.privacy.adversary}{scores}{simulated}"

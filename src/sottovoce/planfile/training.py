@@ -27,7 +27,7 @@ from sottovoce.runners.progress import bar
 from sottovoce.runners.run import OnStep, run_on_ranks
 
 # scores in the order in which they are looked for, and how the best one is chosen
-SCORES = {"accuracy": max, "test_accuracy": max, "test_mean_squared_error": min}
+SCORES = {"accuracy": max, "rmse": min}
 
 
 def load_training(file: Path, **options: object) -> LoadedPlan:
@@ -61,6 +61,7 @@ def run_training(
     assert records is not None
     assert section is not None
     options: dict[str, Any] = {
+        "evaluate": records.adapter.evaluate,
         "every": section.evaluate_every or max(plan.steps // 20, 1),
         "checkpoint": checkpoint,
         "on_step": on_step,

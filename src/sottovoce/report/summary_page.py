@@ -22,6 +22,7 @@ from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.advice.usefulness import Usefulness, usefulness
 from sottovoce.algorithms.plan import Plan
+from sottovoce.objectives.trivial import comparison
 from sottovoce.report.elements import CERTAIN, best_guess
 
 if TYPE_CHECKING:
@@ -256,17 +257,18 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     stated, simulated = Stated.of(Guarantee.from_dict(chosen), delta, names), is_simulated(provenance)
     shown = [Stated.of(Guarantee.from_dict(g), delta, names) for g in rows[:6]]
     accepted = list(dict.fromkeys(name for g in rows for name in g.get("accepted", ())))
-    scores = ("test_accuracy", "accuracy", "mean_squared_error")
-    score = next((key for key in scores if key in metrics), None)
-    why = "The result holds no score."
-    if score is not None:
-        shown_score = percent(metrics[score]) if score == "accuracy" else f"{metrics[score]:.3f}"
-        why = f"It ended with {score.replace('_', ' ')} {shown_score}."
+    answer, why = UNKNOWN, "The result holds no score."
+    if (compared := comparison(metrics)) is not None:
+        answer, why = YES if metrics["better_than_trivial"] else NO, _sentence(compared)
+    elif "accuracy" in metrics:
+        why = f"It ended with accuracy {percent(metrics['accuracy'])}."
+    elif "mean_squared_error" in metrics:
+        why = f"It ended with mean squared error {metrics['mean_squared_error']:.3f}."
     title = config.get("title") or metrics.get("title") or result["name"].replace("-", " ").capitalize()
     page = _page(
         "result",
         str(title),
-        [stated.private(accepted, simulated=simulated), _answer("Useful?", UNKNOWN, why)],
+        [stated.private(accepted, simulated=simulated), _answer("Useful?", answer, why)],
         {"result": _digest({key: value for key, value in result.items() if key != "summary_page"})},
         members=[{"name": str(name)} for name in names or ()][:200],
         **stated.scope(accepted, simulated=simulated),

@@ -6,6 +6,7 @@ everything that can fail without noise, before the first noise is drawn.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +16,21 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sottovoce._io import digest
+from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import InvalidInput, TrainingDiverged
 from sottovoce.ledger.charge import ChargedTraining, charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
+from sottovoce.objectives.trivial import CONSTANTS
 from sottovoce.protocols import Protocol as CommunicationProtocol
 from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
+from sottovoce.runners.divergence import DivergenceCheck
 from sottovoce.runners.in_process import run_stacked
 from sottovoce.runners.progress import bar
 
@@ -154,6 +158,10 @@ def run(
     lifetime ledger before any noise is drawn, with what `account` says of the plan, and refused beyond a
     lifetime budget. Data, checkpoint, evaluation and callback have been tried on the starting rows by then: a
     call that fails there costs nothing. A run that goes on from its ``checkpoint`` is not charged again.
+
+    Raises
+    ------
+    TrainingDiverged : released rows, or scores on test records, show that more steps would be wasted.
     """
     this_run = _Run(
         plan, data, RunRandomness.from_rng(rng), evaluate, on_step, use, population, checkpoint, guarantees
@@ -167,7 +175,8 @@ def run(
         this_run.random = this_run.random.with_seeds(saved.about["seeds"])
     first = this_run.starting_rows(this_run.data, agents, start)
     algorithm = this_run.algorithm(this_run.data, agents, first)
-    this_run.charge(0 if saved is None else saved.step, first, evaluating)
+    this_run.begin(0 if saved is None else saved.step, first, evaluating)
+    this_run.charge()
     state, done = algorithm.init(), 0
     if folder is not None and (loaded := folder.load(np.arange(plan.n), state)) is not None:
         done, state, _ = loaded
@@ -175,8 +184,10 @@ def run(
 
         def after(k: int, now: object) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
+                rows = np.asarray(algorithm.output(now))
+                this_run.check_rows(k + 1, rows)
                 if evaluating:
-                    this_run.record(k + 1, np.asarray(algorithm.output(now)))
+                    this_run.record(k + 1, rows)
                 if folder is not None:
                     this_run.saving(k + 1)
                     folder.save(k + 1, np.arange(plan.n), now, about={"seeds": this_run.random.seeds})
@@ -262,13 +273,14 @@ def run_on_ranks(
         part = all_data[agents] if isinstance(all_data, np.ndarray) else all_data.subset(hosted)
         return this_run.algorithm(part, hosted, this_run.starting_rows(part, hosted))
 
-    def charge_once(done: int) -> None:
+    def begin(done: int) -> None:
         if cluster.rank == 0:
-            this_run.charge(done, this_run.starting_rows(all_data, range(plan.n)), bool(every))
+            this_run.begin(done, this_run.starting_rows(all_data, range(plan.n)), bool(every))
+            this_run.charge()
 
     def ready(done: int) -> None:
-        if this_run.random.protective:
-            cluster.agree("the lifetime budget", lambda: charge_once(done))
+        if every or this_run.random.protective:
+            cluster.agree("the start", lambda: begin(done))
 
     def after(k: int, hosted: Hosted) -> None:
         if progress is not None and cluster.rank == 0:
@@ -276,7 +288,8 @@ def run_on_ranks(
         if checkpoint is not None and ((k + 1) % stretch == 0 or k + 1 == plan.steps):
             this_run.saving(k + 1)
         if every and (k + 1) % every == 0 and k + 1 < plan.steps:
-            this_run.record(k + 1, cluster.gather(hosted))
+            rows = cluster.gather(hosted)
+            cluster.agree("the run", lambda: this_run.record(k + 1, rows), failing="stopped")
 
     sizes = None if isinstance(all_data, np.ndarray) else all_data.sizes
     stretch = every or max(1, plan.steps // 50)
@@ -322,6 +335,8 @@ class _Run:
     guarantees: Sequence[Mapping[str, Any]] | None
     charged: ChargedTraining | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    divergence: DivergenceCheck = field(default_factory=DivergenceCheck)
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -339,18 +354,24 @@ class _Run:
         """Return the update rule of the hosted agents, whose records are ``data``."""
         return self.plan.algorithm(self.plan.mechanism(data, agents, self.random), first)
 
-    def charge(self, done: int, first: np.ndarray, evaluating: bool) -> None:
-        """Charge a run with protective noise, once what may fail later has been tried on its starting rows.
+    def begin(self, done: int, first: np.ndarray, evaluating: bool) -> None:
+        """Evaluate the starting rows, with which the run is compared; what may fail fails before a charge.
 
         Those rows are public, so that an evaluation of them tells nothing; they do not enter the history.
         """
+        scores = self._evaluated(first) if evaluating else {}
+        self.divergence.begin(scores)
         if not self.random.protective:
             return
-        if evaluating:
-            self.record(done, first)
-            self.history.clear()
+        if evaluating and self.on_step is not None:
+            self.on_step(done, {"step": done, **scores})
         if self.evaluate is not None or not evaluating:
-            self.metrics(first)
+            self.plan.metrics(first, self.data, self.random)
+
+    def charge(self) -> None:
+        """Charge a run with protective noise, before it draws any."""
+        if not self.random.protective:
+            return
         if self.guarantees is None:
             self.guarantees = [guarantee.to_dict() for guarantee in self.plan.guarantees()]
         self.charged = charge(
@@ -366,20 +387,50 @@ class _Run:
         if self.charged is not None:
             self.charged.saving(step)
 
+    def _evaluated(self, rows: np.ndarray) -> Mapping[str, Any]:
+        if self.evaluate is not None:
+            return self.evaluate(rows)
+        return self.plan.metrics(rows, self.data, self.random)
+
+    def check_rows(self, step: int, rows: np.ndarray) -> None:
+        """Stop training whose released rows show that it diverges."""
+        if self.plan.steps > 1 and (reason := self.divergence.rows_reason(rows)) is not None:
+            raise TrainingDiverged(self._diverged(step, reason))
+
     def record(self, step: int, rows: np.ndarray | None) -> None:
-        """Evaluate the rows of all agents, where they are here."""
+        """Evaluate the rows of all agents, where they are here; stop training that diverges."""
         if rows is None:
             return
-        evaluate = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
-        self.history.append({"step": step, **evaluate(rows)})
+        self.check_rows(step, rows)
+        self.scores = self._evaluated(rows)
+        reason = self.divergence.scores_reason(self.scores)
+        if reason is not None and step < self.plan.steps:  # the last step has no more budget to save
+            raise TrainingDiverged(self._diverged(step, reason))
+        varying = {name: value for name, value in self.scores.items() if name not in CONSTANTS}
+        self.history.append({"step": step, **varying})
         if self.on_step is not None:
             self.on_step(step, self.history[-1])
 
     def metrics(self, rows: np.ndarray) -> dict[str, Any]:
         """Return the plan's metrics of the final rows, which the history may hold already."""
         if self.evaluate is None and self.history and self.history[-1]["step"] == self.plan.steps:
-            return {name: value for name, value in self.history[-1].items() if name != "step"}
+            return dict(self.scores)
         return self.plan.metrics(rows, self.data, self.random)
+
+    def _diverged(self, step: int, reason: str) -> str:
+        """Return the sentence about a run that is stopped: why, what to do, what was spent."""
+        sentence = f"training diverged; lower the learning rate: after {step:,} of {self.plan.steps:,} steps "
+        sentence += f"{reason}."
+        if not (self.random.protective and has_noise(self.plan)):
+            return sentence
+        stated = [g for g in self.guarantees or () if "epsilon" in g]
+        spent = stated[0] if stated else self.plan.guarantees()[0].to_dict(1e-5)
+        epsilon = math.ceil(1000 * float(spent["epsilon"])) / 1000
+        against = wording.stored_adversary(spent["adversary"], noun="node")
+        sentence += (
+            f" Those steps are spent: at most epsilon {epsilon:.3f} at delta {spent['delta']:g} against "
+        )
+        return sentence + against + (", and stay charged." if self.charged is not None else ".")
 
     def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
         plan, guarantees = self.plan, self.guarantees
