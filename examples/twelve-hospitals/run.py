@@ -10,6 +10,7 @@ The records are drawn here: who is helped by a treatment, given age, dose and pr
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def main(folder: Path) -> dict[str, float]:
     }  # fmt: skip
     say(
         f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['half']:.3f}; epsilon "
-        f"{guarantee['epsilon']:.3g} at delta {guarantee['delta']:g}, {guarantee['label']}."
+        f"{math.ceil(1000 * guarantee['epsilon']) / 1000} at delta {guarantee['delta']:g}, {guarantee['label']}."
     )
     return summary
 

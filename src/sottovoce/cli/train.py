@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number, percent
+from sottovoce._format import compared, number, percent
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, safe
@@ -204,7 +204,10 @@ def _finish(
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
-    result = replace(result, metrics=metrics)
+    provenance = dict(result.provenance)
+    if loaded.settings.budget is not None:
+        provenance["budget"] = loaded.settings.budget.budget.to_dict(loaded.privacy)
+    result = replace(result, metrics=metrics, provenance=provenance)
     payload = plain(result.to_dict())
     if coef.size <= SHOWN:
         payload["outputs"] = {"coef": plain(coef)}
@@ -230,7 +233,7 @@ def _finish(
 
 
 def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> None:
-    from sottovoce.accounting.wording import UNCHARGED
+    from sottovoce.accounting.wording import exception
     from sottovoce.models.adapters import LinearAdapter
 
     coef, metrics = result.get("outputs", {}).get("coef", []), result["metrics"]
@@ -249,13 +252,14 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
     if "accuracy" in metrics:
         screen.print(f"Test accuracy: {percent(metrics['accuracy'])} (mean of the agents).")
     for name in metrics.get("accepted", ()):
-        screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
+        screen.print(f"[bold red]Accepted by name ({name}):[/bold red] {exception(name)}")
     screen.print(f"Noise: {result['provenance']['noise']}")
     lifetime = result["provenance"].get("lifetime_budget")
     for row in lifetime["budgets"] if lifetime else ():
+        spent, limit = compared(row["total"], row["epsilon"], "spent")
         screen.print(
-            f"Lifetime budget: {lifetime['population']} has spent {row['total']:.4g} of epsilon "
-            f"{row['epsilon']:g} at delta {row['delta']:g} ({row['adjacency']}, {row['view']})."
+            f"Lifetime budget: {lifetime['population']} has spent {spent} of epsilon "
+            f"{limit} at delta {number(row['delta'], 'delta')} ({row['adjacency']}, {row['view']})."
         )
 
 
