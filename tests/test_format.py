@@ -138,3 +138,9 @@ def test_what_is_no_number_stays():
     assert number(np.float32(0.1), "epsilon") == "0.101"  # a float32 is a little above a tenth
     assert number(1e300, "epsilon").startswith("1,000")
     assert _format.number(0.1, "epsilon") == "0.1"
+
+
+def test_sentences_about_budgets_round_up():
+    for value in VALUES:
+        _, why = wording.private(value, 1e-5, "any one node", "exact", 0.6)
+        assert read(why.split()[3]) >= value

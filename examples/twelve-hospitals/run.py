@@ -69,9 +69,10 @@ def main(folder: Path) -> dict[str, float]:
         "deviation": score["deviation"],
         "equal": float(all(np.array_equal(models[0], other) for other in models)),
     }  # fmt: skip
+    epsilon = math.ceil(1000 * guarantee["epsilon"]) / 1000  # a bound is rounded up
     say(
         f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['half']:.3f}; epsilon "
-        f"{math.ceil(1000 * guarantee['epsilon']) / 1000} at delta {guarantee['delta']:g}, {guarantee['label']}."
+        f"{epsilon} at delta {guarantee['delta']:g}, {guarantee['label']}."
     )
     return summary
 
