@@ -30,7 +30,7 @@ Quantity = Literal[
     "lower bound", "remaining", "limit", "noise", "required noise",
 ]  # fmt: skip
 ROUNDING: Mapping[Quantity, str] = {
-    "value": ROUND_HALF_EVEN,  # bounds no privacy: an accuracy, a time, a coefficient
+    "value": ROUND_HALF_EVEN,  # bounds no privacy: an accuracy, a time, a formula as published
     "epsilon": ROUND_CEILING,
     "delta": ROUND_CEILING,
     "mu": ROUND_CEILING,

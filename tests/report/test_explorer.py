@@ -68,9 +68,9 @@ def test_a_view_shows_the_accountants_numbers():
             continue
         stated = plan.privacy("colluders", colluders=[2, 7], user=u)
         assert row["share"] == fixed(shares[u], "share")
-        assert row["published"] == fixed(formula[u], "share")
+        assert row["published"] == fixed(formula[u])
         assert row["epsilon"] == fixed(stated.epsilon(DELTA), "epsilon")
-        assert row["published_epsilon"] == fixed(gaussian_epsilon(formula[u] ** 0.5 / 1.5, DELTA), "epsilon")
+        assert row["published_epsilon"] == fixed(gaussian_epsilon(formula[u] ** 0.5 / 1.5, DELTA))
         assert row["determined"] == (shares[u] > 1 - 1e-8)
     others = [u for u in range(15) if u not in (2, 7)]
     lost = {u: plan.privacy("colluders", colluders=[2, 7], user=u).epsilon(DELTA) for u in others}

@@ -162,13 +162,17 @@ def _show(
         _show_published(screen, assessment["published_bounds"])
 
 
+# a formula as printed is no bound and rounded to nearest, the exact losses are rounded upwards
+_LOSSES = ("mean", "largest", "exact_mean", "exact_largest")
+
+
 def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
     """Print the papers' formulas, the exact loss beside each that has one."""
     steps = bounds["steps"]
     local = "local privacy is 1" if steps == 1 else f"local privacy is 1, of {steps:,} steps {steps:,}"
     rows = []
     for row in bounds["losses"]:
-        losses = [number(row[key], "loss") for key in ("mean", "largest", "exact_mean", "exact_largest")]
+        losses = [number(row[key], FIELDS.get(key, "value")) for key in _LOSSES]
         understated = "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%"
         rows.append([row["formula"], *losses, understated, row["bound"], row["label"]])
     columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]

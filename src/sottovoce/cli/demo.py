@@ -129,7 +129,7 @@ def _show_account(screen: Console, result: Mapping[str, Any]) -> None:
     for row in result["metrics"]["by_distance"]:
         exact, formula = row["exact_mean"], row["published_mean"]
         wrong = f"[red]understated {exact / formula:.0f} times[/red]" if exact > 1.5 * formula else ""
-        rows.append([row["distance"], row["pairs"], fixed(formula, "share"), fixed(exact, "share"), wrong])
+        rows.append([row["distance"], row["pairs"], fixed(formula), fixed(exact, "share"), wrong])
     screen.print(table(["hops away", "clinics", "published formula", "exact", ""], rows))
     screen.print(UNDERSTATES.format(share=100 * result["metrics"]["understated_pairs"]))
     _show_guarantees(screen, result)

@@ -381,8 +381,8 @@ class ExplorerModel:
                 "label": stated.label,
                 "words": wording.learned(share, stated.best_guess),
                 "determined": share > 1 - DETERMINED,
-                "published": "–" if formula is None else fixed(float(formula[u]), "share"),
-                "published_epsilon": fixed(printed.get(u), "epsilon"),
+                "published": "–" if formula is None else fixed(float(formula[u])),
+                "published_epsilon": fixed(printed.get(u)),
             }
         looking = " and ".join(names[v] for v in who)
         learns = f"{looking} together learn" if len(who) > 1 else f"{looking} learns"
@@ -445,7 +445,7 @@ class ExplorerModel:
         worst, mean = (fixed(course[key][-1], "share") for key in ("worst", "mean"))
         words = f"After {rounds[-1]} rounds the worst share is {worst}, the mean {mean}"
         if course["published"] is not None:
-            last = fixed(course["published"][-1], "share")
+            last = fixed(course["published"][-1])
             words += f", and the published formula (shown at most as 1) says {last}"
         return course | {"words": words + "."}
 
