@@ -94,7 +94,7 @@ def test_training_that_hides_members_gets_a_suggestion(call, tmp_path):
     (tmp_path / "plan.toml").write_text(plan)
     answer = call("plan", "plan.toml")
     text = " ".join(answer.out.split())
-    assert "Private: yes; useful: no." in text
+    assert "Private: only in part; useful: no." in text
     assert "synthetic records" in text
     assert "Hide a record instead of a member" in text
     assert "Reads: breast_cancer" in text

@@ -262,7 +262,10 @@ def test_accepted_reads_are_shown_and_stored(call, tmp_path):
     answer = call("train", "plan.toml", "--out", "r.json")
     assert answer.out.count("not charged, accepted by name: the mean and deviation") >= 1
     assert "yes, but not for the item in" in answer.out
-    assert "Not charged: settings that were chosen on the private records." in answer.out
+    assert (
+        "Accepted by name (tuning): Read of private records and not charged: settings that were chosen"
+        in answer.out
+    )
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]
 

@@ -129,7 +129,7 @@ def test_every_adjacency_counts_every_release(rate):
 
 def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
     lifetime = new_ledger(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
-    with pytest.raises(BudgetExceeded, match="inf"):
+    with pytest.raises(BudgetExceeded, match="∞"):
         lifetime.charge_run(run(1))
 
 

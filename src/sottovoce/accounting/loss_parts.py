@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sottovoce._format import significant
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 
@@ -76,7 +77,7 @@ class Gaussian(LossPart):
         return _pld().from_gaussian_mechanism(1 / self.mu, value_discretization_interval=interval)
 
     def __str__(self) -> str:
-        return f"Gaussian, mu = {self.mu:.6g}"
+        return f"Gaussian, mu = {significant(self.mu, 'mu', 6)}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,10 @@ class SampledGaussian(LossPart):
         )
 
     def __str__(self) -> str:
-        return f"Gaussian, noise multiplier {self.noise_multiplier:.6g}, sample rate {self.sample_rate:.6g}"
+        return (
+            f"Gaussian, noise multiplier {significant(self.noise_multiplier, 'noise', 6)}, sample rate "
+            f"{significant(self.sample_rate, 'loss', 6)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class GaussianMixture(LossPart):
         return high
 
     def __str__(self) -> str:
-        return f"Gaussian, mu up to {self.size:.6g}, {len(self.mus)} cases"
+        return f"Gaussian, mu up to {significant(self.size, 'mu', 6)}, {len(self.mus)} cases"
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ class Pure(LossPart):
         return _pld().from_privacy_parameters(parameters, value_discretization_interval=interval)
 
     def __str__(self) -> str:
-        return f"pure epsilon = {self.epsilon:.6g}"
+        return f"pure epsilon = {significant(self.epsilon, 'epsilon', 6)}"
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ class Laplace(LossPart):
         return _pld().from_laplace_mechanism(1 / self.ratio, value_discretization_interval=interval)
 
     def __str__(self) -> str:
-        return f"Laplace, ratio = {self.ratio:.6g}"
+        return f"Laplace, ratio = {significant(self.ratio, 'loss', 6)}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce._format import number, significant
 from sottovoce.accounting.accountant import account_each
 from sottovoce.advice.candidates import AveragingCandidate, guarantee_against
 from sottovoce.advice.samples import SampleArgument
@@ -106,7 +107,7 @@ class PlanSummary:
         """Return the row as a table shows it, in the order of `COLUMNS`."""
         low, high = self.noise
         epsilons = {
-            view: "-" if (epsilon := self.epsilon(view)) is None else f"{epsilon:.3g}"
+            view: "-" if (epsilon := self.epsilon(view)) is None else number(epsilon, "epsilon")
             for view in ("outsider", "network", "pairwise", "colluders", "local")
         }
         if self.colluders_bound:
@@ -115,7 +116,7 @@ class PlanSummary:
             self.name,
             self.plan.steps,
             "all" if self.batch_size is None else f"{self.batch_size:g}",
-            f"{low:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}",
+            " to ".join(dict.fromkeys(significant(noise, "noise", 3) for noise in (low, high))),
             *epsilons.values(),
             self.use.answer,
             self.use.verdict,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from sottovoce._format import number, significant
 from sottovoce.accounting.budget import Budget
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.usefulness import is_average, usefulness
@@ -86,7 +87,8 @@ class _Search:
             if answer is not None and isinstance(calibrated, (GradientPlan, PrivateAveraging)):
                 multiplier = calibrated.noise_multiplier
                 noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
-                yield Suggestion("noise", noise, f"Take noise {noise:.4g}: {answer}.")
+                enough = significant(noise, "required noise")
+                yield Suggestion("noise", noise, f"Take noise {enough}: {answer}.")
         for change in (self.masks, self.record, self.larger_epsilon, self.members, self.records):
             try:
                 suggestion = change(calibrated or self.plan)
@@ -114,7 +116,8 @@ class _Search:
             if not error <= plan.radius / 2:
                 return None
             view = " --view outsider" if self.budget.view == "outsider" else ""
-            command = f"advise {plan.n} --epsilon {self.budget.epsilon:g} --records {_RECORDS}{view}"
+            epsilon = number(self.budget.epsilon, "limit")
+            command = f"advise {plan.n} --epsilon {epsilon} --records {_RECORDS}{view}"
             sentence = f"{hide}, with {_RECORDS} records each: ± {error:.3g} (sottovoce {command})."
             return Suggestion("hide", "record", sentence)
         if "add-remove" not in plan.adjacencies or plan.sizes is None:

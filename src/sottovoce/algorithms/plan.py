@@ -175,6 +175,13 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             return ()
         return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
 
+    @property
+    def units(self) -> float | None:
+        """How many nodes (user level) or records in all there are, publicly; None where it is not known."""
+        if self.adjacency == "user":
+            return float(self.n)
+        return None if self.sizes is None else float(sum(self.sizes))
+
     # ---- running --------------------------------------------------------------------------------------
 
     def _mechanism(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json as json_module
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +118,9 @@ def average(
         guarantees=assessment["guarantees"],
     )
     averages = result.outputs["rows"]
+    if settings.budget is not None:
+        budget = settings.budget.budget.to_dict(loaded.privacy)
+        result = replace(result, provenance={**result.provenance, "budget": budget})
     payload = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
     payload |= plain({"rows": averages, "outputs": {"rows": averages}})

@@ -49,9 +49,9 @@ def search(
         setting = f"clip norm {best['clip_norm']:g}, rate {best['rate']:g}"
         screen.print(f"Best: {setting}, {score} {write(best[score])}.")
         screen.print(
-            f"One run costs epsilon {number(metrics['epsilon_of_one_run'])} at delta {delta:g} against "
-            f"{metrics['against']}; the search of {len(rows)} runs costs "
-            f"{number(metrics['epsilon_of_the_search'])}, and this is what has been spent."
+            f"One run costs epsilon {number(metrics['epsilon_of_one_run'], 'epsilon')} at delta "
+            f"{number(delta, 'delta')} against {metrics['against']}; the search of {len(rows)} runs costs "
+            f"{number(metrics['epsilon_of_the_search'], 'epsilon')}, and this is what has been spent."
         )
 
     config = {"file": file.name, "rates": rates, "clip_norms": clip_norms}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import compared, number
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
@@ -201,7 +201,10 @@ def _finish(
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
-    result = replace(result, metrics=metrics)
+    provenance = dict(result.provenance)
+    if loaded.settings.budget is not None:
+        provenance["budget"] = loaded.settings.budget.budget.to_dict(loaded.privacy)
+    result = replace(result, metrics=metrics, provenance=provenance)
     payload = plain(result.to_dict())
     if coef.size <= SHOWN:
         payload["outputs"] = {"coef": plain(coef)}
@@ -227,7 +230,7 @@ def _finish(
 
 
 def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> None:
-    from sottovoce.accounting.wording import UNCHARGED
+    from sottovoce.accounting.wording import exception
     from sottovoce.models.adapters import LinearAdapter
     from sottovoce.objectives.trivial import comparison
 
@@ -241,11 +244,11 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
         pairs = zip(words[:8], coef[:8], strict=True)
         more = " ..." if len(coef) > 8 else ""
         screen.print(f"Coefficients: {', '.join(name + number(value) for name, value in pairs)}{more}")
-    if (compared := comparison(metrics)) is not None:
+    if (sentence := comparison(metrics)) is not None:
         color = "green" if metrics["better_than_trivial"] else "red"
-        screen.print(f"[{color}]{compared[:1].upper()}{compared[1:]}[/{color}]")
+        screen.print(f"[{color}]{sentence[:1].upper()}{sentence[1:]}[/{color}]")
     for name in metrics.get("accepted", ()):
-        screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
+        screen.print(f"[bold red]Accepted by name ({name}):[/bold red] {exception(name)}")
     screen.print(f"Noise: {result['provenance']['noise']}")
     show_lifetime_budget(screen, result)
 
@@ -254,9 +257,10 @@ def show_lifetime_budget(screen: Console, result: Mapping[str, Any]) -> None:
     """Print what the population has spent, where the run was charged to a lifetime ledger."""
     lifetime = result["provenance"].get("lifetime_budget")
     for row in lifetime["budgets"] if lifetime else ():
+        spent, limit = compared(row["total"], row["epsilon"], "spent")
         screen.print(
-            f"Lifetime budget: {lifetime['population']} has spent {row['total']:.4g} of epsilon "
-            f"{row['epsilon']:g} at delta {row['delta']:g} ({row['adjacency']}, {row['view']})."
+            f"Lifetime budget: {lifetime['population']} has spent {spent} of epsilon "
+            f"{limit} at delta {number(row['delta'], 'delta')} ({row['adjacency']}, {row['view']})."
         )
 
 

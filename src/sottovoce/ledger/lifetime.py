@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 from sottovoce import _validate
+from sottovoce._format import compared, number
 from sottovoce._io import atomic_write, locked
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee
@@ -90,7 +91,8 @@ class LifetimeBudget:
         return self.adjacency, self.view
 
     def __str__(self) -> str:
-        return f"epsilon {self.epsilon:g} at delta {self.delta:g} ({self.adjacency}, {self.view})"
+        epsilon, delta = number(self.epsilon, "limit"), number(self.delta, "delta")
+        return f"epsilon {epsilon} at delta {delta} ({self.adjacency}, {self.view})"
 
 
 @dataclass(frozen=True)
@@ -827,8 +829,10 @@ def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:
     for row in forecast:
         if not row["total"] <= row["epsilon"]:
             limit = LifetimeBudget(*(row[name] for name in ("epsilon", "delta", "adjacency", "view")))
+            together, _ = compared(row["total"], limit.epsilon, "spent")
+            spent, adds = (number(row[name], "spent") for name in ("spent", "adds"))
             raise BudgetExceeded(
-                f"Spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, together {row['total']:.4g} "
+                f"Spent so far {spent}, this adds {adds}, together {together} "
                 f"of a lifetime budget of {limit}, so {consequence}; take more noise or fewer steps, or "
                 "raise the budget with `peer budget --raise`."
             )

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce._format import compared, number
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
@@ -316,10 +317,11 @@ class AgreedRun:
         agreed = self.agreement.budget
         epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
         if not epsilon <= agreed.epsilon:
+            cost, limit = compared(epsilon, agreed.epsilon)
             raise BudgetExceeded(
-                f"The plan costs {self.agreement.members[node].name} epsilon {epsilon:.3g} at delta "
-                f"{agreed.delta:g}, the budget is {agreed.epsilon:g}; agree on more noise, fewer steps or a "
-                "larger budget."
+                f"The plan costs {self.agreement.members[node].name} epsilon {cost} at delta "
+                f"{number(agreed.delta, 'delta')}, the budget is {limit}; agree on more noise, fewer steps "
+                "or a larger budget."
             )
         budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
         return Spending(budget, planned=self.plan.releases(node))

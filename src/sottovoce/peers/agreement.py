@@ -21,6 +21,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
+from sottovoce.accounting.budget import delta_warning
+from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
@@ -286,6 +288,7 @@ class Agreement(_Part):
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
     relay: str = ""
+    accept: Annotated[tuple[Literal["large delta"], ...], Field(strict=False)] = ()
     membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     continues: Digest = ""
     start: Digest = ""
@@ -305,9 +308,17 @@ class Agreement(_Part):
         protocol = self.plan.schedule(0)
         wrong = self.timing.late == "drop" and not protocol.tolerates_dropout
         _refuse_if(wrong, f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
+        large = self.budget.delta * (self.plan.units or 0) > 1 and LARGE_DELTA not in self.accept
+        sentence = str(self.delta_warning).rstrip(".")
+        _refuse_if(large, f'{sentence}, or write accept = ["{LARGE_DELTA}"] at the top of the file')
         self._check_continuation()
         self._check_signers()
         return self
+
+    @property
+    def delta_warning(self) -> str | None:
+        """What a member should know about the delta of the budget; None where it is small."""
+        return delta_warning(self.budget.delta, self.plan.units, self.algorithm.adjacency)
 
     def _check_members(self) -> None:
         n, addresses = len(self.members), [member.address for member in self.members if member.reachable]

@@ -22,6 +22,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from sottovoce._format import compared, number
 from sottovoce._io import atomic_write
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
@@ -70,10 +71,11 @@ class EarlierVersions:
         budget = agreed_run.agreement.budget
         total = self.total([agreed_run.charged_guarantee(node)], budget.delta)
         if self.parts and not total <= budget.epsilon:
+            together, limit = compared(total, budget.epsilon, "spent")
             raise BudgetExceeded(
                 f"The membership versions before cost {agreed_run.agreement.members[node].name} epsilon "
-                f"{self.spent(budget.delta):.4g} at delta {budget.delta:g}, with this one it is {total:.4g} "
-                f"of {budget.epsilon:g}; agree on fewer steps, more noise or a larger budget."
+                f"{number(self.spent(budget.delta), 'spent')} at delta {number(budget.delta, 'delta')}, with "
+                f"this one it is {together} of {limit}; agree on fewer steps, more noise or a larger budget."
             )
 
 

@@ -243,7 +243,7 @@ class PlanFile(PlanSection):
 
     version: Literal[1]
     title: str = ""
-    accept: tuple[str, ...] = Field((), description="what is read of private records and not charged")
+    accept: tuple[str, ...] = Field((), description="what a guarantee may leave out: see sottovoce plan")
     network: NetworkSection | None = None
     protocol: ProtocolSection = Field(default_factory=ProtocolSection)  # type: ignore[arg-type]
     noise: NoiseSection = Field(default_factory=NoiseSection)  # type: ignore[arg-type]

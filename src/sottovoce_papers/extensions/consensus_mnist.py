@@ -212,7 +212,7 @@ def table(record: dict[str, Any]) -> ResultTable:
         "epsilon, worst pair",
     )  # fmt: skip
     note = "Test accuracy in percent; the model is not that of the paper. Epsilon none: not private."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, {"epsilon": "epsilon", "epsilon, worst pair": "epsilon"})
 
 
 def held(record: dict[str, Any]) -> bool | None:
