@@ -150,6 +150,16 @@ class Charged:
         local = self.priced.cost("local")
         return [tuple(_restated(step, adjacency == "replace-one") for step in each) for each in local]
 
+    def known_from_below(self, adjacency: str, view: str) -> bool:
+        """Return whether the recomputation is less than what may be claimed, so that nothing can be close.
+
+        How far removing a record moves what was released about replacing one is not known, only half of it;
+        and what a member learns of a secret walk is not recomputed.
+        """
+        if (self.priced.plan.adjacency, adjacency) == ("replace-one", "add-remove"):
+            return True
+        return self.compositions(adjacency, view) == [()]
+
     def _counted(self, view: str) -> str:
         """Return the view whose cost counts: its own, more colluders, or everybody."""
         plan = self.priced.plan
@@ -222,12 +232,13 @@ def judge(charges: Sequence[Charged], budget: LifetimeBudget, total: float) -> d
     if any(step.size == math.inf for one in together for step in one):
         return {"low": total < math.inf, "close": total == math.inf, "exact": True}
     exact = all(step.kind in ("gaussian", "seen coin") for one in together for step in one)
+    closed = exact and not any(each.known_from_below(*budget.kind) for each in charges)
     slack = recomputation.GAUSSIAN_SLACK if exact else recomputation.SAMPLED_SLACK
     bound = budget.delta * (1 + (mpmath.mpf(10) ** -9))
     low = any(least_delta(one, total * (1 + slack)) > bound for one in together)
     shorter = total / (1 + recomputation.CLOSE)
     close = total <= 1e-5 or any(least_delta(one, shorter) >= budget.delta for one in together)
-    return {"low": bool(low), "close": bool(close), "exact": exact}
+    return {"low": bool(low), "close": bool(close), "exact": closed}
 
 
 # ---- histories --------------------------------------------------------------------------------------------
