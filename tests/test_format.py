@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sottovoce import _format
 from sottovoce._format import FIELDS, ROUNDING, compared, fine, fixed, number, percent, significant
 from sottovoce.accounting import wording
 from sottovoce.accounting.curve import Curve
@@ -137,7 +136,8 @@ def test_what_is_no_number_stays():
     assert shown == ["–", "–", "∞", "∞", "yes", "word", "7", "1,234"]
     assert number(np.float32(0.1), "epsilon") == "0.101"  # a float32 is a little above a tenth
     assert number(1e300, "epsilon").startswith("1,000")
-    assert _format.number(0.1, "epsilon") == "0.1"
+    assert percent(math.inf, "lower bound") == significant(math.inf, "lower bound") == "∞"
+    assert number(0.1, "epsilon") == "0.1"
 
 
 def test_sentences_about_budgets_round_up():

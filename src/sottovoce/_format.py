@@ -177,6 +177,8 @@ def percent(share: float, quantity: Quantity = "value", places: int = 2) -> str:
     >>> percent(0.93456), percent(0.5548, "best guess", 0)
     ('93.46 %', '56 %')
     """
+    if not math.isfinite(share):
+        return number(share)
     return f"{100 * rounded(share, quantity, places=places + 2):.{places}f} %"
 
 

@@ -177,6 +177,7 @@ def of_agreement(
         delta=agreement.budget.delta,
         limit=agreement.budget.epsilon,
         adversary=agreed_run.charged_view,
+        accepted=agreement.accept,
         lifetime=lifetime,
         local=local,
     )
