@@ -47,6 +47,7 @@ from typing import Any
 import mpmath
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy import special
 
 import sottovoce as sv
 from sottovoce.algorithms import registry
@@ -313,16 +314,40 @@ def mixture_delta(mixture: Sequence[tuple[Fraction, Any]], epsilon: float) -> An
 
 
 def mixture_epsilon(mixture: Sequence[tuple[Fraction, Any]], delta: float) -> float:
-    """Return epsilon of a Gaussian shift that is drawn and shown, at delta."""
-    if mixture_delta(mixture, 0.0) <= delta:
+    """Return epsilon of a Gaussian shift that is drawn and shown, at delta: in float64, for the record."""
+    mus = np.sqrt([float(squared) for squared, _ in mixture if squared])
+    weights = np.array([float(weight) for squared, weight in mixture if squared])
+
+    def too_small(epsilon: float) -> bool:
+        ratio = epsilon / mus
+        below = np.exp(epsilon + special.log_ndtr(-mus / 2 - ratio))
+        return bool(weights @ (special.ndtr(mus / 2 - ratio) - below) > delta)
+
+    if not len(mus) or not too_small(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    while mixture_delta(mixture, high) > delta:
+    while too_small(high):
         low, high = high, 2 * high
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if mixture_delta(mixture, middle) > delta else (low, middle)
+        low, high = (middle, high) if too_small(middle) else (low, middle)
     return low
+
+
+def below_in_renyi(compositions: list[tuple[Step, ...]], renyi: Callable[[float], float]) -> bool:
+    """Return whether a Rényi loss is below that of a shift that is drawn and shown, at some order.
+
+    Epsilon alone hides a loss that is too small behind what the conversion from Rényi losses adds.
+    """
+    mixtures = [c[0].size for c in compositions if c and c[0].kind == "mixture"]
+    for alpha in (1.5, 2.0, 4.0, 16.0):
+        claimed = renyi(alpha)
+        for mixture in mixtures:
+            squares, weights = (np.array([float(x) for x in column]) for column in zip(*mixture, strict=True))
+            truth = special.logsumexp(alpha * (alpha - 1) * squares / 2, b=weights) / (alpha - 1)
+            if claimed < truth * (1 - GAUSSIAN_SLACK) - 1e-12:
+                return True
+    return False
 
 
 def judge_gaussian(squared: Any, claimed: float, delta: float) -> tuple[bool, bool]:
@@ -332,9 +357,7 @@ def judge_gaussian(squared: Any, claimed: float, delta: float) -> tuple[bool, bo
     return judge_mixture([(squared, 1)], claimed, delta)
 
 
-def judge_mixture(
-    mixture: Sequence[tuple[Fraction, Any]], claimed: float, delta: float
-) -> tuple[bool, bool]:
+def judge_mixture(mixture: Sequence[tuple[Fraction, Any]], claimed: float, delta: float) -> tuple[bool, bool]:
     """Return the same for a shift that is drawn and shown."""
     if claimed < 0 or claimed == math.inf or not any(squared for squared, _ in mixture):
         return claimed < 0, claimed <= 1e-5
@@ -1104,12 +1127,17 @@ def shown_of_path(
 
 def secret_walk(rng: np.random.Generator) -> Case:
     """A token on a secret path of a few steps: all paths, for rates that warm up, fall or stay."""
-    network, W = graph(rng, 4)
+    apart = bool(rng.random() < 0.5)  # across a ring without rest: two steps at least, and their noise counts
+    if apart:
+        W = [[Fraction(int((u - v) % 5 in (1, 4)), 2) for v in range(5)] for u in range(5)]
+        network = sv.graphs.from_matrix(np.array([[float(x) for x in row] for row in W]))
+    else:
+        network, W = graph(rng, 4)
     n = network.n
-    steps = int(rng.integers(1, 7 if n < 4 else 6))
+    steps = int(rng.integers(2, 8)) if apart else int(rng.integers(1, 7 if n < 4 else 6))
     tokens = 2 if rng.random() < 0.15 else 1
-    cap = None if tokens > 1 or rng.random() < 0.5 else int(rng.integers(1, steps + 2))
-    public = bool(rng.random() < 0.6)
+    cap = None if tokens > 1 or rng.random() < 0.3 else int(rng.integers(1, 2 if apart else steps + 2))
+    public = bool(rng.random() < 0.5)
     amplified = bool(rng.random() < 0.6)
     start, z = eighths(rng, 0.1, 1.9), eighths(rng, 0.5, 12)
     shape = str(rng.choice(["constant", "geometric", "linear", "cosine"]))
@@ -1136,6 +1164,8 @@ def secret_walk(rng: np.random.Generator) -> Case:
             else last + (first - last) * (1 + math.cos(math.pi * share)) / 2
         )  # fmt: skip
     question, coalitions, users = whom(rng, n, ["pairwise", "network"])
+    if apart:
+        question, coalitions, users = {"view": "pairwise", "observer": 2, "user": 0}, [(2,)], [0]
     moved = [Fraction(x) for x in rates] if amplified else None
 
     def compositions() -> list[tuple[Step, ...]]:
@@ -1173,7 +1203,8 @@ def masked_schedule(rng: np.random.Generator, sampled: bool) -> Case:
             schedule.append(schedule[k])
             continue
         ring = [tuple(sorted((v, (v + 1) % n))) for v in rng.permutation(n).tolist()]
-        density = rng.choice([0.0, 0.2, 0.6, 1.0])
+        # often many keys first and few later, so that the first step says nothing about the others
+        density = 1.0 if not partners and rng.random() < 0.6 else rng.choice([0.0, 0.0, 0.2, 0.6])
         more = [pair for pair in itertools.combinations(range(n), 2) if rng.random() < density]
         pairs = sorted({*(ring if rng.random() < 0.8 else ring[1:]), *more})
         tolerate = None if rng.random() < 0.4 else int(rng.integers(0, n - 1))
@@ -1184,7 +1215,7 @@ def masked_schedule(rng: np.random.Generator, sampled: bool) -> Case:
     if question["view"] == "colluders" and rng.random() < 0.5:  # any so many, up to all but one
         user = question.get("user")
         others = [v for v in range(n) if v != user]
-        size = int(rng.integers(1, n))
+        size = int(rng.integers(1, n)) if rng.random() < 0.5 else int(rng.integers(1, 3))
         question["colluders"], coalitions = size, list(itertools.combinations(others, size))
 
     def compositions() -> list[tuple[Step, ...]]:
@@ -1458,7 +1489,9 @@ def check(seed: int, sampled: bool, number: int) -> dict[str, Any]:
     guarantee = drawn.plan.privacy(question.pop("view", None), **question)
     claimed = float(guarantee.epsilon(drawn.delta))
     middle = time.perf_counter()
-    verdict = judge(drawn.compositions(), claimed, drawn.delta)
+    compositions = drawn.compositions()
+    verdict = judge(compositions, claimed, drawn.delta)
+    verdict["low"] |= below_in_renyi(compositions, guarantee.curve.renyi)
     return {
         "kind": "sampled" if sampled else "gaussian", "number": number, **drawn.words, **drawn.question,
         "adjacency": drawn.plan.adjacency, "label": guarantee.label, "delta": drawn.delta, "epsilon": claimed,
