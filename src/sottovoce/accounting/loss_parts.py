@@ -46,6 +46,11 @@ class LossPart:
         """Standard deviation and range of the privacy loss, roughly: they set the grid of a composition."""
         return self.size, 2 * self.size
 
+    @property
+    def shift(self) -> float:
+        """The mu of a Gaussian mechanism that costs at least as much; 0 for other mechanisms."""
+        return 0.0
+
     def rdp(self, alpha: float) -> float:
         """Return an upper bound on the Rényi loss of order ``alpha``; exact but for pure DP and tables."""
         raise NotImplementedError
@@ -68,7 +73,11 @@ class Gaussian(LossPart):
 
     @property
     def spread(self) -> tuple[float, float]:
-        return self.mu, 2 * (12 * self.mu + self.mu**2 / 2)
+        return self.mu, self.mu * (24 + self.mu)
+
+    @property
+    def shift(self) -> float:
+        return self.mu
 
     def rdp(self, alpha: float) -> float:
         return alpha * self.mu * self.mu / 2
@@ -97,9 +106,13 @@ class SampledGaussian(LossPart):
 
     @property
     def spread(self) -> tuple[float, float]:
-        mu = (2 if self.adjacency == "replace-one" else 1) / self.noise_multiplier
-        width = 2 * (12 * mu + mu**2 / 2)
+        mu = self.shift
+        width = mu * (24 + mu)
         return min(self.sample_rate * math.sqrt(math.expm1(min(mu * mu, 50.0))), width / 4, mu), width
+
+    @property
+    def shift(self) -> float:
+        return (2 if self.adjacency == "replace-one" else 1) / self.noise_multiplier
 
     def rdp(self, alpha: float) -> float:
         return _sampled_rdp(self, alpha)
@@ -140,6 +153,10 @@ class GaussianMixture(LossPart):
     def spread(self) -> tuple[float, float]:
         typical = math.sqrt(math.fsum(w * mu * mu for mu, w in zip(self.mus, self.weights, strict=True)))
         return typical, Gaussian(self.size).spread[1]
+
+    @property
+    def shift(self) -> float:
+        return self.size
 
     def rdp(self, alpha: float) -> float:
         mus, weights = np.array(self.mus), np.array(self.weights)
