@@ -415,8 +415,8 @@ BUGS = [
         ("an average is not charged", "charge", returns(None), "each_way and average"),
         ("the algorithm's state is made before the charge", "run",
          edited("    this_run.charge(", "    algorithm.init()\n    this_run.charge("), "every_algorithm"),
-        ("a failing evaluation costs the budget", "_Run.charge",
-         ignored("evaluating"), "fails_without_noise")),
+        ("a failing evaluation costs the budget", "_Run.begin",
+         edited("self._evaluated(first) if evaluating else {}", "{}"), "fails_without_noise")),
     # ---- membership changes ---------------------------------------------------------------------------
     *bugs("ledger.lifetime", "peers/test_membership_changes.py",
         ("a membership change is charged to the first population", "_State.parent", returns(None), "people"),
