@@ -106,7 +106,10 @@ def others(rng: np.random.Generator) -> Priced:
             return (question, coalitions, None) if known else ({"view": "local"}, [()], None)
 
         with mock.patch.object(recomputation, "whom", asked):
-            return make(np.random.default_rng(seed)), known
+            case = make(np.random.default_rng(seed))
+        asked_view, asked_size = view.partition(":")[0], members(view)
+        same = case.question.get("view", asked_view) == asked_view  # some ask another question all the same
+        return case, known and same and case.question.get("colluders", asked_size) == asked_size
 
     case, _ = drawn("local")
     if case.words["algorithm"] in ("decor", "mafalda", "federated-admm"):
