@@ -217,7 +217,8 @@ class Members:
     def pin(self, agreement):
         for member in agreement.members:
             (self.folder / "pem").write_text(member.certificate)
-            for directory in self.directories.values():
+            others = [each for name, each in self.directories.items() if name != member.name]
+            for directory in others:
                 directory.pinned_certificates.trust(self.folder / "pem", "read aloud", instead=True)
 
     def state(self, name, agreement):
