@@ -78,6 +78,9 @@ class MemoryLink:
         except PeerError:
             self.connections.refused += 1
 
+    def refuse(self, sender, why, details=""):
+        self.connections.refused += 1
+
     def expired(self, *members):
         return []
 

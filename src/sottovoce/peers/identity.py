@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
 from sottovoce._io import atomic_write
-from sottovoce.errors import DataError, IdentityError
+from sottovoce.errors import DataError, IdentityError, TryLater
 from sottovoce.ledger.lifetime import LifetimeLedger
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class Identity:
     def sign(self, content: bytes) -> bytes:
         """Return a signature of ``content``."""
         return _private_key(self.key).sign(content, _ECDSA)
+
+
+class NotYetValid(IdentityError, TryLater):
+    """A certificate begins later than now: this machine's clock is behind, or will get there."""
 
 
 class CertificateSigner:
@@ -242,8 +246,9 @@ def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) ->
         )
     now = now or dt.datetime.now(dt.UTC)
     if not first <= now <= last:
-        remedy = "check this machine's clock" if now < first else "make a new identity and a new agreement"
-        raise IdentityError(
+        early = now < first
+        remedy = "check this machine's clock" if early else "make a new identity and a new agreement"
+        raise (NotYetValid if early else IdentityError)(
             f"The certificate {where} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and "
             f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC; {remedy}."
         )
