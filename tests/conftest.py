@@ -15,6 +15,9 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
+# scripts that ranks run are started by tests, not collected
+collect_ignore = ["runners/elastic.py", "runners/ranks.py"]
+
 
 @pytest.fixture(autouse=True)
 def the_terminal_stays_as_it_was():

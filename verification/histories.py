@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
 from sottovoce.ledger.charge import CHARGE_FILE, _checkpoint_step, charge
+from sottovoce.ledger.cost import OwnReleases
 from sottovoce.ledger.lifetime import Charge, LifetimeBudget
 from sottovoce.ledger.run_ledger import RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
@@ -40,6 +41,12 @@ from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 DELTA = 1e-5
+
+
+class TrainingReleases(OwnReleases):
+    """A training of which only the releases matter."""
+
+    name: ClassVar[str] = "steps"
 
 
 class Crash(BaseException):
@@ -135,10 +142,10 @@ class History:
         """A training of four steps with a checkpoint after each; its result leaves when all are done."""
         folder = self.folder / f"elsewhere-fit{int(self.rng.integers(2))}"
         release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
-        plan = SimpleNamespace(n=1, releases=lambda agent: [release])
+        plan = TrainingReleases(1, "user", lambda agent: [release])
         directory = MemberDirectory(self.member_directory.folder)
         marked, charges = (folder / CHARGE_FILE).exists(), len(directory.lifetime_ledger.charges)
-        training = charge(directory.lifetime_ledger, plan, "a fit", checkpoint=folder)
+        training = charge(directory.lifetime_ledger, plan, "fit", checkpoint=folder)
         step = _checkpoint_step(folder)
         self.loose |= (
             len(directory.lifetime_ledger.charges) > charges and marked

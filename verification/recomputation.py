@@ -6,12 +6,18 @@ again from the drawn options alone. The recomputation uses none of our curves, v
 
 - what is seen: every message of the protocol as a vector of fractions over all noises, masks and values,
   those of the observers deleted, masks eliminated, the rest projected in whole numbers without rounding;
-- what a Gaussian view costs: its delta at the claimed epsilon, in fifty digits (Balle and Wang 2018);
+- which releases an observer can see of gossip that goes on: breadth first, forwards, from the user;
+- what masks and trees leave of a step: every coalition by name, its components by search;
+- where a token on a secret path may have been: every path of small cases, with its probability;
+- what a Gaussian view costs, alone or drawn in public: its delta at the claimed epsilon, in fifty digits
+  (Balle and Wang 2018);
 - what sampled, Laplace and selection steps cost: dp-accounting's distributions, rounded downwards.
 
 Of a drawn protocol only public facts are read: the parents of a tree, the edges of ticks, the momentum. What
-no statement claims to know better (gossip without consensus over several steps, walks, outsiders of
-unmasked protocols) is held against what the user's own noise protects, which the statement claims.
+no statement claims to know better (gossip without consensus over several steps, public walks, outsiders of
+unmasked protocols) is held against what the user's own noise protects, which the statement claims. A token
+whose steps do not expand is held against linear losses, which show most of it; that, and sampled steps over
+fresh trees, have no closed form, so there a price can be right without being close.
 
     python -m verification.recomputation --gaussian 9500 --sampled 500 --seed 1 --resume --out RECORD.json
 
@@ -41,6 +47,7 @@ from typing import Any
 import mpmath
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy import special
 
 import sottovoce as sv
 from sottovoce.algorithms import registry
@@ -282,7 +289,10 @@ def walk(world: World, path: list[int], variance: Fraction, final_public: bool) 
 
 @dataclass(frozen=True)
 class Step:
-    """So many equal mechanisms: gaussian (mu^2 of all), sampled, laplace (ratio), pure (epsilon)."""
+    """So many equal mechanisms: gaussian (mu^2 of all), sampled, laplace (ratio), pure (epsilon).
+
+    A mixture stands alone: pairs of mu^2 and its probability, drawn without data and then shown.
+    """
 
     kind: str
     size: Any
@@ -298,14 +308,61 @@ def gaussian_delta(squared: Fraction, epsilon: float) -> Any:
     return mpmath.ncdf(mu / 2 - ratio) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - ratio)
 
 
+def mixture_delta(mixture: Sequence[tuple[Fraction, Any]], epsilon: float) -> Any:
+    """Return delta of a Gaussian shift that is drawn and shown, at epsilon, in fifty digits."""
+    return mpmath.fsum(weight * gaussian_delta(squared, epsilon) for squared, weight in mixture if squared)
+
+
+def mixture_epsilon(mixture: Sequence[tuple[Fraction, Any]], delta: float) -> float:
+    """Return epsilon of a Gaussian shift that is drawn and shown, at delta: in float64, for the record."""
+    mus = np.sqrt([float(squared) for squared, _ in mixture if squared])
+    weights = np.array([float(weight) for squared, weight in mixture if squared])
+
+    def too_small(epsilon: float) -> bool:
+        ratio = epsilon / mus
+        below = np.exp(epsilon + special.log_ndtr(-mus / 2 - ratio))
+        return bool(weights @ (special.ndtr(mus / 2 - ratio) - below) > delta)
+
+    if not len(mus) or not too_small(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while too_small(high):
+        low, high = high, 2 * high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_small(middle) else (low, middle)
+    return low
+
+
+def below_in_renyi(compositions: list[tuple[Step, ...]], renyi: Callable[[float], float]) -> bool:
+    """Return whether a Rényi loss is below that of a shift that is drawn and shown, at some order.
+
+    Epsilon alone hides a loss that is too small behind what the conversion from Rényi losses adds.
+    """
+    mixtures = [c[0].size for c in compositions if c and c[0].kind == "mixture"]
+    for alpha in (1.5, 2.0, 4.0, 16.0):
+        claimed = renyi(alpha)
+        for mixture in mixtures:
+            squares, weights = (np.array([float(x) for x in column]) for column in zip(*mixture, strict=True))
+            truth = special.logsumexp(alpha * (alpha - 1) * squares / 2, b=weights) / (alpha - 1)
+            if claimed < truth * (1 - GAUSSIAN_SLACK) - 1e-12:
+                return True
+    return False
+
+
 def judge_gaussian(squared: Any, claimed: float, delta: float) -> tuple[bool, bool]:
     """Return whether the claim is below the truth, and whether it is within one per cent of it."""
     if squared == math.inf or claimed == math.inf:
         return claimed < squared, claimed == squared
-    if squared == 0:
+    return judge_mixture([(squared, 1)], claimed, delta)
+
+
+def judge_mixture(mixture: Sequence[tuple[Fraction, Any]], claimed: float, delta: float) -> tuple[bool, bool]:
+    """Return the same for a shift that is drawn and shown."""
+    if claimed < 0 or claimed == math.inf or not any(squared for squared, _ in mixture):
         return claimed < 0, claimed <= 1e-5
-    low = gaussian_delta(squared, claimed * (1 + GAUSSIAN_SLACK)) > delta * (1 + mpmath.mpf(10) ** -12)
-    close = claimed <= 1e-5 or gaussian_delta(squared, claimed / (1 + CLOSE)) >= delta
+    low = mixture_delta(mixture, claimed * (1 + GAUSSIAN_SLACK)) > delta * (1 + mpmath.mpf(10) ** -12)
+    close = claimed <= 1e-5 or mixture_delta(mixture, claimed / (1 + CLOSE)) >= delta
     return bool(low), bool(close)
 
 
@@ -349,6 +406,8 @@ def lower_epsilon(steps: Sequence[Step], delta: float, width: float) -> float:
 def worst(compositions: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
     """Return the compositions that no other one dominates, so that each is computed once."""
     distinct = list(dict.fromkeys(compositions))
+    mixed = [c for c in distinct if any(s.kind == "mixture" for s in c)]
+    distinct = [c for c in distinct if c not in mixed]
     gaussian = [c for c in distinct if all(s.kind == "gaussian" for s in c)]
     rest = [c for c in distinct if c not in gaussian]
     largest = [max(gaussian, key=lambda c: sum((s.size for s in c), Fraction(0)))] if gaussian else []
@@ -365,16 +424,23 @@ def worst(compositions: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
                 for others in [[(-s.size if s.kind == "sampled" else s.size) for s in other]]
             ):
                 largest.append(c)
-    return largest
+    return largest + mixed
 
 
 def judge(compositions: list[tuple[Step, ...]], claimed: float, delta: float) -> dict[str, Any]:
     """Return whether a claimed epsilon is below that of any composition, and whether it is close."""
     chosen = worst(compositions)
-    if all(s.kind == "gaussian" for c in chosen for s in c):
-        squared = max((sum((s.size for s in c), Fraction(0)) for c in chosen), default=Fraction(0))
-        low, close = judge_gaussian(squared, claimed, delta)
-        return {"low": low, "close": close, "truth": f"mu={math.sqrt(float(squared)):.9g}"}
+    mixed = [c[0].size for c in chosen if c and c[0].kind == "mixture"]
+    if all(s.kind in ("gaussian", "mixture") for c in chosen for s in c):
+        plain = [c for c in chosen if not c or c[0].kind == "gaussian"]
+        squared = max((sum((s.size for s in c), Fraction(0)) for c in plain), default=Fraction(0))
+        verdicts = [judge_gaussian(squared, claimed, delta)] if plain or not mixed else []
+        verdicts += [judge_mixture(mixture, claimed, delta) for mixture in mixed]
+        low, close = any(low for low, _ in verdicts), any(close for _, close in verdicts)
+        if squared == math.inf or (close and not mixed):
+            return {"low": low, "close": close, "truth": f"mu={math.sqrt(float(squared)):.9g}"}
+        truth = max(mixture_epsilon(mixture, delta) for mixture in [*mixed, ((squared, 1),)])
+        return {"low": low, "close": close, "truth": truth}
     truth = 0.0
     for width in (COARSE, FINE):
         truth = max(lower_epsilon(c, delta, width) for c in chosen)
@@ -419,6 +485,17 @@ def weighted(rng: np.random.Generator, n: int) -> list[Row]:
         W[u][v] = W[v][u] = weight
     for u in range(n):
         W[u][u] = 1 - sum(W[u])
+    return W
+
+
+def scattered(rng: np.random.Generator, n: int) -> list[Row]:
+    """Return the weights of a random matching or of few edges: most nodes hear nobody."""
+    order = rng.permutation(n).tolist()
+    W = [[Fraction(int(u == v)) for v in range(n)] for u in range(n)]
+    for u, v in itertools.islice(zip(order[::2], order[1::2], strict=False), int(rng.integers(0, n))):
+        weight = Fraction(1, 2 ** int(rng.integers(1, 21)))
+        W[u][v] = W[v][u] = weight
+        W[u][u] = W[v][v] = 1 - weight
     return W
 
 
@@ -501,6 +578,50 @@ class Drawn:
     fresh: Fraction = Fraction(0)  # variance of fresh noise over that of the first
     path: list[int] | None = None
     final_public: bool = False
+    heard: Callable[[Any], Heard] | None = None  # the same for who hears whom
+
+
+Heard = list[list[tuple[int, int]]]  # per round, who hears whom
+
+
+def heard(matrices: Sequence[list[Row]]) -> Heard:
+    """Return who hears whom in rounds of weighted means."""
+    return [[(v, w) for v, row in enumerate(W) for w, x in enumerate(row) if x and v != w] for W in matrices]
+
+
+def in_reach(user: int, observers: Iterable[int], steps: list[Heard], delay: int) -> int:
+    """Return how many of a user's releases, one per step, get to an observer before the end.
+
+    A release is in the user's own row from ``delay`` steps later on; whoever hears a row that holds it has it
+    in its own row from the next round on.
+    """
+    watching, count = set(observers), 0
+    for release in range(len(steps)):
+        holders = {user}
+        for rounds in steps[release + delay :]:
+            for pairs in rounds:
+                holders |= {v for v, w in pairs if w in holders}
+        count += bool(holders & watching)
+    return count
+
+
+def components(n: int, pairs: Iterable[tuple[int, int]], removed: Iterable[int]) -> list[set[int]]:
+    """Return the connected components of a graph without some nodes, by search."""
+    neighbors: dict[int, set[int]] = {u: set() for u in set(range(n)) - set(removed)}
+    for u, w in pairs:
+        if u in neighbors and w in neighbors:
+            neighbors[u].add(w)
+            neighbors[w].add(u)
+    parts: list[set[int]] = []
+    while neighbors:
+        part, waiting = set(), [next(iter(neighbors))]
+        while waiting:
+            u = waiting.pop()
+            if u not in part:
+                part.add(u)
+                waiting += neighbors.pop(u)
+        parts.append(part)
+    return parts
 
 
 def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> Drawn:
@@ -513,19 +634,21 @@ def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> D
     rounds = int(rng.integers(1, 4 if name == "fresh-noise" else 8))
     if name == "gossip":
         return Drawn(
-            f"gossip:{rounds}", network, lambda w, s, p: gossip(w, s, [W] * rounds, None, Fraction(0)), name
-        )
+            f"gossip:{rounds}", network, lambda w, s, p: gossip(w, s, [W] * rounds, None, Fraction(0)), name,
+            heard=lambda p: heard([W] * rounds),
+        )  # fmt: skip
     if name == "chebyshev":
         return Drawn(
             f"chebyshev:{rounds}", network,
             lambda w, s, p: gossip(w, s, [W] * rounds, Fraction(p.gamma), Fraction(0)), name,
+            heard=lambda p: heard([W] * rounds),
         )  # fmt: skip
     if name == "fresh-noise":
         fresh = int(rng.integers(1, 9)) / 8
         return Drawn(
             f"fresh-noise:{rounds}:fresh={fresh}", network,
             lambda w, s, p: gossip(w, s, [W] * rounds, None, w.variances[0] * Fraction(fresh) ** 2), name,
-            fresh=Fraction(fresh) ** 2,
+            fresh=Fraction(fresh) ** 2, heard=lambda p: heard([W] * rounds),
         )  # fmt: skip
     if name == "randomized":
         many = int(rng.integers(1, 4 * n))
@@ -534,13 +657,17 @@ def protocol(rng: np.random.Generator, names: Sequence[str], most: int = 8) -> D
             network,
             lambda w, s, p: ticks(w, s, [tuple(e) for e in p.edges.tolist()]),
             name,
+            heard=lambda p: [[(u, v), (v, u)] for u, v in p.edges.tolist() if u >= 0],
         )
     if name == "time-varying":
         many = [weighted(rng, n) for _ in range(min(rounds, 6))]
         if rng.random() < 0.3:
             many = [many[t % min(2, len(many))] for t in range(len(many))]
         lib = sv.protocols.TimeVarying([np.array([[float(x) for x in row] for row in M]) for M in many])
-        return Drawn(lib, None, lambda w, s, p: gossip(w, s, many, None, Fraction(0)), name)
+        return Drawn(
+            lib, None, lambda w, s, p: gossip(w, s, many, None, Fraction(0)), name,
+            heard=lambda p: heard(many),
+        )  # fmt: skip
     if name == "exchange":
         size = 4 if most < 8 or rng.random() < 0.5 else 8
         network = sv.graphs.complete(size)
@@ -806,7 +933,7 @@ def consensus(rng: np.random.Generator, sampled: bool, name: str = "consensus-sg
 
 
 def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
-    """Gradient steps with gossip: one step is one averaging, several are worth the own noise."""
+    """Gradient steps with gossip: one step is one averaging, several are worth what gets to the observers."""
     drawn = protocol(
         rng, ["gossip", "chebyshev", "fresh-noise", "randomized", "time-varying"], 5 if sampled else 8
     )
@@ -824,7 +951,9 @@ def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
 
     def compositions() -> list[tuple[Step, ...]]:
         if steps > 1 or view in ("local", "outsider", "central"):
-            return own_noise(opts, users, coalitions, lambda u: steps)
+            assert drawn.heard is not None
+            every = [drawn.heard(plan.schedule(k)) for k in range(steps)]
+            return own_noise(opts, users, coalitions, lambda u: reached(question, u, every, 0))
         losses = seen(
             drawn, plan.schedule(0), n, [opts.variance(u) for u in range(n)], view, coalitions, None
         )
@@ -837,9 +966,16 @@ def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
     return Case(plan, question, 0.0, compositions, {"algorithm": "muffliato-sgd", "protocol": drawn.name})
 
 
+def reached(question: dict[str, Any], user: int, steps: list[Heard], delay: int) -> int:
+    """Return how many releases of a user the adversary can see: all, unless observers are named."""
+    named = question.get("colluders", [])
+    observers = [question["observer"]] if "observer" in question else named if isinstance(named, list) else []
+    return in_reach(user, observers, steps, delay) if observers else len(steps)
+
+
 def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
-    """DP-DSGD, DP-DSGT, DP-DiNNO and MAFALDA: what the own noise protects."""
-    network, _ = graph(rng)
+    """DP-DSGD, DP-DSGT, DP-DiNNO and MAFALDA: what the own noise protects, of what gets to the observers."""
+    network, W = graph(rng)
     n = network.n
     opts = options(rng, n, sampled, sites=False, steps=int(rng.integers(1, 9)) if name == "mafalda" else None)
     arguments, inner = dict(opts.arguments), 1
@@ -849,8 +985,19 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
         arguments["adjacency"] = opts.adjacency = "user"
         opts.divisors = [Fraction(1)] * n
     protocol_name = "neighbor-sum" if name == "dp-dinno" else "gossip:1"
-    plan = registry.algorithm(name)(GLM(dim=2), protocol_name, network=network, **arguments)
-    question, coalitions, users = whom(rng, n, VIEWS)
+    every = [heard([W])] * opts.steps
+    if name in ("dp-dsgd", "dp-dsgt") and rng.random() < 0.6:  # other weights in every step, some apart
+        protocol_name = "changing"
+        rounds = [[scattered(rng, n) for _ in range(int(rng.integers(1, 3)))] for _ in range(opts.steps)]
+        every = [heard(matrices) for matrices in rounds]
+        schedule = [
+            sv.protocols.TimeVarying([np.array([[float(x) for x in row] for row in M]) for M in matrices])
+            for matrices in rounds
+        ]
+        plan = registry.algorithm(name)(GLM(dim=2), schedule, **arguments)
+    else:
+        plan = registry.algorithm(name)(GLM(dim=2), protocol_name, network=network, **arguments)
+    question, coalitions, users = whom(rng, n, [*VIEWS, "pairwise", "pairwise", "colluders"])
 
     def compositions() -> list[tuple[Step, ...]]:
         if name == "mafalda":
@@ -865,7 +1012,7 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
                 (Step("gaussian", 4 * longest / (opts.z[u] ** 2 * scale) * (1 - Fraction(1, 10**9))),)
                 for u in users or outside
             ]
-        return own_noise(opts, users, coalitions, lambda u: opts.steps * inner)
+        return own_noise(opts, users, coalitions, lambda u: inner * reached(question, u, every, 1))
 
     return Case(plan, question, 0.0, compositions, {"algorithm": name, "protocol": protocol_name})
 
@@ -927,13 +1074,205 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
         plan = registry.algorithm("random-walk-sgd")(
             GLM(dim=2), network, seed=int(rng.integers(1000)), **arguments
         )
-        counts = Counter(plan.holders.tolist())
+        counts = Counter(plan._holders.tolist())
     # one colluder of a secret walk is told the average over paths, which is not recomputed here
     question, coalitions, users = whom(rng, n, ["local", "outsider"] if secret else VIEWS)
     return Case(
         plan, question, 0.0, lambda: own_noise(opts, users, coalitions, lambda u: counts[u]),
         {"algorithm": "random-walk-sgd", "protocol": "secret" if secret else "public"},
     )  # fmt: skip
+
+
+def paths(W: list[Row], steps: int) -> Iterable[tuple[list[int], Fraction]]:
+    """Yield every path of a walk that starts anywhere, with its probability."""
+    n = len(W)
+    waiting = [([v], Fraction(1, n)) for v in range(n)]
+    while waiting:
+        path, probability = waiting.pop()
+        if len(path) == steps:
+            yield path, probability
+        else:
+            at = path[-1]
+            waiting += [([*path, w], probability * W[at][w]) for w in range(n) if W[at][w]]
+
+
+def shown_of_path(
+    path: list[int], user: int, observer: int, rates: list[Fraction] | None, cap: int | None, public: bool
+) -> Fraction:
+    """Return mu^2, in units of one contribution, of what an observer who knows the path sees.
+
+    With ``rates`` the losses are linear: the model is the sum of all moves, and between two visits to the
+    observer only their sum is seen, within the noise of all. Without, any update may show each contribution
+    before the next one hides it.
+    """
+    shown, contributions = Fraction(0), 0
+    signal = noise = Fraction(0)
+    several = 0
+    for t, holder in enumerate([*path, observer if public else -1]):
+        if holder == observer:
+            shown += (signal**2 / noise if noise else 0) if rates is not None else several
+            signal, noise, several = Fraction(0), Fraction(0), 0
+            continue
+        if holder < 0:
+            break
+        rate = rates[t] if rates is not None else Fraction(1)
+        noise += rate**2
+        if holder == user:
+            if cap is None or contributions < cap:
+                signal += rate
+                several += 1
+            contributions += 1
+    return shown
+
+
+def secret_walk(rng: np.random.Generator) -> Case:
+    """A token on a secret path of a few steps: all paths, for rates that warm up, fall or stay."""
+    apart = bool(rng.random() < 0.5)  # across a ring without rest: two steps at least, and their noise counts
+    if apart:
+        W = [[Fraction(int((u - v) % 5 in (1, 4)), 2) for v in range(5)] for u in range(5)]
+        network = sv.graphs.from_matrix(np.array([[float(x) for x in row] for row in W]))
+    else:
+        network, W = graph(rng, 4)
+    n = network.n
+    steps = int(rng.integers(2, 8)) if apart else int(rng.integers(1, 7 if n < 4 else 6))
+    tokens = 2 if rng.random() < 0.15 else 1
+    cap = None if tokens > 1 or rng.random() < 0.3 else int(rng.integers(1, 2 if apart else steps + 2))
+    public = bool(rng.random() < 0.5)
+    amplified = bool(rng.random() < 0.6)
+    start, z = eighths(rng, 0.1, 1.9), eighths(rng, 0.5, 12)
+    shape = str(rng.choice(["constant", "geometric", "linear", "cosine"]))
+    rate: dict[str, Any] = {"start": start, "shape": shape}
+    if shape != "constant":
+        rate["end"] = start * float(rng.choice([1e-6, 0.01, 0.3, 1.0]))
+    if rng.random() < 0.5:
+        rate["warmup"] = float(rng.choice([0.2, 0.5, 0.9]))
+    arguments = {"feature_norm": 1.0, "clip_norm": 1.0} if amplified else {"clip_norm": 2.0}
+    plan = registry.algorithm("random-walk-sgd")(
+        GLM(dim=2), network, steps=steps, noise_multiplier=z, adjacency="user", path="secret", tokens=tokens,
+        cap=cap, final_public=public, learning_rate=rate, **arguments,
+    )  # fmt: skip
+    rising = round(rate.get("warmup", 0.0) * steps)
+    rates = []
+    for k in range(steps):
+        share = (k - rising) / max(steps - rising - 1, 1)
+        first, last = start, rate.get("end", start)
+        rates.append(
+            first * (k + 1) / rising if k < rising
+            else first if shape == "constant"
+            else first * (last / first) ** share if shape == "geometric"
+            else first + (last - first) * share if shape == "linear"
+            else last + (first - last) * (1 + math.cos(math.pi * share)) / 2
+        )  # fmt: skip
+    question, coalitions, users = whom(rng, n, ["pairwise", "network"])
+    if apart:
+        question, coalitions, users = {"view": "pairwise", "observer": 2, "user": 0}, [(2,)], [0]
+    moved = [Fraction(x) for x in rates] if amplified else None
+
+    def compositions() -> list[tuple[Step, ...]]:
+        unit, every = 4 / Fraction(z) ** 2, list(paths(W, steps))
+        pairs = {(v, u) for who in coalitions for v in who for u in (users or range(n)) if u != v}
+        mixtures = []
+        for v, u in sorted(pairs):
+            one: dict[Fraction, Fraction] = {}
+            for path, probability in every:
+                shown = shown_of_path(path, u, v, moved, cap, public) * unit
+                one[shown] = one.get(shown, Fraction(0)) + probability
+            several = one
+            if tokens == 2:
+                several = {}
+                for (a, p), (b, q) in itertools.product(one.items(), repeat=2):
+                    several[a + b] = several.get(a + b, Fraction(0)) + p * q
+            weighted = tuple((x, mpmath.mpf(p.numerator) / p.denominator) for x, p in several.items())
+            mixtures.append((Step("mixture", weighted),))
+        return mixtures
+
+    closed = not amplified and public
+    words = {"algorithm": "random-walk-sgd", "protocol": "secret-paths", "closed_form": closed}
+    return Case(plan, question, 0.0, compositions, words)
+
+
+def masked_schedule(rng: np.random.Generator, sampled: bool) -> Case:
+    """Masked sums whose partners change from step to step, against coalitions of every size."""
+    n = int(rng.integers(3, 9))
+    opts = options(rng, n, sampled, steps=int(rng.integers(1, 7)))
+    partners, schedule = [], []
+    for _ in range(opts.steps):
+        if partners and rng.random() < 0.3:
+            k = int(rng.integers(len(partners)))
+            partners.append(partners[k])
+            schedule.append(schedule[k])
+            continue
+        ring = [tuple(sorted((v, (v + 1) % n))) for v in rng.permutation(n).tolist()]
+        # often many keys first and few later, so that the first step says nothing about the others
+        density = 1.0 if not partners and rng.random() < 0.6 else rng.choice([0.0, 0.0, 0.2, 0.6])
+        more = [pair for pair in itertools.combinations(range(n), 2) if rng.random() < density]
+        pairs = sorted({*(ring if rng.random() < 0.8 else ring[1:]), *more})
+        tolerate = None if rng.random() < 0.4 else int(rng.integers(0, n - 1))
+        partners.append(pairs)
+        schedule.append(sv.protocols.Masked(sv.graphs.complete(n), partners=pairs, tolerate=tolerate))
+    plan = registry.algorithm("consensus-sgd")(GLM(dim=2), schedule, **opts.arguments)
+    question, coalitions, users = whom(rng, n, ["outsider", "network", "pairwise", *["colluders"] * 4])
+    if question["view"] == "colluders" and rng.random() < 0.5:  # any so many, up to all but one
+        user = question.get("user")
+        others = [v for v in range(n) if v != user]
+        size = int(rng.integers(1, n)) if rng.random() < 0.5 else int(rng.integers(1, 3))
+        question["colluders"], coalitions = size, list(itertools.combinations(others, size))
+
+    def compositions() -> list[tuple[Step, ...]]:
+        tallies: dict[tuple[tuple[int, ...], int], Counter[Any]] = {}
+        for pairs in partners:
+            for who in coalitions:
+                for part in components(n, pairs, who):
+                    loss = 1 / sum(opts.variance(u) for u in part)
+                    for u in part & set(users or part):
+                        tallies.setdefault((who, u), Counter())[loss] += 1
+        return [opts.steps_of(u, dict(shares)) for (_, u), shares in tallies.items()]
+
+    words = {"algorithm": "consensus-sgd", "protocol": "masked-schedule"}
+    return Case(plan, question, 0.0, compositions, words)
+
+
+def fresh_trees(rng: np.random.Generator, sampled: bool) -> Case:
+    """A new tree in every step, against any so many members: all of them by name."""
+    n, size = [(16, 6), (16, 7), (17, 5), (18, 5), (20, 5), (24, 4), (30, 4), (40, 3), (19, 13)][
+        int(rng.integers(9))
+    ]
+    network = sv.graphs.complete(n) if rng.random() < 0.5 else sv.graphs.erdos_renyi(n, 1.5, rng)
+    opts = options(
+        rng, n, sampled, steps=int(rng.integers(2, 6)), each=False, adjacencies=["user", "replace-one"]
+    )
+    if len(set(opts.divisors)) > 1:
+        raise SottovoceError("unequal rows")
+    plan = registry.algorithm("consensus-sgd")(
+        GLM(dim=2), f"tree:kind={rng.choice(['uniform', 'capped'])}", network=network,
+        seed=int(rng.integers(1000)), **opts.arguments,
+    )  # fmt: skip
+    user = int(rng.integers(n))  # one user's coalitions are many enough
+    question = {"view": "colluders", "colluders": size, "user": user}
+
+    def compositions() -> list[tuple[Step, ...]]:
+        others = [v for v in range(n) if v != user]
+        combos = np.array(list(itertools.combinations(others, size)))
+        sizes = np.empty((opts.steps, len(combos)), dtype=np.int64)
+        for k in range(opts.steps):
+            parents = plan.schedule(k).parents.tolist()
+            edges = [(u, w) for u, w in enumerate(parents) if w >= 0]
+            left = np.zeros((n, n), dtype=bool)  # per removed member, who stays with the user
+            for a in others:
+                (part,) = (part for part in components(n, edges, [a]) if user in part)
+                left[a, list(part)] = True
+            stays = np.ones((len(combos), n), dtype=bool)
+            for column in combos.T:
+                stays &= left[column]
+            sizes[k] = stays.sum(axis=1)
+        tallies = {tuple(sorted(column)) for column in sizes.T.tolist()}
+        variance = opts.variance(user)
+        every = [{1 / (variance * m): k for m, k in Counter(sizes).items()} for sizes in tallies]
+        every.sort(key=lambda shares: -sum(loss * k for loss, k in shares.items()))
+        return [opts.steps_of(user, shares) for shares in every[: 3 if sampled else 1]]
+
+    words = {"algorithm": "consensus-sgd", "protocol": "fresh-trees", "closed_form": not sampled}
+    return Case(plan, question, 0.0, compositions, words)
 
 
 def dp_sgd(rng: np.random.Generator, sampled: bool) -> Case:
@@ -1031,36 +1370,45 @@ def token_admm(rng: np.random.Generator) -> Case:
 
 def federated_admm(rng: np.random.Generator, sampled: bool) -> Case:
     """Clients and a server; a secure sum hides who took part and adds up everybody's noise."""
-    users, steps = int(rng.integers(2, 9)), int(rng.integers(1, 9))
+    users, steps = int(rng.integers(3, 9)), int(rng.integers(1, 9 if sampled else 40))
     clip_norm, std = eighths(rng, 0.2, 2), eighths(rng, 1, 30)
-    rate = float(rng.integers(1, 60)) / 64 if sampled or rng.random() < 0.5 else 1.0
-    secure = True if sampled else bool(rng.random() < 0.5)
+    rate = float(rng.choice([1 / 64, 1 / 16, 1 / 4, 1 / 2, 63 / 64]))
+    secure = True if sampled else bool(rng.random() < 0.3)
+    if secure and not sampled:
+        rate = 1.0
+    arguments: dict[str, Any] = {}
+    pairs = list(itertools.combinations(range(users), 2))
+    if secure and rng.random() < 0.5:  # masks in the place of a server's promise
+        pairs = sorted({*((v, v + 1) for v in range(users - 1)), *(e for e in pairs if rng.random() < 0.4)})
+        masked = sv.protocols.Masked(sv.graphs.complete(users), partners=pairs, tolerate=None)
+        arguments["protocol"] = masked
     plan = registry.algorithm("federated-admm")(
-        GLM("squared"), users=users, steps=steps, sample_rate=rate, gamma=1.0, clip_norm=clip_norm,
-        noise_std=std, secure_sum=secure,
+        GLM("squared", dim=2), users=users, steps=steps, sample_rate=rate, gamma=1.0, clip_norm=clip_norm,
+        noise_std=std, secure_sum=secure, **arguments,
     )  # fmt: skip
-    views = (
-        ["outsider", "network", "pairwise", "colluders", "central"]
-        if sampled
-        else ["local", "network", "colluders"]
-    )
-    question, coalitions, _ = whom(rng, users, views if sampled or not secure or rate == 1 else ["local"])
-    moved = (4 * Fraction(clip_norm)) ** 2
+    views = ["local", "outsider", "network", "pairwise", "colluders"]
+    question, coalitions, about = whom(rng, users, [*views, "central"] if secure else views)
+    if question["view"] == "local" and rng.random() < 0.4:
+        question["participations"] = int(rng.integers(0, 12))
+    unit = (4 * Fraction(clip_norm) / Fraction(std)) ** 2
 
     def compositions() -> list[tuple[Step, ...]]:
-        if question["view"] == "local" or not secure:
-            count = steps
-            if question["view"] == "local" and "participations" in question:
-                count = min(count, question["participations"])
-            return [(Step("gaussian", count * moved / Fraction(std) ** 2),)]
-        present = users - max(len(who) for who in coalitions)
-        squared = moved / (present * Fraction(std) ** 2)
+        if "participations" in question:
+            return [(Step("gaussian", min(steps, question["participations"]) * unit),)]
+        if not secure:
+            odds = [mpmath.binomial(steps, k) * rate**k * (1 - rate) ** (steps - k) for k in range(steps + 1)]
+            return [(Step("mixture", tuple((k * unit, p) for k, p in enumerate(odds))),)]
+        sums = [
+            part
+            for who in coalitions
+            for part in (components(users, pairs, who) if question["view"] != "central" else [range(users)])
+            if about is None or about[0] in part
+        ]
+        least = 1 if question["view"] == "local" else min(map(len, sums))
         if rate == 1:
-            return [(Step("gaussian", steps * squared),)]
-        return [(Step("sampled", 2 / math.sqrt(squared), steps, rate, True),)]
+            return [(Step("gaussian", steps * unit / least),)]
+        return [(Step("sampled", 2 / math.sqrt(unit / least), steps, rate, True),)]
 
-    if question["view"] == "local" and rng.random() < 0.4:
-        question["participations"] = int(rng.integers(1, 12))
     return Case(plan, question, 0.0, compositions, {"algorithm": "federated-admm", "secure_sum": secure})
 
 
@@ -1084,16 +1432,19 @@ GAUSSIAN: list[tuple[float, Callable[[np.random.Generator], Case]]] = [
     (30, averaging),
     (25, lambda rng: consensus(rng, False)),
     (10, lambda rng: muffliato(rng, False)),
-    (3, lambda rng: plain_gossip(rng, False, "dp-dsgd")),
-    (3, lambda rng: plain_gossip(rng, False, "dp-dsgt")),
-    (3, lambda rng: plain_gossip(rng, False, "dp-dinno")),
+    (5, lambda rng: plain_gossip(rng, False, "dp-dsgd")),
+    (5, lambda rng: plain_gossip(rng, False, "dp-dsgt")),
+    (5, lambda rng: plain_gossip(rng, False, "dp-dinno")),
     (2, lambda rng: plain_gossip(rng, False, "mafalda")),
     (6, decor),
     (4, lambda rng: random_walk(rng, False)),
+    (6, secret_walk),
+    (8, lambda rng: masked_schedule(rng, False)),
+    (2, lambda rng: fresh_trees(rng, False)),
     (2, lambda rng: dp_sgd(rng, False)),
     (3, dp_cd),
     (2, admm),
-    (3, lambda rng: federated_admm(rng, False)),
+    (6, lambda rng: federated_admm(rng, False)),
     (2, token_admm),
     (2, fixed_point),
     (3, lambda rng: consensus(rng, False, "consensus-fedavg")),
@@ -1105,6 +1456,8 @@ SAMPLED: list[tuple[float, Callable[[np.random.Generator], Case]]] = [
     (5, lambda rng: plain_gossip(rng, True, "dp-dsgt")),
     (5, lambda rng: plain_gossip(rng, True, "dp-dinno")),
     (6, lambda rng: random_walk(rng, True)),
+    (10, lambda rng: masked_schedule(rng, True)),
+    (4, lambda rng: fresh_trees(rng, True)),
     (10, lambda rng: dp_sgd(rng, True)),
     (5, dp_gcd),
     (12, lambda rng: federated_admm(rng, True)),
@@ -1136,7 +1489,9 @@ def check(seed: int, sampled: bool, number: int) -> dict[str, Any]:
     guarantee = drawn.plan.privacy(question.pop("view", None), **question)
     claimed = float(guarantee.epsilon(drawn.delta))
     middle = time.perf_counter()
-    verdict = judge(drawn.compositions(), claimed, drawn.delta)
+    compositions = drawn.compositions()
+    verdict = judge(compositions, claimed, drawn.delta)
+    verdict["low"] |= below_in_renyi(compositions, guarantee.curve.renyi)
     return {
         "kind": "sampled" if sampled else "gaussian", "number": number, **drawn.words, **drawn.question,
         "adjacency": drawn.plan.adjacency, "label": guarantee.label, "delta": drawn.delta, "epsilon": claimed,
@@ -1148,14 +1503,24 @@ def check(seed: int, sampled: bool, number: int) -> dict[str, Any]:
 
 
 def score(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how many are below, and how many close, in all and by algorithm and view."""
+    """Return how many are below, and how many close where there is a closed form, by algorithm and view."""
 
     def of(some: list[dict[str, Any]]) -> dict[str, Any]:
+        closed = [r for r in some if r.get("closed_form", True)]
         return {
             "plans": len(some),
             "below": sum(r["low"] for r in some),
-            "within_one_percent": round(sum(r["close"] for r in some) / max(len(some), 1), 4),
+            "closed_form": len(closed),
+            "within_one_percent": round(sum(r["close"] for r in closed) / max(len(closed), 1), 4),
+            "largest_excess": max(map(excess, some), default=0.0),
         }
+
+    def excess(result: dict[str, Any]) -> float:
+        """How far a price that is not close lies above the truth, relative to it."""
+        truth = result["truth"]
+        if result["close"] or not isinstance(truth, float) or not truth:
+            return 0.0
+        return round(result["epsilon"] / truth - 1, 4)
 
     def by(key: str) -> dict[str, Any]:
         values = sorted({str(r.get(key, "default")) for r in results})

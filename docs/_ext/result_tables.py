@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sottovoce._format import Quantity, significant
+
 RESULTS = Path(__file__).parents[1] / "results"
 LEARNING = (
     "dpcd-electricity", "dpgcd-madelon", "dpgcd-dorothea", "muffliato-houses", "walk-vs-gossip", "admm-lasso",
@@ -81,12 +83,12 @@ def _numbers(shown: Any) -> str:
     texts = []
     for row in chosen:
         label = ", ".join(_short(cell) for cell in row[: min(key, 4)] if cell not in (None, ""))
-        texts.append(f"{label}: {_short(row[key])}")
+        texts.append(f"{label}: {_short(row[key], shown.kinds[key])}")
     return f"{shown.columns[key]}: " + "; ".join(texts)
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _short(value: Any, quantity: Quantity = "value") -> str:
+    return significant(value, quantity) if isinstance(value, float) else str(value)
 
 
 # ---- networks --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ revealed to either of the others, and beside it of what its own noise alone woul
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def main(folder: Path) -> None:
         guarantee = json.loads((state / "statement.json").read_text())["guarantee"]
         print(
             f"   {name:6} accuracy {accuracy(models[name], *test):.3f}   "
-            f"epsilon {guarantee['epsilon']:.3g} at delta {guarantee['delta']:g} "
+            f"epsilon {math.ceil(1000 * guarantee['epsilon']) / 1000} at delta {guarantee['delta']:g} "
             f"({guarantee['adjacency']}, {guarantee['label']}, {guarantee['releases']} releases)"
         )
     equal = len({model.tobytes() for model in models.values()}) == 1

@@ -10,6 +10,7 @@ The records are drawn here: who is helped by a treatment, given age, dose and pr
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -68,9 +69,10 @@ def main(folder: Path) -> dict[str, float]:
         "deviation": score["deviation"],
         "equal": float(all(np.array_equal(models[0], other) for other in models)),
     }  # fmt: skip
+    epsilon = math.ceil(1000 * guarantee["epsilon"]) / 1000  # a bound is rounded up
     say(
         f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['half']:.3f}; epsilon "
-        f"{guarantee['epsilon']:.3g} at delta {guarantee['delta']:g}, {guarantee['label']}."
+        f"{epsilon} at delta {guarantee['delta']:g}, {guarantee['label']}."
     )
     return summary
 

@@ -1,17 +1,135 @@
-"""Numbers as people write them, in commands, pages and notebooks."""
+"""Numbers as people write them, in commands, pages and notebooks.
+
+A number that bounds privacy is rounded to the side on which it stays true: what is lost upwards; what is
+left, what an audit has shown and what protects downwards. `ROUNDING` says which side is safe for which.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from numbers import Integral, Real
+from typing import Literal
 
-__all__ = ["fine", "fixed", "number", "percent"]
+__all__ = [
+    "FIELDS",
+    "ROUNDING",
+    "Quantity",
+    "compared",
+    "fine",
+    "fixed",
+    "number",
+    "percent",
+    "rounded",
+    "significant",
+]
+
+Quantity = Literal[
+    "value", "epsilon", "delta", "mu", "loss", "share", "best guess", "spent",
+    "lower bound", "remaining", "limit", "noise", "required noise",
+]  # fmt: skip
+ROUNDING: Mapping[Quantity, str] = {
+    "value": ROUND_HALF_EVEN,  # bounds no privacy: an accuracy, a time, a formula as published
+    "epsilon": ROUND_CEILING,
+    "delta": ROUND_CEILING,
+    "mu": ROUND_CEILING,
+    "loss": ROUND_CEILING,  # any other privacy loss
+    "share": ROUND_CEILING,  # of local privacy that is lost
+    "best guess": ROUND_CEILING,
+    "spent": ROUND_CEILING,  # spent before, added, together
+    "lower bound": ROUND_FLOOR,  # shown by an audit or an attack
+    "remaining": ROUND_FLOOR,
+    "limit": ROUND_FLOOR,  # a budget
+    "noise": ROUND_FLOOR,  # a claim about what protects
+    "required noise": ROUND_CEILING,  # an instruction: the printed amount must be enough
+}
+# names under which results, statements and ledgers store quantities
+FIELDS: Mapping[str, Quantity] = {
+    "epsilon": "epsilon",
+    "epsilon_all_versions": "epsilon",
+    "epsilon_claimed": "epsilon",
+    "epsilon_colluders": "epsilon",
+    "epsilon_local": "epsilon",
+    "epsilon_mean": "epsilon",
+    "epsilon_network": "epsilon",
+    "epsilon_of_one_run": "epsilon",
+    "epsilon_of_the_search": "epsilon",
+    "epsilon_outsider": "epsilon",
+    "epsilon_pairwise": "epsilon",
+    "epsilon_typical": "epsilon",
+    "epsilon_worst": "epsilon",
+    "delta": "delta",
+    "statistical_distance": "delta",
+    "mu": "mu",
+    "mu_claimed": "mu",
+    "exact_largest": "share",
+    "exact_max": "share",
+    "exact_mean": "share",
+    "max_exact": "share",
+    "mean_exact": "share",
+    "best_guess": "best guess",
+    "adds": "spent",
+    "epsilon_spent": "spent",
+    "spent": "spent",
+    "total": "spent",
+    "epsilon_lower": "lower bound",
+    "mu_lower": "lower bound",
+    "tightness": "lower bound",
+    "left": "remaining",
+    "budget": "limit",
+    "epsilon_budget": "limit",
+    "limit": "limit",
+    "noise_multiplier": "noise",
+    "noise_ratio": "noise",
+    "noise_std": "noise",
+}
+_SET = ("delta", "limit")  # what somebody has set: shown as it was set, up to six digits
+_EXACT = Context(prec=800)  # more digits than any float has
 
 
-def number(value: object) -> str:
+def rounded(
+    value: float, quantity: Quantity = "value", *, places: int | None = None, digits: int = 3
+) -> Decimal:
+    """Return a number with ``places`` decimals, else ``digits`` significant digits, on its safe side.
+
+    Guarantees
+    ----------
+    Read back as a float, the result is at least ``value`` for quantities that round upwards, and at most
+    ``value`` for those that round downwards.
+
+    >>> rounded(1.2341, "epsilon", places=3), rounded(1.2349, "remaining", places=3)
+    (Decimal('1.235'), Decimal('1.234'))
+    >>> rounded(0.1, "epsilon", places=3), rounded(0.3, "limit", places=3)
+    (Decimal('0.100'), Decimal('0.300'))
+    """
+    # Of all decimals that read back as this float the shortest is rounded: the binary fraction of 0.1 is
+    # a little above 0.1, and would become 0.101.
+    exact = Decimal(repr(float(value)))
+    last = -places if places is not None else exact.adjusted() - digits + 1
+    return exact.quantize(Decimal((0, (1,), last)), rounding=ROUNDING[quantity], context=_EXACT)
+
+
+def significant(value: float, quantity: Quantity = "value", digits: int = 4) -> str:
+    """Return a number with so many significant digits, without trailing zeros.
+
+    >>> significant(4.377171, "epsilon", 6), significant(2.0), significant(0.000123456, "lower bound", 2)
+    ('4.37718', '2', '0.00012')
+    """
+    if not math.isfinite(value):
+        return number(value)
+    return f"{float(rounded(value, quantity, digits=digits)):.{digits}g}"
+
+
+def number(value: object, quantity: Quantity = "value") -> str:
     """Return a number with at most three decimals and thousands separators; text stays as it is.
 
     >>> number(0.123456), number(7), number(1e-5), number(None), number("inf"), number(12345.6)
     ('0.123', '7', '1e-05', '–', '∞', '12,346')
+    >>> number(0.123456, "epsilon"), number(0.0004, "epsilon"), number(0.9999, "remaining")
+    ('0.124', '0.0004', '0.999')
+    >>> number(1.25e-6, "delta"), number(0.12345, "limit")
+    ('1.25e-06', '0.12345')
     """
     if value is None or value != value:
         return "–"
@@ -19,42 +137,75 @@ def number(value: object) -> str:
         return "∞"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not isinstance(value, float):
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    if not isinstance(value, Real):
         return str(value)
-    if value and abs(value) < 1e-3:
-        return f"{value:.2g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")
+    if quantity in _SET:
+        return significant(float(value), quantity, 6)
+    text = _three_decimals(float(value), quantity)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def fine(value: object) -> str:
+def fine(value: object, quantity: Quantity = "value") -> str:
     """Return a number as `number` does, with three significant digits where it is small.
 
     >>> fine(0.00112), fine(0.0526), fine(0.5), fine(12.3456), fine(None)
     ('0.00112', '0.0526', '0.5', '12.346', '–')
     """
-    small = isinstance(value, float) and 0 < abs(value) < 0.1
-    return f"{value:.3g}" if small else number(value)
+    if isinstance(value, float) and 0 < abs(value) < 0.1:
+        return significant(value, quantity, 3)
+    return number(value, quantity)
 
 
-def fixed(value: object) -> str:
+def fixed(value: object, quantity: Quantity = "value") -> str:
     """Return a number with three decimals, for columns of numbers that a reader compares.
 
     >>> fixed(1.0), fixed(0.12345), fixed(0.0), fixed(2e-5), fixed(7), fixed(12345.6), fixed(None)
     ('1.000', '0.123', '0.000', '2e-05', '7', '12,346', '–')
+    >>> fixed(0.12345, "epsilon"), fixed(0.0004, "epsilon"), fixed(0.0004, "lower bound")
+    ('0.124', '0.0004', '0.0004')
     """
-    if not isinstance(value, float) or not math.isfinite(value):
-        return number(value)
-    if value and abs(value) < 5e-4:
-        return f"{value:.1g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+    if isinstance(value, float) and math.isfinite(value) and quantity not in _SET:
+        return _three_decimals(float(value), quantity)
+    return number(value, quantity)
 
 
-def percent(share: float) -> str:
+def percent(share: float, quantity: Quantity = "value", places: int = 2) -> str:
     """Return a share between 0 and 1, such as an accuracy, in percent.
 
-    >>> percent(0.93456)
-    '93.46 %'
+    >>> percent(0.93456), percent(0.5548, "best guess", 0)
+    ('93.46 %', '56 %')
     """
-    return f"{100 * share:.2f} %"
+    if not math.isfinite(share):
+        return number(share)
+    return f"{100 * rounded(share, quantity, places=places + 2):.{places}f} %"
+
+
+def compared(value: float, limit: float, quantity: Quantity = "epsilon") -> tuple[str, str]:
+    """Return a bound and its limit with the digits that show which is larger.
+
+    >>> compared(1.9996, 2.0), compared(2.0000001, 2.0), compared(1.23456, 1.2346)
+    (('2', '2'), ('2.001', '2'), ('1.2346', '1.2346'))
+    """
+    texts = number(value, quantity), number(limit, "limit")
+    digits = 4
+    while math.isfinite(value + limit) and (value <= limit) != (_read(texts[0]) <= _read(texts[1])):
+        if digits > 15:  # equal, and too long to round to both sides
+            return repr(float(value)), repr(float(limit))
+        texts = significant(value, quantity, digits), significant(limit, "limit", digits)
+        digits += 1
+    return texts
+
+
+def _three_decimals(value: float, quantity: Quantity) -> str:
+    """Return a number with three decimals; two digits where that is too coarse, none where it is too fine."""
+    if math.isinf(value):
+        return "−∞"
+    if value and abs(value) < 1e-3:
+        return significant(value, quantity, 2)
+    return f"{rounded(value, quantity, places=0 if abs(value) >= 1000 else 3):,f}"
+
+
+def _read(text: str) -> float:
+    return float(text.replace(",", ""))

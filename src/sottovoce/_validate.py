@@ -50,7 +50,7 @@ def probability(value: float, name: str, *, zero: bool = True, one: bool = True)
 
 
 def delta(value: float) -> float:
-    """Return a failure probability strictly between 0 and 1."""
+    """Return a delta, strictly between 0 and 1."""
     number = _number(value, "delta")
     if not 0 < number < 1:
         raise InvalidInput(

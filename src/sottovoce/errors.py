@@ -13,6 +13,7 @@
     │   ├── CannotCompose     guarantees against unlike adversaries, adjacencies or labels
     │   ├── NotAGuarantee     a budget was checked against a label that cannot accept one
     │   └── ReleaseMismatch   what would leave is not what the plan announced
+    ├── TrainingDiverged      a run was stopped because its model moves away from the data
     ├── MissingDependency     an optional package is not installed
     ├── ClusterError          the ranks of one owner's cluster cannot work together
     │   └── LostRank          a rank died, froze or failed in the middle
@@ -24,7 +25,7 @@
             └── LostPeer      a neighbor that did not come back
 
 Messages are one sentence: what was expected, what came, what to try. The command line prints the
-sentence and exits with 1.
+sentence and exits with 1; commands of a service manager also with 75, try again, and 78, wrong configuration.
 """
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Refused",
     "ReleaseMismatch",
     "SottovoceError",
+    "TrainingDiverged",
     "TryLater",
 ]
 
@@ -95,6 +97,10 @@ class NotAGuarantee(Refused):
 
 class ReleaseMismatch(Refused):
     """What would leave is not what the plan announced; nothing left."""
+
+
+class TrainingDiverged(SottovoceError):
+    """A run was stopped: its released rows or its scores on test records show that training diverges."""
 
 
 class MissingDependency(SottovoceError, ImportError):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce._format import Quantity
 from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
 from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
@@ -49,7 +50,7 @@ def amplification_table(record: dict[str, Any]) -> ResultTable:
     )
     columns = ("users n", "local loss", "network loss", "ours: network / local", "paper: ln^2 n / n")
     note = f"Rényi loss of order 2, complete graph, {record['config']['visits']} visits a user."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, dict.fromkeys(columns[1:4], "loss"))
 
 
 def amplification_held(record: dict[str, Any]) -> bool:
@@ -149,9 +150,9 @@ def local_table(record: dict[str, Any]) -> ResultTable:
     )  # fmt: skip
     settings = ("Rényi loss (order 2)", "method", "noise multiplier", "learning rate")
     columns = (*settings, "accuracy, tuned (median)", "least", "most")
-    return ResultTable(
-        columns, rows, f"houses, {record['config']['users']:,} users with one record each, complete graph."
-    )
+    note = f"houses, {record['config']['users']:,} users with one record each, complete graph."
+    held: dict[str, Quantity] = {"Rényi loss (order 2)": "loss", "noise multiplier": "noise"}
+    return ResultTable(columns, rows, note, held)
 
 
 def local_held(record: dict[str, Any]) -> bool:

@@ -10,8 +10,10 @@ import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sottovoce._format import Quantity
 from sottovoce._validate import did_you_mean
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
@@ -45,11 +47,17 @@ UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
 
 
 class ResultTable(NamedTuple):
-    """A record as a table: headings, rows of text and numbers, and a sentence about them."""
+    """A record as a table: headings, rows of text and numbers, a sentence, and what the columns hold."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     note: str = ""
+    quantities: Mapping[str, Quantity] = MappingProxyType({})
+
+    @property
+    def kinds(self) -> tuple[Quantity, ...]:
+        """What each column holds, by its heading: to that side its numbers are rounded."""
+        return tuple(self.quantities.get(column, "value") for column in self.columns)
 
 
 def pick(rows: Iterable[Mapping[str, Any]], *keys: str) -> tuple[tuple[Any, ...], ...]:

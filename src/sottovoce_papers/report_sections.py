@@ -8,7 +8,7 @@ from typing import Any
 from sottovoce.report import figures
 from sottovoce.report.elements import Figure, Section, Table
 from sottovoce.report.figures import inline
-from sottovoce.report.sections import provenance, scalars
+from sottovoce.report.sections import pairs, provenance, scalars
 from sottovoce_papers.registry import find, registry
 
 
@@ -24,15 +24,14 @@ def experiment(record: Mapping[str, Any]) -> Section:
 
     entry, plain = find(record["name"]), dict(record)
     blocks: list[Figure | Table] = []
-    note = ""
     if entry.plot is not None:
         blocks.append(Figure(inline(entry.plot(plain), entry.title), f"{entry.title} ({entry.paper})."))
     if entry.table is not None:
-        columns, rows, note = entry.table(plain)
-        blocks.append(Table(columns, rows, note))
-    settings = scalars(record["config"])
-    if settings:
-        blocks.append(Table(("setting", "value"), tuple(settings.items())))
+        shown = entry.table(plain)
+        blocks.append(Table(shown.columns, shown.rows, shown.note, quantities=shown.kinds))
+    settings = pairs(scalars(record["config"]), "setting", "value")
+    if settings is not None:
+        blocks.append(settings)
     held = None if entry.held is None else entry.held(plain)
     verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
     lead = f"{entry.paper}. {entry.claim} {verdict}" if entry.claim else f"{entry.paper}."
@@ -52,11 +51,12 @@ def trial(record: Mapping[str, Any]) -> Section:
         xlabel="test accuracy (%)", title="Accuracy", form="{:.2f}",
     )  # fmt: skip
     settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}
-    rows = tuple((key.replace("_", " "), value) for key, value in settings.items())
+    shown = pairs(settings, "setting", "value")
+    assert shown is not None
     return Section(
         f"{cell['method']}, {budget}, normalized Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
         str(record.get("guarantee", "")),
-        (Figure(picture, "Test accuracy of this trial."), Table(("setting", "value"), rows)),
+        (Figure(picture, "Test accuracy of this trial."), shown),
         (),
         provenance(record),
     )

@@ -372,7 +372,7 @@ def _show(screen: Any, experiment: Any, record: dict[str, Any], written: Sequenc
     if experiment.table is not None:
         shown = experiment.table(record)
         rows = [[_cell(value) for value in row] for row in shown.rows[:ROWS]]
-        screen.print(table(shown.columns, rows, write=fine))
+        screen.print(table(shown.columns, rows, write=fine, quantities=shown.kinds))
         if len(shown.rows) > ROWS:
             screen.print(f"... and {len(shown.rows) - ROWS} rows more in the record.")
         if shown.note:

@@ -152,3 +152,44 @@ def test_conversions():
     assert rdp_epsilon(table, 1e-5) >= rdp_epsilon(lambda a: a / 2, 1e-5)
     assert rdp_epsilon(lambda a: math.inf, 1e-5) == math.inf
     assert rdp_delta(lambda a: 10 * a, 0.0) == 1.0
+
+
+NEXT_TO_NO_NOISE = [
+    lambda mu: Curve.sampled_gaussian(0.5, 1 / mu, 3),
+    lambda mu: Curve.sampled_gaussian(0.5, 1 / mu, 3, adjacency="replace-one"),
+    lambda mu: Curve.gaussian_mixture([0.0, mu], [0.5, 0.5], 3),
+    lambda mu: Curve.gaussian_mixture([0.1, mu], [0.9, 0.1], 2) + Curve.gaussian(1.0),
+    lambda mu: Curve.gaussian(mu) + Curve.laplace(0.1),
+]
+
+
+@pytest.mark.parametrize("build", NEXT_TO_NO_NOISE)
+@pytest.mark.parametrize("mu", [30.0, 40.0, 80.0, 100.0, 1e4, 1e8, 1e200])
+@pytest.mark.parametrize("delta", [1e-300, 1e-30, 1e-5, 0.9])
+def test_next_to_no_noise_costs_much_and_raises_nothing(build, mu, delta):
+    """The loss of one step seen whole is a lower bound, as likely as the step: at least a tenth."""
+    epsilon = build(mu).epsilon(delta)
+    if delta < 0.01:
+        assert epsilon >= Curve.gaussian(mu).epsilon(20 * delta) * (1 - 1e-9)
+    assert epsilon >= 0
+    assert not math.isnan(epsilon)
+    assert 0 <= build(mu).delta(5.0) <= 1
+
+
+@pytest.mark.parametrize("build", NEXT_TO_NO_NOISE)
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.9])
+def test_noise_beyond_measure_costs_next_to_nothing(build, delta):
+    assert 0 <= build(1e-200).epsilon(delta) <= 0.1 + Curve.gaussian(1.1).epsilon(delta)
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.9])
+def test_rates_next_to_nothing_raise_nothing(delta):
+    for curve in (
+        Curve.sampled_gaussian(1e-300, 0.1, 3),
+        Curve.gaussian_mixture([0.0, 10.0], [1.0, 1e-300], 3),
+    ):
+        assert 0 <= curve.epsilon(delta) <= Curve.gaussian(10.0, 3).epsilon(delta)
+
+
+def test_laplace_noise_next_to_none_beside_a_gaussian():
+    assert (Curve.laplace(1e4) + Curve.gaussian(1.0)).epsilon(1e-5) == pytest.approx(10004.377, abs=1e-2)

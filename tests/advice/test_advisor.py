@@ -183,7 +183,7 @@ def test_a_network_is_accounted_without_data():
     row = advice.recommended
     assert "masked" in row.name
     assert row.use.score is None
-    assert row.use.signal > 10
+    assert row.use.signal_to_noise > 10
     assert "nothing was simulated" in advice.simulated_on
     text = sv.advice.files.plan_file(advice.requirements, row)
     assert tomllib.loads(text)["model"] == {

@@ -28,7 +28,7 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     for candidate in uneven:
         plan = plan_for(requirements, candidate)
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)
-        variances = np.square(plan.noise_stds) / max(plan.noise_stds) ** 2
+        variances = np.square(plan._noise_stds) / max(plan._noise_stds) ** 2
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
         assert guarantee_against(plan, *requirements.views[0]).epsilon(1e-5) <= 1.0
         local = plan_for(

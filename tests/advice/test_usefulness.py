@@ -113,9 +113,11 @@ def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_i
         )
         for adjacency in ("user", "add-remove")
     )
-    assert not usefulness(member).useful
+    assert usefulness(member).useful is False
+    assert usefulness(record).useful is None  # a large signal-to-noise ratio is no good model
+    assert usefulness(record).answer.startswith("signal-to-noise ")
     assert not usefulness(member, sample="synthetic", runs=4).useful
-    assert usefulness(record).signal > 20 * usefulness(member).signal
+    assert usefulness(record).signal_to_noise > 20 * usefulness(member).signal_to_noise
     score = usefulness(record, sample="synthetic", runs=4).score
     assert score.mean > score.chance + 0.1
     assert score.source == "synthetic records"
@@ -180,13 +182,15 @@ def test_the_signal_does_not_depend_on_the_unit_of_releases():
     ring, sizes = sv.graphs.ring(4), [20] * 4
     root = math.sqrt(5 / 3)
     plain = usefulness(DPDSGD(GLM(dim=3), ring, sizes=sizes, **common))
-    assert plain.signal == pytest.approx(root / (2 * 2 / 80))
+    assert plain.signal_to_noise == pytest.approx(root / (2 * 2 / 80))
     shared = Decor(GLM(dim=3), ring, sizes=sizes, pair_multiplier=2.0, adjacency="user", **common)
-    assert usefulness(shared).signal == pytest.approx(root / (2 / 2))  # whole members: four clips, not 80
+    assert usefulness(shared).signal_to_noise == pytest.approx(
+        root / (2 / 2)
+    )  # whole members: four clips, not 80
     one = usefulness(DPSGD(GLM(dim=3), records=80, batch_size=20, learning_rate=0.5, **common))
-    assert one.signal == pytest.approx(root / (2 / 20))
+    assert one.signal_to_noise == pytest.approx(root / (2 / 20))
     walk = usefulness(RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common))
-    assert walk.signal == pytest.approx(root / (2 / 20))  # nothing is averaged
+    assert walk.signal_to_noise == pytest.approx(root / (2 / 20))  # nothing is averaged
 
 
 def test_usefulness_of_coordinate_descent_is_unknown_without_a_simulation():

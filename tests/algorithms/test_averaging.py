@@ -334,7 +334,7 @@ def test_average_carries_the_noise_that_is_accounted():
     plan = sv.PrivateAveraging(
         "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise_allocation="optimal"
     )
-    assert sorted(np.round(plan.noise_stds, 6).tolist())[-2:] == [2.0, 2.0]
+    assert sorted(np.round(plan._noise_stds, 6).tolist())[-2:] == [2.0, 2.0]
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(0)).outputs["rows"]
     predicted = sv.advice.usefulness(plan).error
     assert rows.std(axis=1).max() == pytest.approx(predicted, rel=0.03)

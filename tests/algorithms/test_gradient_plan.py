@@ -30,6 +30,7 @@ from sottovoce.algorithms import (
     Optimizer,
     RandomWalkSGD,
 )
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError, InvalidInput, NotAGuarantee
@@ -267,7 +268,7 @@ def test_unvisited_member_gets_the_largest_noise():
         GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip_norm=1.0, adjacency="user",
         epsilon=2.0, delta=1e-5, view="local",
     )  # fmt: skip
-    noises = walk.noise_multipliers
+    noises = noise_multipliers(walk)
     assert not walk.releases(3)
     assert noises[3] == max(noises) == noises[1]  # visited twice
     assert noises[0] == noises[2] < noises[1]

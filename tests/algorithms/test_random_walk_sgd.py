@@ -10,6 +10,7 @@ from tests.algorithms.toys import SECRET, check_resumed, walk_shards
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.algorithms import RandomWalkSGD
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
@@ -208,9 +209,9 @@ def test_public_path_is_drawn_from_the_seed():
     again = RandomWalkSGD(
         GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, noise_multiplier=3.0, sizes=[20] * 9, seed=5
     )
-    assert (plan.holders == again.holders).all()
+    assert (plan._holders == again._holders).all()
     given = sv.protocols.draw_path(sv.graphs.grid(3, 3), 40, np.random.default_rng(5))
-    assert plan.holders.tolist() == given.tolist()
+    assert plan._holders.tolist() == given.tolist()
     visits = np.bincount(given, minlength=9)
     assert [sum(r.draws for r in plan.releases(v)) for v in range(9)] == visits.tolist()
     worst = plan.privacy("local")
@@ -220,7 +221,7 @@ def test_public_path_is_drawn_from_the_seed():
         view="local",
     )  # fmt: skip
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
-    z = np.array(fitted.noise_multipliers)
+    z = np.array(noise_multipliers(fitted))
     assert np.allclose((z / np.sqrt(visits))[visits > 0], z[0] / math.sqrt(visits[0]), rtol=2e-3)
 
 
@@ -277,7 +278,7 @@ def test_drawn_path_is_read_only():
         GLM(), network=sv.graphs.ring(4), steps=6, clip_norm=1.0, noise_multiplier=1.0, adjacency="user"
     )
     with pytest.raises(ValueError, match="read-only"):
-        walk.holders[0] = 3
+        walk._holders[0] = 3
 
 
 @pytest.mark.parametrize(

@@ -248,3 +248,13 @@ def test_bad_input_is_refused_with_a_sentence(refused, tmp_path, words, sentence
 
 def test_a_budget_for_an_average_needs_a_delta_below_one(refused):
     assert "delta" in refused("average", "1,2,3,4", "--graph", "ring:4", "--epsilon", 1, "--delta", 1)
+
+
+def test_the_printed_noise_keeps_the_budget(call):
+    account = ("account", "--graph", "ring:8", "--rounds", 3, "--observer", 0)
+    for epsilon in (0.3, 1.0, 2.0, 7.0):
+        lines = call(*account, "--epsilon", epsilon).out.splitlines()
+        (line,) = [line for line in lines if line.strip().startswith("node 0") and "exact" in line]
+        noise = line.split()[2]
+        rows = call(*account, "--noise", noise, "--json").json["guarantees"]
+        assert all(row["epsilon"] <= epsilon for row in rows)

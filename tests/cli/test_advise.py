@@ -22,7 +22,7 @@ def test_infeasible_requirements_print_suggestions_and_exit_with_1(call):
     answer = call("advise", 10, "--epsilon", 1, "--hide", "member", "--records", 50)
     assert answer.code == 1
     assert "Nothing fits." in answer.out
-    assert "Allow epsilon 1.65." in answer.out
+    assert "Allow epsilon 1.66." in answer.out
     assert "Hide a record instead of a member" in answer.out
 
 
@@ -199,7 +199,7 @@ def test_a_sample_that_cannot_be_used_is_refused(refused, tmp_path):
 def test_tiny_budget_gets_a_suggestion(call):
     answer = call("advise", 5, "--epsilon", 1e-9, "--delta", 1e-12, "--records", 100)
     assert answer.code == 1
-    assert "Allow epsilon 0.0267." in answer.out
+    assert "Allow epsilon 0.0268." in answer.out
 
 
 def test_requirements_that_no_plan_meets(call):

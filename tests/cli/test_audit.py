@@ -45,5 +45,5 @@ def test_a_refuted_claim_says_which_number_refutes_it(call):
     )
     text = " ".join(reply.out.split())
     assert re.search(
-        r"refuted: mu is at least [\d.]+ where 1.15 is claimed; epsilon .* would not show it\.", text
+        r"refuted: mu is at least [\d.]+ where 1.16 is claimed; epsilon .* would not show it\.", text
     )

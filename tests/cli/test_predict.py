@@ -125,7 +125,7 @@ def test_scores_are_those_of_training_whatever_the_preparation(call, tmp_path):
     raw = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
     np.savez(tmp_path / "new.npz", X=raw.X_test)
     predictions = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
-    assert (predictions == raw.y_test).mean() == pytest.approx(result["metrics"]["test_accuracy"])
+    assert (predictions == raw.y_test).mean() == pytest.approx(result["metrics"]["accuracy"])
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -16,6 +16,7 @@ import sottovoce as sv
 from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.advice.assessment import assess
 from sottovoce.cli import output
+from sottovoce.objectives.trivial import comparison
 from sottovoce.planfile.read import load_file
 from sottovoce.planfile.training import load_training, run_training
 from sottovoce.report.tensorboard import step_log
@@ -46,7 +47,7 @@ def test_every_algorithm_is_planned_and_trained(call, tmp_path, algorithm):
     assert answer.code == 0, answer
     result = answer.json
     assert result["config"]["algorithm"] == algorithm
-    assert 0 <= result["metrics"]["test_accuracy"] <= 1
+    assert 0 <= result["metrics"]["accuracy"] <= 1
     assert "simulation" in result["provenance"]["noise"]
     assert json.loads((tmp_path / "out.json").read_text())["outputs"]["coef"] == result["outputs"]["coef"]
     for stated in (*plan.json["guarantees"], *result["guarantees"]):  # what was read and not charged
@@ -123,7 +124,7 @@ def test_result_and_model_are_saved_in_a_folder(call, tmp_path):
     result = call("train", "plan.toml", "--json", "--out", "model").json
     loaded = sv.Result.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.outputs["coef"], result["outputs"]["coef"])
-    assert loaded.metrics["test_accuracy"] == result["metrics"]["test_accuracy"]
+    assert loaded.metrics["accuracy"] == result["metrics"]["accuracy"]
     assert loaded.guarantees == result["guarantees"]
 
 
@@ -261,7 +262,10 @@ def test_accepted_reads_are_shown_and_stored(call, tmp_path):
     answer = call("train", "plan.toml", "--out", "r.json")
     assert answer.out.count("not charged, accepted by name: the mean and deviation") >= 1
     assert "yes, but not for the item in" in answer.out
-    assert "Not charged: settings that were chosen on the private records." in answer.out
+    assert (
+        "Accepted by name (tuning): Read of private records and not charged: settings that were chosen"
+        in answer.out
+    )
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]
 
@@ -300,14 +304,48 @@ def test_public_bounds_classes_and_scores_need_nothing_accepted(call, refused, t
     table_of(tmp_path)
     (tmp_path / "plan.toml").write_text(OWN)
     result = call("train", "plan.toml", "--json").json
-    assert result["metrics"]["test_accuracy"] > 0.8
+    assert result["metrics"]["accuracy"] > 0.8
     assert "accepted" not in result["metrics"]
     (tmp_path / "plan.toml").write_text(OWN.replace('classes = ["sick", "well"]\n', ""))
     assert 'accept = ["class names"]' in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace('"well"]', '"fine"]'))
-    assert "label 'well', which is not among the classes sick, fine" in refused("train", "plan.toml")
+    assert "label 'well', which is not among the public classes sick, fine" in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace(", dose = [0, 5]", ""))
-    assert "bounds lacks 'dose'" in refused("train", "plan.toml")
+    assert "column 'dose' has no public bounds: write bounds = { dose =" in refused("train", "plan.toml")
+
+
+def test_a_model_is_compared_with_a_constant_on_terminal_in_the_record_and_on_the_page(call, tmp_path):
+    table_of(tmp_path)
+    (tmp_path / "plan.toml").write_text(OWN)
+    public = (tmp_path / "public.csv").read_text()
+    wrong = public.replace("sick", "?").replace("well", "sick").replace("?", "well")
+    for text, better in ((public, True), (wrong, False)):
+        (tmp_path / "public.csv").write_text(text)
+        answer = call("train", "plan.toml", "--out", "result.json")
+        metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
+        labels = [line.split(",")[-1] for line in (tmp_path / "public.csv").read_text().split()[1:]]
+        assert metrics["trivial_accuracy"] == max(labels.count("sick"), labels.count("well")) / 60
+        assert metrics["better_than_trivial"] is better
+        sentence = comparison(metrics)
+        assert ("no better than a constant" in sentence) is not better
+        assert sentence[1:] in " ".join(answer.out.split())
+        assert "useful: yes" not in answer.out  # before the run nothing is known
+        assert call("report", "result.json", "-o", "page.html").code == 0
+        page = " ".join((tmp_path / "page.html").read_text().split())
+        assert sentence[1:] in page
+
+
+def test_training_that_diverges_is_one_sentence_and_leaves_no_model(call, tmp_path):
+    table_of(tmp_path)
+    (tmp_path / "plan.toml").write_text(OWN.replace("learning_rate = 4.0", "learning_rate = 1e9"))
+    before = sorted(tmp_path.rglob("*"))
+    stopped = call("train", "plan.toml", "--out", "model")
+    assert stopped.code == 1
+    assert stopped.err.startswith(
+        "sottovoce: training diverged; lower the learning rate: after 2 of 40 steps "
+    )
+    assert stopped.err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_network_trains_on_a_table_of_ones_own(call, tmp_path):
@@ -487,6 +525,14 @@ def test_ranks_give_the_model_of_one_process(tmp_path):
     assert one["metrics"] == two["metrics"]
     assert two["provenance"]["ranks"] == 2
     assert json.loads((tmp_path / "checkpoint" / "current.json").read_text())["step"] == 5
+
+
+def test_ranks_stop_together_when_training_diverges(tmp_path):
+    table_of(tmp_path)
+    diverging = OWN.replace("learning_rate = 4.0", "learning_rate = 1e9")
+    done = sottovoce_train(tmp_path, "--ranks", "2", plan=diverging)
+    assert done.returncode == 1
+    assert "training diverged; lower the learning rate: after 2 of 40" in json.loads(done.stdout)["error"]
 
 
 def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):

@@ -24,6 +24,7 @@ from tests.estimators.cases import (
 from torch import nn
 
 import sottovoce as sv
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import BudgetExceeded, DataError, InvalidInput, Refused, SottovoceError
 from sottovoce.models.adapters import SIMULATED
 from sottovoce.objectives.nets.objective import NetObjective
@@ -63,7 +64,7 @@ def test_noise_protects_unless_a_generator_says_otherwise():
 def test_the_budget_names_its_view_and_what_is_hidden():
     X, y = circles(400)
     options = {"network": "ring:8", "steps": 5, "rng": rng(), **BUDGET}
-    noise = {view: fit("logistic", (X, y), view=view, **options).plan.noise_multipliers[0]
+    noise = {view: noise_multipliers(fit("logistic", (X, y), view=view, **options).plan)[0]
              for view in ("central", "network", "local")}  # fmt: skip
     assert noise["central"] < noise["network"] <= noise["local"]
     whole = fit("logistic", (X, y), adjacency="user", **options)
@@ -334,7 +335,7 @@ def poisoned():
         (mlp(), {"a": [1.0], "y": [0]}, {"label": "y", "bounds": {"a": (3, 1)}}, "low < high"),
         (object(), (X, Y), {}, "module must be a torch module"),
         ("logit", (X, Y), {}, "a linear model is one of"),
-        ("logistic", (X, Y + 3), {}, "Labels must be 0/1"),
+        ("logistic", (X, Y + 3), {}, "not among the public classes 0, 1"),
         ("logistic", (X, Y), {"classes": [0]}, "two or more different names"),
         (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), (X, Y), {}, "mixes the samples"),
     ],

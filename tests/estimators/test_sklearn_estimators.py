@@ -4,13 +4,15 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from sottovoce.errors import DataError, InvalidInput
+from sottovoce.accounting import wording
+from sottovoce.errors import DataError, InvalidInput, Refused
 from sottovoce.estimators.sklearn_estimators import (
     SOLVERS,
     PrivateLasso,
@@ -50,7 +52,7 @@ def test_regressors_learn(solver, kind):
 
 
 @pytest.mark.parametrize("model", [
-    PrivateLogisticRegression(solver="dp-gcd", steps=3, random_state=0),
+    PrivateLogisticRegression(solver="dp-gcd", steps=3, random_state=0, accept=("class names",)),
     PrivateRidge(solver="dp-sgd", steps=3, random_state=0),
     PrivateLasso(solver="dp-cd", steps=5, random_state=0),
 ])  # fmt: skip
@@ -119,7 +121,7 @@ def test_bad_input_is_a_sentence():
     with pytest.raises(InvalidInput, match="solver without a network must be one of"):
         PrivateLogisticRegression(solver="newton").fit(X, y)
     with pytest.raises(DataError, match="got 3 class labels"):
-        PrivateLogisticRegression(solver="dp-cd").fit(X[:6], [0, 1, 2, 0, 1, 2])
+        PrivateLogisticRegression(solver="dp-cd", classes=[0, 1, 2]).fit(X[:6], [0, 1, 2, 0, 1, 2])
     with pytest.raises(ValueError, match="NaN"):
         PrivateLogisticRegression().fit(X * np.nan, y)
     with pytest.raises(InvalidInput, match="epsilon must be a positive"):
@@ -137,7 +139,7 @@ def test_several_classes(solver):
     graph = None if solver == "dp-sgd" else "complete:4"
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     model = PrivateLogisticRegression(
-        8.0, solver=solver, network=graph, step_scale=4.0, random_state=0
+        8.0, solver=solver, network=graph, step_scale=4.0, random_state=0, classes=list(np.unique(names))
     ).fit(X, names)  # fmt: skip
     assert model.score(X, names) > 0.75
     assert model.coef_.shape == (3, 4)
@@ -174,3 +176,43 @@ def test_records_lie_with_the_nodes_of_their_group():
 def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
     with pytest.raises((InvalidInput, DataError), match=words):
         PrivateLogisticRegression(random_state=0, **options).fit(np.eye(4), [0, 1, 0, 1], **fit)
+
+
+LABELS = np.array(["healthy", "ill"] * 40)
+RARE = np.array(["healthy", "ill"] * 39 + ["healthy", "rare"])
+FEATURES = np.tile([[0.9, 0.1], [-0.8, 0.2]], (40, 1))
+
+
+def test_a_rare_label_changes_neither_classes_nor_shapes():
+    """Classes are public: a record of another class is refused; a class may have no record."""
+    declared = PrivateLogisticRegression(classes=["ill", "healthy", "rare"], random_state=0)
+    without, with_one = (clone(declared).fit(FEATURES, labels) for labels in (LABELS, RARE))
+    assert without.classes_.tolist() == with_one.classes_.tolist() == ["healthy", "ill", "rare"]
+    assert without.coef_.shape == with_one.coef_.shape == (3, 2)
+    two = PrivateLogisticRegression(classes=["healthy", "ill"], random_state=0)
+    assert two.fit(FEATURES, LABELS).coef_.shape == (2,)
+    with pytest.raises(DataError, match=r"record 79 has label 'rare', .* public classes healthy, ill; .*\.$"):
+        clone(two).fit(FEATURES, RARE)
+    one_sided = PrivateLogisticRegression(random_state=0).fit(FEATURES, np.zeros(80))
+    assert one_sided.classes_.tolist() == [0, 1]  # labels without names are 0 and 1, whoever has which
+    for labels in (np.array([0, 1] * 39 + [0, 2]), np.array([-1, 1] * 40)):
+        with pytest.raises(DataError, match="which is not among the public classes 0, 1"):
+            PrivateLogisticRegression(random_state=0).fit(FEATURES, labels)
+
+
+def test_class_names_from_the_labels_are_accepted_by_name_and_stated():
+    with pytest.raises(Refused, match=r"declare them with classes=\[...\], or accept="):
+        PrivateLogisticRegression(random_state=0).fit(FEATURES, LABELS)
+    model = PrivateLogisticRegression(accept=["class names"], random_state=0).fit(FEATURES, RARE)
+    note = wording.uncharged("class names")
+    assert model.classes_.tolist() == ["healthy", "ill", "rare"]
+    assert note in model.privacy_.assumptions
+    assert note in model.total_privacy_.statement(1e-5)
+    declared = PrivateLogisticRegression(classes=["healthy", "ill"], accept=["tuning"], random_state=0)
+    assumptions = declared.fit(FEATURES, LABELS).privacy_.assumptions
+    assert note not in assumptions
+    assert wording.uncharged("tuning") in assumptions
+    with pytest.raises(InvalidInput, match="nothing of the kind is read"):
+        declared.set_params(accept=["class names"]).fit(FEATURES, LABELS)
+    with pytest.raises(InvalidInput, match="nothing of the kind is read"):
+        PrivateRidge(accept=["class names"], random_state=0).fit(FEATURES, FEATURES[:, 0])

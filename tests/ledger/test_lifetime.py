@@ -10,10 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger.lifetime import Charge, LifetimeBudget, LifetimeLedger, curve_of_charges
+from sottovoce.objectives import GLM
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
 
@@ -127,7 +129,7 @@ def test_every_adjacency_counts_every_release(rate):
 
 def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
     lifetime = new_ledger(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
-    with pytest.raises(BudgetExceeded, match="inf"):
+    with pytest.raises(BudgetExceeded, match="∞"):
         lifetime.charge_run(run(1))
 
 
@@ -135,7 +137,7 @@ def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
     def against(kind, mu, **who):
         return Guarantee(Adversary(kind, **who), "add-remove", "exact", Curve.gaussian(mu))
 
-    member, pair = against("network", 0.1), against("colluders", 0.2, count=2)
+    member, pair = against("network", 0.1, user=0), against("colluders", 0.2, count=2, user=0)
     lifetime = new_ledger(
         tmp_path,
         LifetimeBudget(9.0, DELTA, "add-remove", "local"),
@@ -144,8 +146,8 @@ def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
         LifetimeBudget(30.0, DELTA, "add-remove", "colluders:3"),
         LifetimeBudget(30.0, DELTA, "replace-one"),
     )
-    lifetime.charge_run(run(1, views={"network": member, "colluders:2": pair}))
-    lifetime.charge_run(run(2, views={"colluders:2": pair}))
+    lifetime.charge_run(run(1, guarantees=(member, pair), node=0))
+    lifetime.charge_run(run(2, guarantees=(pair,), node=0))
     lifetime.charge(None, [HUNDRED], "a training")
     local = 10 / 12
     wanted = {
@@ -158,8 +160,51 @@ def test_views_count_exact_costs_where_known_and_local_ones_elsewhere(tmp_path):
     for row in lifetime.summary()[0]["budgets"]:
         mu = wanted[row["adjacency"], row["view"]]
         assert row["total"] == pytest.approx(gaussian_epsilon(mu, DELTA), rel=1e-9)
-    with pytest.raises(NotAGuarantee, match="published"):
-        lifetime.charge_run(run(4, views={"network": replace(member, label="published")}))
+
+
+def test_only_valid_guarantees_against_a_whole_view_and_about_everybody_are_charged(tmp_path):
+    """A guarantee of another view, about one user or against one observer: one sentence, nothing charged."""
+    plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=1.0, radius=0.5)
+    network = plan.privacy("network")
+    lifetime = new_ledger(tmp_path, LifetimeBudget(99.0, DELTA, "user"))
+    before = lifetime.path.read_bytes()
+    for guarantees, kind, words in (
+        ([plan.privacy("central")], InvalidInput, "got one against central"),
+        ([plan.privacy("network", observer=3)], InvalidInput, "got one against one named member"),
+        ([plan.privacy("colluders", colluders=[1, 3])], InvalidInput, "got one against named colluders"),
+        ([plan.privacy("pairwise", observer=1, user=2)], InvalidInput, "got one against one named member"),
+        ([plan.privacy("network", user=2)], InvalidInput, "must be about everybody, got one about node 2"),
+        ([replace(network, label="published")], NotAGuarantee, "got published for network"),
+        ([network, network], InvalidInput, "got two for user, network"),
+    ):
+        with pytest.raises(kind, match=words) as caught:
+            lifetime.charge(None, plan.releases(0), "a mean", guarantees)
+        assert str(caught.value).count(".") == 1
+        assert str(caught.value).endswith(".")
+        assert lifetime.path.read_bytes() == before
+    with pytest.raises(InvalidInput, match="must be about node 1, got one about everybody"):
+        run(1, *plan.releases(1), guarantees=(network,), node=1)
+    with pytest.raises(InvalidInput, match="releases of one adjacency"):
+        lifetime.charge(None, [HUNDRED, *plan.releases(0)], "two kinds")
+    with pytest.raises(InvalidInput, match="outsider, network or colluders:c, got 'everyone'"):
+        LifetimeBudget(1.0, DELTA, "user", "everyone")
+    assert lifetime.path.read_bytes() == before
+    lifetime.charge(None, plan.releases(0), "a mean", [network])
+    assert lifetime.summary()[0]["budgets"][0]["total"] == pytest.approx(network.epsilon(DELTA), rel=1e-12)
+
+
+def test_sampled_users_and_sampled_records_add_up(tmp_path):
+    """Their pairs of distributions are unlike; the sum is above both, and near basic composition."""
+    records = Release(0, 0, 1.0, 2.0, adjacency="add-remove", sample_rate=0.1, steps=20)
+    plan = sv.algorithms.FederatedADMM(
+        GLM("squared", dim=2), users=5, steps=20, sample_rate=0.1, gamma=1.0, clip_norm=1.0, noise_std=8.0,
+        secure_sum=True,
+    )  # fmt: skip
+    users = Charge("p", "federation", tuple(plan.releases(0)), (plan.privacy("local"),))
+    both = [Charge("p", "records", (records,)), users]
+    one, other = (curve_of_charges([each], "add-remove").epsilon(DELTA / 2) for each in both)
+    total = curve_of_charges(both, "add-remove").epsilon(DELTA)
+    assert max(one, other) < total < 1.2 * (one + other)
 
 
 def test_a_budget_is_never_against_less_than_one_member():

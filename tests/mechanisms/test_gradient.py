@@ -9,6 +9,7 @@ from tests.mechanisms.toys import RECORDS, THETA, Recorder, Sums, gradient_mecha
 from torch import nn
 
 from sottovoce.accounting.release import Release
+from sottovoce.algorithms import DPSGD, ConsensusSGD
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import InvalidInput, ReleaseMismatch
@@ -237,3 +238,33 @@ def test_protective_clip_is_lower_by_the_slack():
     x = np.full((4, 3), 100.0, np.float32)
     moved = handed(x, "add-remove") - handed(x[:3], "add-remove")
     assert float(np.linalg.norm(moved)) == pytest.approx(1 - 2 * SLACK, abs=1e-5)  # C - 2 slack + 2 slack
+
+
+@pytest.mark.parametrize("extra", [0, 1, 7])
+def test_the_divisor_stays_when_a_batch_holds_more_records(extra):
+    """Records without a gradient enlarge the batch and leave the row as it was, to the last bit."""
+    plan = ConsensusSGD(
+        GLM("squared", dim=1), network="complete:2", clip_norm=2.0, batch_size=20.0, sample_rate=1.0
+    )
+    X, y = np.ones((24 + extra, 1)), np.r_[np.full(24, -1.0), np.zeros(extra)]  # gradients 1, and 0
+    parts = [np.arange(12), np.arange(12, 24 + extra)]
+    mechanism = plan.mechanism(
+        Shards.from_parts(X, y, parts), [0, 1], RunRandomness.from_rng(SimulatedNoise(0))
+    )
+    assert [len(batch) for batch in mechanism.batches.draw([0, 1], 0)] == [12, 12 + extra]
+    assert mechanism(np.zeros((2, 1)), 0).tolist() == [[12 / 20], [12 / 20]]
+
+
+def test_poisson_batches_are_divided_by_their_expected_size():
+    """With gradients of 1 a step is the realized size over 20; over that size itself it would be 1."""
+    plan = DPSGD(
+        GLM("squared", dim=1), records=200, batch_size=20.0, clip_norm=2.0, steps=1, learning_rate=1.0
+    )
+    data, sizes = (np.ones((200, 1)), -np.ones(200)), set()
+    for seed in range(8):
+        mechanism = plan.mechanism(plan.prepared(data), [0], RunRandomness.from_rng(SimulatedNoise(seed)))
+        size = len(mechanism.batches.draw([0], 0)[0])
+        assert mechanism(np.zeros((1, 1)), 0).item() == size / 20
+        assert plan.run(data, SimulatedNoise(seed)).coef.item() == -size / 20  # the compiled loop
+        sizes.add(size)
+    assert len(sizes) > 3

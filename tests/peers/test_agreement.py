@@ -37,6 +37,23 @@ def test_the_name_is_the_content_not_the_layout(consortium):
     assert group.agreement.run_id != before
 
 
+def test_a_large_delta_is_refused_unless_accepted_by_name(consortium):
+    from sottovoce.peers.agreed_run import AgreedRun
+    from sottovoce.peers.statements import signing_summary
+
+    group = consortium()
+    assert group.agreement.delta_warning is None
+    (line,) = [line for line in group.file.read_text().splitlines() if line.startswith("delta = ")]
+    edited(group, line, "delta = 0.1")
+    assert "a tenth of one over the number of members (3)" in group.agreement.delta_warning
+    assert group.agreement.delta_warning in signing_summary(AgreedRun(group.agreement))["assumptions"]
+    edited(group, "delta = 0.1", "delta = 0.5")
+    with pytest.raises(ConfigError, match=r"number of members \(3\).*accept = \[.large delta.\]"):
+        read_agreement(group.file)
+    edited(group, "version = 1", 'version = 1\naccept = ["large delta"]')
+    assert group.agreement.accept == ("large delta",)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

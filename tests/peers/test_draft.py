@@ -78,9 +78,11 @@ def records(path):
 
 
 def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
-    (tmp_path / "plan.toml").write_text(AVERAGE)
+    text = AVERAGE.replace('"complete:3"', '"complete:3"\nweights = "lazy"')
+    (tmp_path / "plan.toml").write_text(text)
     agreement = agreed(call, tmp_path)
     plan = load_file(tmp_path / "plan.toml").plan
+    assert agreement.network.name == "complete:3:weights=lazy"
     assert agreement.plan.noise_multiplier == plan.noise_multiplier
     assert agreement.plan.center == plan.center
     charged = AgreedRun(agreement).charged_guarantee(0)
@@ -111,6 +113,7 @@ def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tm
     for wrong, words in (
         (text.replace("intercept = true", "intercept = true\nunit_rows = true"), "unit_rows"),
         (text.replace('name = "masked"', 'name = "tree"\nkind = "uniform"'), "one name"),
+        (text.replace('"logistic"', '"logistic"\nl2 = 0.1'), "got logistic and l2"),
     ):
         (tmp_path / "plan.toml").write_text(wrong)
         refused = call("peer", "draft", "plan.toml", "-o", "draft.toml")

@@ -95,7 +95,7 @@ def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_
     assert members.total() == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA), rel=1e-9)
     third = members.agree("third")
     before = len(members.connections.carried)
-    with pytest.raises(BudgetExceeded, match=r"together 8\.385 of a lifetime budget of epsilon 7"):
+    with pytest.raises(BudgetExceeded, match=r"together 8\.386 of a lifetime budget of epsilon 7"):
         members.peer("north", third)
     assert len(members.connections.carried) == before
     assert [each.status for each in directory.lifetime_ledger.charges] == ["ended", "ended"]

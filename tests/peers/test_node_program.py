@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from sottovoce import graphs
+from sottovoce.errors import TrainingDiverged
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.node_program import StepProgram
@@ -93,3 +95,21 @@ def test_steps_of_a_program_may_differ_in_length_unless_it_is_said_that_they_do_
         step = int(np.searchsorted(np.cumsum(lengths), r, side="right"))
         local, t = trees[step].local(2), r - program.starts[step]
         assert (program.sends(r), program.expects(r)) == (local.sends(t), local.expects(t))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_only_a_model_that_is_not_finite_stops_an_agreed_run(consortium, value):
+    """Every member stops at the same step, without scores on which they could disagree."""
+    some = programs(consortium, {**SGD, "protocol": "tree"})
+    for program in some:
+        output = program.algorithm.output
+        program.algorithm = program.algorithm._replace(
+            output=lambda state, output=output: output(state) * value
+        )
+    if value == 1e300:
+        together(some)
+        return
+    with pytest.raises(
+        TrainingDiverged, match="lower the learning rate: after 1 of 3 steps the model is not"
+    ):
+        together(some)

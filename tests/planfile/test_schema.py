@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from sottovoce import graphs
+from sottovoce._io import to_toml
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
+from sottovoce.data.ingest import ingest
+from sottovoce.data.tables import TableData
 from sottovoce.errors import SottovoceError
+from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
 from sottovoce.objectives import GLM
 from sottovoce.peers.agreement import example_agreement, parse_agreement
+from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.planfile.read import plan_from_settings
 from sottovoce.planfile.schema import check_plan_file
 
@@ -66,7 +71,7 @@ def in_a_file(kind, options, folder):
     train = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
     tables = {
         "version": 1,
-        "data": {"file": "d.csv", "label": "y"},
+        "data": {"file": "d.csv", "label": "y", "bounds": [-3.0, 3.0]},
         "noise": {kind.noise_field: train.pop(kind.noise_field)},
     }
     if "protocol" in train:
@@ -105,7 +110,7 @@ def example(tmp_path_factory):
 @pytest.mark.parametrize("name", FILED)
 def test_same_sentence_in_python_file_and_agreement(name, tmp_path, example):
     rows = np.random.default_rng(0).normal(size=(40, 2))
-    lines = [f"{x:.2f},{z:.2f},{1 if x > 0 else -1}" for x, z in rows]
+    lines = [f"{x:.2f},{z:.2f},{int(x > 0)}" for x, z in rows]
     (tmp_path / "d.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
     kind = algorithm(name)
     adjacency = "user" if "user" in kind.adjacencies else kind.adjacencies[0]
@@ -140,3 +145,59 @@ def test_all_problems_of_a_file_are_one_message():
         "graph, matrix, weights, names. (2) [noise] noise_std: noise_std must be a finite number of at least "
         "0, got -1."
     )
+
+
+TABLE = {"version": 1, "noise": {"noise_multiplier": 1.0}}
+TRAIN = {"algorithm": "dp-sgd", "steps": 2, "clip_norm": 1.0, "batch_size": 4.0, "adjacency": "add-remove"}
+BOUNDS = {"age": [0, 100], "body mass": [10, 60]}
+
+
+def load_table(folder, **data):
+    lines = ["age,body mass,sex,ill", *(f"{30 + k},{20 + k},f,{k % 2}" for k in range(12))]
+    (folder / "d.csv").write_text("\n".join(lines))
+    section = {"file": "d.csv", "label": "ill", "categories": {"sex": ["f", "m"]}, **data}
+    return plan_from_settings(
+        check_plan_file({**TABLE, "data": section, "train": TRAIN}, "plan"), folder, "plan"
+    )
+
+
+def test_numeric_columns_of_a_table_need_public_bounds(tmp_path):
+    """Every column without bounds is named in one message, in Python and in a plan file."""
+    message = sentence(lambda: load_table(tmp_path))
+    assert "columns 'age', 'body mass' have no public bounds: write bounds = { age = [low, high], " in message
+    assert '"body mass" = [low, high] }, or bounds = "none"' in message
+    one = sentence(lambda: load_table(tmp_path, bounds={"age": [0, 100]}))
+    assert "column 'body mass' has no public bounds" in one
+    assert "is no numeric feature" in sentence(lambda: load_table(tmp_path, bounds=BOUNDS | {"sex": [0, 1]}))
+    with pytest.raises(SottovoceError, match="columns 'age', 'body mass' have no public bounds: give"):
+        ingest(TableData(tmp_path / "d.csv", "ill", categories={"sex": ["f", "m"]}))
+    scaled = load_table(tmp_path, bounds=BOUNDS).records.data.X
+    assert scaled[0].tolist() == [-0.4, -0.6, 1.0, 0.0]
+    assert load_table(tmp_path, bounds="none").records.data.X[0].tolist() == [30.0, 20.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("change", [{}, {"bounds": BOUNDS, "classes": ["no", "yes"]}])
+def test_a_refused_table_charges_nothing(change, tmp_path, monkeypatch, call, refused):
+    """Missing bounds, or labels outside the public classes: one sentence, and the ledger is as it was."""
+    limit = LifetimeBudget(9.0, 1e-5, "add-remove", "local")
+    directory = MemberDirectory.create(
+        tmp_path / "home", "north", population="p", budgets=[limit], copy=tmp_path / "copy"
+    )
+    monkeypatch.setenv(VARIABLE, str(directory.folder))
+    load_table(tmp_path, bounds=BOUNDS)
+    before = directory.lifetime_ledger.summary()
+    data = {"file": "d.csv", "label": "ill", "categories": {"sex": ["f", "m"]}}
+    (tmp_path / "plan.toml").write_text(to_toml({**TABLE, "data": data | change, "train": TRAIN}))
+    assert "public" in refused("train", "plan.toml")
+    assert directory.lifetime_ledger.summary() == before
+    (tmp_path / "plan.toml").write_text(to_toml({**TABLE, "data": data | {"bounds": BOUNDS}, "train": TRAIN}))
+    assert call("train", "plan.toml").code == 0
+    assert directory.lifetime_ledger.summary() != before
+
+
+def test_a_rare_label_does_not_change_a_plan(tmp_path):
+    """Classes are public: three declared ones make a softmax of three, whoever has which."""
+    plan = load_table(tmp_path, bounds=BOUNDS, classes=[0, 1, 2])
+    assert plan.plan.objective.classes == 3
+    assert plan.records.adapter.target.classes.values == (0, 1, 2)
+    assert load_table(tmp_path, bounds=BOUNDS).records.adapter.target.classes.values == (0, 1)

@@ -21,6 +21,7 @@ from sottovoce.protocols import (
     Tree,
     Walk,
 )
+from sottovoce.protocols.server import Server
 
 CAN_LEAVE = ("chebyshev", "accelerated-randomized", "tree")  # weights below zero, and sums
 everywhere = pytest.mark.parametrize("protocol", averaging_protocols(), ids=lambda p: p.name)
@@ -173,3 +174,19 @@ def test_invalid_input_is_refused_in_one_sentence(call, words):
     with pytest.raises(InvalidInput, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_shares_are_those_of_the_view():
+    exchange = HypercubeExchange(8)
+    for v in range(8):
+        np.testing.assert_allclose(exchange.shares(v), exchange.view(v).leakage(), atol=1e-12)
+    assert HypercubeExchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist() == [0.0, 1.0, 0.8, 0.2]
+    np.testing.assert_allclose(HypercubeExchange(4).output_view(0).leakage(), 0.25)
+
+
+def test_the_mean_comes_back_to_every_client():
+    server = Server(4)
+    rows = np.arange(8.0).reshape(4, 2)
+    assert server.apply(rows).tolist() == [[3.0, 4.0]] * 4
+    assert server.messages == 8
+    assert server.view(0).leakage()[1:].min() == pytest.approx(1)  # as if every row went to every client

@@ -67,9 +67,9 @@ def test_a_view_shows_the_accountants_numbers():
             assert row["looks"]
             continue
         stated = plan.privacy("colluders", colluders=[2, 7], user=u)
-        assert row["share"] == fixed(shares[u])
+        assert row["share"] == fixed(shares[u], "share")
         assert row["published"] == fixed(formula[u])
-        assert row["epsilon"] == fixed(stated.epsilon(DELTA))
+        assert row["epsilon"] == fixed(stated.epsilon(DELTA), "epsilon")
         assert row["published_epsilon"] == fixed(gaussian_epsilon(formula[u] ** 0.5 / 1.5, DELTA))
         assert row["determined"] == (shares[u] > 1 - 1e-8)
     others = [u for u in range(15) if u not in (2, 7)]
@@ -81,7 +81,7 @@ def test_a_view_shows_the_accountants_numbers():
 def test_rounds_matrix_and_course_agree():
     model = ExplorerModel(ExplorerSettings(graph="ring:7", rounds=3))
     exact = sv.privacy.exact_loss(sv.graphs.ring(7), rounds=2)
-    assert model.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4])
+    assert model.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4], "share")
     course = model.course([4])
     at = course["rounds"].index(2)
     assert course["worst"][at] == pytest.approx(exact[:, 4].max(), abs=1e-5)
@@ -140,7 +140,9 @@ delta = 1e-6
     model = ExplorerModel(opened.setting, opened)
     assert model.plan is opened.plan
     row = model.view([0])["rows"][2]
-    assert row["epsilon"] == fixed(opened.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
+    assert row["epsilon"] == fixed(
+        opened.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6), "epsilon"
+    )
     louder = ExplorerModel(ExplorerSettings.read(opened.setting.model_dump() | {"noise": 9.0}), opened)
     (tmp_path / "again.toml").write_text(louder.plan_text())
     again = open_plan(tmp_path / "again.toml").plan
@@ -158,7 +160,9 @@ def test_an_agreement_is_opened():
     assert model.names == ["ada", "bo"]
     assert model.scene()["title"] == opened.title != ""
     row = model.view([0])["rows"][1]
-    assert row["epsilon"] == fixed(opened.plan.privacy("pairwise", observer=0, user=1).epsilon(opened.delta))
+    assert row["epsilon"] == fixed(
+        opened.plan.privacy("pairwise", observer=0, user=1).epsilon(opened.delta), "epsilon"
+    )
     assert "names" in model.plan_text()
 
 

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import sottovoce as sv
+from sottovoce._format import number
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.privacy import Adversary, Curve
@@ -56,7 +57,7 @@ def test_everything_is_shown_and_drawn(name):
 def test_a_guarantee_is_shown_with_its_own_numbers():
     guarantee = PLAN.privacy("pairwise", observer=0, user=8)
     page = guarantee._repr_html_()
-    assert f"{guarantee.epsilon(1e-5):.3g} at delta 1e-05" in page
+    assert f"{number(guarantee.epsilon(1e-5), 'epsilon')} at delta 1e-05" in page
     assert wording.guess(guarantee.best_guess) in page
     assert "node 0, about node 8" in page
     assert "exact" in page
@@ -78,7 +79,7 @@ def test_published_numbers_and_uncharged_reads_are_red():
 def test_plan_shows_privacy_cost_and_usefulness():
     page = PLAN._repr_html_()
     for guarantee in PLAN.guarantees():
-        assert f"{guarantee.epsilon(1e-5):.3g}" in page
+        assert number(guarantee.epsilon(1e-5), "epsilon") in page
     assert str(sv.advice.usefulness(PLAN)) in page
     useless = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=9.0, radius=0.5)._repr_html_()
     assert "useful: no" in useless

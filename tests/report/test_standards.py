@@ -5,6 +5,7 @@ import json
 import pytest
 
 import sottovoce as sv
+from sottovoce._format import fixed
 from sottovoce.errors import DataError
 from sottovoce.report.inputs import read_input
 from sottovoce.report.standards import MEMBERS, nist, registry
@@ -30,7 +31,7 @@ def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(inputs, tmp
     assert "mean and deviation" in entry["implementation"]["pre_processing_eda_hyperparameter_tuning"]
     assert entry["intended_use"] == MEMBERS
     answers = {row["topic"]: row["answer"] for row in json.loads((tmp_path / "nist.json").read_text())}
-    assert f"{loss['epsilon']:.3f}" in answers["Privacy parameters"]
+    assert fixed(loss["epsilon"], "epsilon") in answers["Privacy parameters"]
     assert "mean and deviation" in answers["Data collection"]
     assert answers["Unit of privacy"] == "The whole data set of one member is replaced."
     with pytest.raises(DataError, match="states no guarantee"):

@@ -46,7 +46,7 @@ def test_page_of_a_plan_shows_its_privacy_cost():
         ({"limit": 3.0}, "yes", "within the budget of 3"),
         ({}, "yes", "no budget was set"),
         ({"limit": 0.1}, "no", "more than the budget of 0.1"),
-        ({"limit": 3.0, "accepted": ["standardize"]}, "only in part", "not charged"),
+        ({"limit": 3.0, "accepted": ["standardize"]}, "only in part", "leaves out"),
     ],
 )
 def test_verdict(options, answer, why):
@@ -94,7 +94,7 @@ def test_an_unsigned_or_changed_agreement_says_so(inputs, tmp_path):
 
 def test_statements_with_uncharged_reads_are_red():
     stated = {"view": "local", "adversary": "anyone who sees every message", "label": "ldp"}
-    stated |= {"adjacency": "user", "epsilon": 1.0, "delta": DELTA, "assumptions": []}
+    stated |= {"adjacency": "user", "epsilon": 1.0, "delta": DELTA, "best_guess": 0.6, "assumptions": []}
     statement = {
         "run_id": "ab",
         "member": "north",

@@ -267,6 +267,41 @@ def protective_on2(cluster, folder):
     return result and {"same": bool((result.outputs["rows"] == result.outputs["rows"][0]).all())}
 
 
+def member_directory(cluster, folder, epsilon):
+    """Make this a machine with a member directory; every rank sees it."""
+    from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+    from sottovoce.peers.member_directory import MemberDirectory
+
+    os.environ[VARIABLE] = str(folder / "member")
+    if cluster.rank == 0:
+        limit = LifetimeBudget(epsilon, 1e-5, "user", "local")
+        place = {"population": "p", "budgets": [limit], "copy": folder / "copy"}
+        MemberDirectory.create(folder / "member", "north", **place)
+    cluster.meet()
+    return MemberDirectory(folder / "member").lifetime_ledger
+
+
+def charged_on2(cluster, folder):
+    """Both ranks draw protective noise, and the run is charged once, also when it goes on."""
+    from sottovoce.noise.samplers import ProtectiveNoise
+
+    ledger = member_directory(cluster, folder, 1e6)
+    plan, data = averaging_plans()["averaging"]
+    for _ in range(2):
+        run_on_ranks(cluster, plan, data, ProtectiveNoise(), checkpoint=folder / "checkpoint")
+    [budget] = ledger.summary()[0]["budgets"]
+    return {"charges": len(ledger.charges), "total": budget["total"], "cost": plan.epsilon(1e-5, "local")}
+
+
+def beyond_the_lifetime_budget_on2(cluster, folder):
+    from sottovoce.noise.discrete import Bits
+    from sottovoce.noise.samplers import ProtectiveNoise
+
+    Bits.__init__ = None  # a draw would be another error
+    member_directory(cluster, folder, 1e-6)
+    run_on_ranks(cluster, *averaging_plans()["averaging"], ProtectiveNoise())
+
+
 def evaluated_on2(cluster, folder):
     plan, data = network_plans()["dp-dsgd"]
     steps = []

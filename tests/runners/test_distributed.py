@@ -23,6 +23,7 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "other_noise_on2": (2, "The ranks disagree on the plan"),
     "other_plan_on2": (2, "The ranks disagree on the plan"),
     "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
+    "beyond_the_lifetime_budget_on2": (2, "Rank 0 cannot begin: Spent so far 0, this adds"),
     "walk_on2": (2, "passes one token"),
     "token_on2": (2, "random-walk-sgd has one holder at a time"),
     "alone_on2": (2, "2 ranks cannot share 1 agent"),
@@ -125,6 +126,13 @@ def test_an_interrupted_plan_goes_on_from_its_folder(outcomes):
 
 def test_protective_runs_begin_at_one_point(outcomes):
     assert outcomes["protective_on2"]["reports"][0]["value"] == {"same": True}
+
+
+def test_protective_runs_are_charged_once(outcomes):
+    assert outcomes["charged_on2"]["codes"] == [0, 0], outcomes["charged_on2"]["reports"]
+    value = outcomes["charged_on2"]["reports"][0]["value"]
+    assert value["charges"] == 1
+    assert value["total"] == pytest.approx(value["cost"], rel=1e-9)
 
 
 def test_rank_0_evaluates_and_makes_the_result(outcomes):

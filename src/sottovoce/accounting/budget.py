@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 from sottovoce import _validate
-from sottovoce.accounting.guarantee import Adjacency, Label, ViewName
-from sottovoce.errors import InvalidInput
+from sottovoce._format import number, significant
+from sottovoce._io import plain
+from sottovoce.accounting.guarantee import Adjacency, Guarantee, Label, ViewName
+from sottovoce.accounting.wording import LARGE_DELTA
+from sottovoce.errors import ConfigError, InvalidInput, Refused
 
-__all__ = ["AdversaryOptions", "Budget"]
+__all__ = ["AdversaryOptions", "Budget", "accepted_delta", "delta_warning"]
 
 
 class AdversaryOptions(TypedDict, total=False):
@@ -74,6 +77,11 @@ class Budget:
                 "same, or leave the budget's out."
             )
 
+    def to_dict(self, guarantee: Guarantee) -> dict[str, Any]:
+        """Return the budget for the result of a run; ``guarantee`` is the one that it was checked against."""
+        amounts = {"epsilon": plain(self.epsilon), "delta": self.delta}
+        return amounts | {"adversary": guarantee.adversary.to_dict()}
+
     @property
     def adversary(self) -> AdversaryOptions:
         """The arguments of `Plan.privacy`; those that were left out are the plan's own."""
@@ -87,3 +95,44 @@ class Budget:
         if self.colluders != ():
             adversary["colluders"] = self.colluders
         return adversary
+
+
+def delta_warning(delta: float, units: float | None, adjacency: str) -> str | None:
+    """Return a sentence about a delta above a tenth of one over the number of units; None for a smaller one.
+
+    With probability delta a guarantee may fail completely: a mechanism that publishes one of ``units`` records
+    as it is, chosen at random, has epsilon 0 at delta 1 / units.
+
+    >>> delta_warning(1e-5, 300, "add-remove") is None
+    True
+    >>> delta_warning(0.1, 300, "add-remove")
+    'delta 0.1 is above one over the number of records (300), so that one of them may be exposed; take at most 0.00033.'
+    """  # noqa: E501
+    if units is None or delta <= 0.1 / units:
+        return None
+    noun = "members" if adjacency == "user" else "records"
+    above, so = "above a tenth of one over", "which is large"
+    if delta > 1 / units:
+        above, so = "above one over", "so that one of them may be exposed"
+    advice = f"take at most {significant(0.1 / units, 'limit', 2)}"
+    shown = number(delta, "delta")
+    return f"delta {shown} is {above} the number of {noun} ({number(round(units))}), {so}; {advice}."
+
+
+def accepted_delta(
+    delta: float, units: float | None, adjacency: str, accept: Collection[str], file: str | None = None
+) -> tuple[str, ...]:
+    """Return the name under which a delta above one over the number of units is accepted; () if it is below.
+
+    Raises unless the caller accepts it; ``file`` is the plan file that does, None for a call.
+    """
+    where, error = ("", InvalidInput) if file is None else (f"{file}, ", ConfigError)
+    if units is None or delta <= 1 / units:
+        if LARGE_DELTA in accept and units is not None:
+            raise error(f"{where}accept names {LARGE_DELTA!r}, but delta is small; leave it out.")
+        return ()
+    if LARGE_DELTA not in accept:
+        sentence = str(delta_warning(delta, units, adjacency)).rstrip(".")
+        how = f'accept = ["{LARGE_DELTA}"]' + ("" if file is None else " at the top of the file")
+        raise Refused(f"{where}{sentence}, or write {how}.")
+    return (LARGE_DELTA,)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 
 from sottovoce import _validate
+from sottovoce._format import compared, number, significant
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
@@ -73,14 +74,16 @@ def calibrate(
     while below > 0:
         low, above, high = high, below, 4 * high
         if high > _FAR * start:
-            reason = f": even {low:.3g} leaves {epsilon * math.exp(below):.6g}"
+            left = compared(epsilon * math.exp(below), epsilon)[0]
+            reason = f": even {significant(low, 'noise', 3)} leaves {left}"
             raise no_noise_meets(epsilon, delta, reason, "or take fewer steps")
         below = excess(high)
     while above <= 0:
         high, below, low = low, above, low / 2
         if low < start / _FAR:
             raise InvalidInput(
-                f"epsilon {epsilon:g} is met by any noise down to {low:.3g}; it needs no calibration."
+                f"epsilon {number(epsilon, 'limit')} is met by any noise down to "
+                f"{significant(low, 'required noise', 3)}; it needs no calibration."
             )
         above = excess(low)
     aim = -tolerance / 2  # a little below the target, so that the answer is met and near
@@ -143,4 +146,5 @@ def calibrate_gaussian(
 def no_noise_meets(epsilon: float, delta: float, reason: str = "", remedy: str = "") -> BudgetInfeasible:
     """Return the error about a budget that no noise meets; ``remedy`` is one besides a larger budget."""
     advice = "allow a larger epsilon or delta" + (f", {remedy}" if remedy else "")
-    return BudgetInfeasible(f"No noise meets epsilon {epsilon:g} at delta {delta:g}{reason}; {advice}.")
+    budget = f"epsilon {number(epsilon, 'limit')} at delta {number(delta, 'delta')}"
+    return BudgetInfeasible(f"No noise meets {budget}{reason}; {advice}.")

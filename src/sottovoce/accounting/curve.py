@@ -41,6 +41,7 @@ from sottovoce.errors import CannotCompose, InvalidInput
 __all__ = ["Curve"]
 
 Method = Literal["pld", "rdp"]
+_NARROWEST, _WIDEST = 1e-100, 1e4  # spread of the loss of one mechanism beyond which no grid holds it
 _PAIRINGS = 128  # more pairings of worst curves than this are bounded by their Rényi losses
 _COARSE_ORDERS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
 
@@ -315,11 +316,21 @@ class Curve:
         bound = pure_epsilon if quantity is _EPSILON else 1.0
         if self.method == "rdp" or not all(part.has_distribution for part, _ in self.parts):
             return min(bound, quantity.rdp(self.renyi, at))
+        if any(part.spread[0] < _NARROWEST or part.spread[1] > _WIDEST for part, _ in self.parts):
+            return min(bound, self._without_sampling(quantity, at))
         distribution = composed(self.parts)
         value = min(bound, quantity.composed(distribution, at))
         if (at if quantity is _EPSILON else value) < distribution.trusted_delta:
             value = min(value, quantity.rdp(self.renyi, at), quantity.rare(self.parts, at))
         return value
+
+    def _without_sampling(self, quantity: _Quantity, at: float) -> float:
+        """Return a bound for losses that no grid holds: every step is seen, and pure parts add."""
+        mu = math.hypot(*(part.shift * math.sqrt(count) for part, count in self.parts))
+        pure = math.fsum(count * part.size for part, count in self.parts if part.is_pure)
+        if quantity is _EPSILON:
+            return pure + gaussian_epsilon(mu, at)
+        return gaussian_delta(mu, at - pure) if at > pure else 1.0
 
     def _largest_alternative(self, quantity: _Quantity, at: float) -> float:
         """Return the largest value; cheap Rényi bounds say where to look first and when to stop."""

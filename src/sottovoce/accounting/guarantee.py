@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from sottovoce import _validate
+from sottovoce._format import compared, number, significant
 from sottovoce._hooks import NotebookDisplay
 from sottovoce._io import plain
 from sottovoce.accounting import wording
@@ -200,7 +201,7 @@ class Guarantee(NotebookDisplay):
         >>> Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).require(1.0, 1e-5)
         Traceback (most recent call last):
         ...
-        sottovoce.errors.BudgetExceeded: epsilon may be at most 1 at delta 1e-05, got 4.37718; more noise or fewer steps lower it.
+        sottovoce.errors.BudgetExceeded: epsilon may be at most 1 at delta 1e-05, got 4.378; more noise or fewer steps lower it.
         """  # noqa: E501
         epsilon = _validate.non_negative(epsilon, "epsilon")
         delta = _validate.delta(delta)
@@ -211,8 +212,9 @@ class Guarantee(NotebookDisplay):
             )
         spent = self.epsilon(delta)
         if not spent <= epsilon:
+            got, limit = compared(spent, epsilon)
             raise BudgetExceeded(
-                f"epsilon may be at most {epsilon:.6g} at delta {delta:.6g}, got {spent:.6g}; "
+                f"epsilon may be at most {limit} at delta {number(delta, 'delta')}, got {got}; "
                 "more noise or fewer steps lower it."
             )
         return self
@@ -273,7 +275,8 @@ class Guarantee(NotebookDisplay):
         all others collude. Mechanism: Gaussian, mu = 1. Assumes: nothing further.
         """
         return (
-            f"epsilon = {self.epsilon(delta):.6g} at delta = {delta:g}, against {self.adversary}, "
+            f"epsilon = {significant(self.epsilon(delta), 'epsilon', 6)} at delta = "
+            f"{number(delta, 'delta')}, against {self.adversary}, "
             f"when {wording.adjacency(self.adjacency, self.adversary.user)}. "
             f"Label {self.label}: {wording.label(self.label)}. "
             f"Mechanism: {self.curve}. Assumes: {'; '.join(self.assumptions) or 'nothing further'}."

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sottovoce._format import significant
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 
@@ -44,6 +45,11 @@ class LossPart:
     def spread(self) -> tuple[float, float]:
         """Standard deviation and range of the privacy loss, roughly: they set the grid of a composition."""
         return self.size, 2 * self.size
+
+    @property
+    def shift(self) -> float:
+        """The mu of a Gaussian mechanism that costs at least as much; 0 for other mechanisms."""
+        return 0.0
 
     def rdp(self, alpha: float) -> float:
         """Return an upper bound on the Rényi loss of order ``alpha``; exact but for pure DP and tables."""
@@ -67,7 +73,11 @@ class Gaussian(LossPart):
 
     @property
     def spread(self) -> tuple[float, float]:
-        return self.mu, 2 * (12 * self.mu + self.mu**2 / 2)
+        return self.mu, self.mu * (24 + self.mu)
+
+    @property
+    def shift(self) -> float:
+        return self.mu
 
     def rdp(self, alpha: float) -> float:
         return alpha * self.mu * self.mu / 2
@@ -76,7 +86,7 @@ class Gaussian(LossPart):
         return _pld().from_gaussian_mechanism(1 / self.mu, value_discretization_interval=interval)
 
     def __str__(self) -> str:
-        return f"Gaussian, mu = {self.mu:.6g}"
+        return f"Gaussian, mu = {significant(self.mu, 'mu', 6)}"
 
 
 @dataclass(frozen=True)
@@ -96,9 +106,13 @@ class SampledGaussian(LossPart):
 
     @property
     def spread(self) -> tuple[float, float]:
-        mu = (2 if self.adjacency == "replace-one" else 1) / self.noise_multiplier
-        width = 2 * (12 * mu + mu**2 / 2)
+        mu = self.shift
+        width = mu * (24 + mu)
         return min(self.sample_rate * math.sqrt(math.expm1(min(mu * mu, 50.0))), width / 4, mu), width
+
+    @property
+    def shift(self) -> float:
+        return (2 if self.adjacency == "replace-one" else 1) / self.noise_multiplier
 
     def rdp(self, alpha: float) -> float:
         return _sampled_rdp(self, alpha)
@@ -113,7 +127,10 @@ class SampledGaussian(LossPart):
         )
 
     def __str__(self) -> str:
-        return f"Gaussian, noise multiplier {self.noise_multiplier:.6g}, sample rate {self.sample_rate:.6g}"
+        return (
+            f"Gaussian, noise multiplier {significant(self.noise_multiplier, 'noise', 6)}, sample rate "
+            f"{significant(self.sample_rate, 'loss', 6)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +153,10 @@ class GaussianMixture(LossPart):
     def spread(self) -> tuple[float, float]:
         typical = math.sqrt(math.fsum(w * mu * mu for mu, w in zip(self.mus, self.weights, strict=True)))
         return typical, Gaussian(self.size).spread[1]
+
+    @property
+    def shift(self) -> float:
+        return self.size
 
     def rdp(self, alpha: float) -> float:
         mus, weights = np.array(self.mus), np.array(self.weights)
@@ -160,7 +181,7 @@ class GaussianMixture(LossPart):
         return high
 
     def __str__(self) -> str:
-        return f"Gaussian, mu up to {self.size:.6g}, {len(self.mus)} cases"
+        return f"Gaussian, mu up to {significant(self.size, 'mu', 6)}, {len(self.mus)} cases"
 
 
 @dataclass(frozen=True)
@@ -185,7 +206,7 @@ class Pure(LossPart):
         return _pld().from_privacy_parameters(parameters, value_discretization_interval=interval)
 
     def __str__(self) -> str:
-        return f"pure epsilon = {self.epsilon:.6g}"
+        return f"pure epsilon = {significant(self.epsilon, 'epsilon', 6)}"
 
 
 @dataclass(frozen=True)
@@ -211,7 +232,7 @@ class Laplace(LossPart):
         return _pld().from_laplace_mechanism(1 / self.ratio, value_discretization_interval=interval)
 
     def __str__(self) -> str:
-        return f"Laplace, ratio = {self.ratio:.6g}"
+        return f"Laplace, ratio = {significant(self.ratio, 'loss', 6)}"
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ def composed(parts: Parts) -> Composed:
     for part, count in grouped:
         one = _distribution(part, interval)
         if count > 1:
-            one = one.self_compose(count)
+            with np.errstate(over="ignore"):  # of the bounds on where the mass lies, the finite ones count
+                one = one.self_compose(count)
         total = one if total is None else total.compose(one)
     return Composed(total, 1e-14 + 1e-16 * sum(count for _, count in grouped))
 
@@ -212,7 +213,7 @@ def _density(part: LossPart, interval: float, added: bool) -> LossDensity:
 def _mixed_density(mixture: GaussianMixture, interval: float) -> LossDensity:
     """Return the density of a loss whose mu is drawn: the mixture of the densities."""
     terms = [
-        (weight, _density(Gaussian(mu), interval, False))
+        (weight, _density(Gaussian(max(mu, 1e-100)), interval, False))  # less has no square
         for mu, weight in zip(mixture.mus, mixture.weights, strict=True)
         if mu > 0
     ]
@@ -257,7 +258,9 @@ def _gaussian_density(part: SampledGaussian, h: float, added: bool) -> LossDensi
         at = (low + high) / 2
     p, r = _cells(upper, at, z), _cells(lower, at, z)
     start = edges[:-1]
-    share = (p - r * np.exp(start)) / np.where(p > 0, p, 1) / -math.expm1(-h)
+    # where p or r is next to nothing all of the mass moves up
+    likelihood = np.exp(np.where(r > 1e-300, np.log(np.maximum(r, 1e-300)) + start, -np.inf))
+    share = np.where(p > 1e-300, (p - likelihood) / np.maximum(p, 1e-300), 1.0) / -math.expm1(-h)
     share = np.clip(share + 1e-9, 0.0, 1.0)  # upwards, by more than rounding can take
     mass = np.zeros(len(edges))
     mass[1:] += p * share
@@ -287,9 +290,11 @@ def _cumulant(densities: Densities, weight: float) -> float:
     """Return ln E exp(weight * loss) of the composed density."""
     from scipy.special import logsumexp
 
-    return math.fsum(
-        count * float(logsumexp(weight * density.losses, b=density.mass)) for density, count in densities
-    )
+    with np.errstate(divide="ignore"):  # cells without mass
+        return math.fsum(
+            count * float(logsumexp(weight * density.losses + np.log(density.mass)))
+            for density, count in densities
+        )
 
 
 def _rare_epsilon(densities: Densities, delta: float) -> float:

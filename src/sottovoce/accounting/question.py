@@ -224,10 +224,10 @@ class PrivacyQuestion:
             if hidden:
                 counts = _hidden(counts)
             if self.participations is not None:
-                known = {
-                    key._replace(user_rate=1.0): min(k, self.participations) for key, k in counts.items()
-                }
-                counts = Counter(known)
+                known: Counter[MechanismKey] = Counter()
+                for key, k in counts.items():
+                    known[key._replace(user_rate=1.0)] += k
+                counts = Counter({key: min(k, self.participations) for key, k in known.items()})
                 assumptions = (f"the client takes part in {self.participations} rounds",)
             elif any(key.user_rate < 1 for key in counts):
                 assumptions = (SAMPLED_CLIENTS,)

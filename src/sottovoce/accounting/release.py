@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce._format import number
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.guarantee import Adjacency
@@ -287,8 +288,9 @@ class Spending:
         """Raise `BudgetExceeded` if ``releases`` do not fit."""
         if not self.fits(*releases):
             assert self.budget is not None
+            delta = number(self.budget.delta, "delta")
             raise BudgetExceeded(
-                f"The budget of epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g} allows no "
+                f"The budget of epsilon {number(self.budget.epsilon, 'limit')} at delta {delta} allows no "
                 "further release, so nothing was sent; agree on a larger budget or on fewer steps."
             )
 

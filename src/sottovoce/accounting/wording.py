@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sottovoce._format import compared, number, percent
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
 
@@ -21,6 +22,14 @@ UNCHARGED = {
     "class names": "the names of the classes, from the private labels",
     "tuning": "settings that were chosen on the private records",
 }
+LARGE_DELTA = "large delta"  # accepted by name as well; nothing is read, a promise is weakened
+_WEAK_PROMISE = "delta is above one over the number of those it protects, so that one of them may be exposed"
+
+YES, NO, PART, UNKNOWN = "yes", "no", "only in part", "unknown"
+CERTAIN = 0.99  # a best guess above this protects nobody in practice
+NO_PRIVACY = (
+    "No noise is added: this is a run without privacy; use it only to compare, on records that may be public."
+)
 
 _WITHOUT_OBSERVERS = {
     "central": "anyone who sees the released output",
@@ -55,21 +64,81 @@ def verdict(name: str) -> tuple[str, str]:
 
 def uncharged(name: str) -> str:
     """Return the remark that a guarantee carries about something read, not charged, and accepted by name."""
+    if name == LARGE_DELTA:
+        return f"accepted by name: {_WEAK_PROMISE}"
     return f"not charged, accepted by name: {UNCHARGED[name]}"
+
+
+def exception(name: str) -> str:
+    """Return, in a sentence for people, what a guarantee leaves out because it was accepted by name."""
+    if name == LARGE_DELTA:
+        return f"Accepted: {_WEAK_PROMISE}."
+    return f"Read of private records and not charged: {UNCHARGED.get(name, name)}."
 
 
 def guess(best: float) -> str:
     """Return in words how often the best guess (`Guarantee.best_guess`) is right; by chance it is 50 in 100.
 
-    >>> guess(0.5), guess(0.553), guess(0.50004)
-    ('50 times in 100, as by chance', '55 times in 100 instead of 50', '50.01 times in 100 instead of 50')
+    >>> guess(0.5), guess(0.553)
+    ('50 times in 100, as by chance', 'at most 56 times in 100 instead of 50')
+    >>> guess(0.50004)
+    'at most 50.01 times in 100 instead of 50'
     """
     if best <= 0.5:
         return "50 times in 100, as by chance"
-    # never below the truth: what is shown is rounded upwards, finely where whole numbers would mislead
-    places = 0 if 0.51 <= best <= 0.99 or best >= 1 else 2
-    shown = math.ceil(100 * best * 10**places - 0.5 * (places == 0) - 1e-9) / 10**places
-    return f"{shown:.{places}f} times in 100 instead of 50"
+    places = 0 if 0.51 <= best <= 0.99 or best >= 1 else 2  # whole numbers would mislead near both ends
+    return f"at most {percent(best, 'best guess', places).removesuffix(' %')} times in 100 instead of 50"
+
+
+def private(
+    epsilon: float,
+    delta: float,
+    against: str,
+    label: str,
+    best: float,
+    *,
+    limit: float | None = None,
+    accepted: Iterable[str] = (),
+    simulated: bool = False,
+    subject: str = "It",
+) -> tuple[str, str]:
+    """Return whether something is private (yes, no, only in part) and why, in a sentence.
+
+    Parameters
+    ----------
+    epsilon, delta, against, label, best : the guarantee: its numbers, the adversary in words, its label and
+        how often the best guess is right.
+    limit : the budget; None where none was set.
+    accepted : what was accepted by name and is not part of the guarantee.
+    simulated : whether the noise was drawn from a seed.
+    subject : who spends it.
+
+    Examples
+    --------
+    >>> print(*private(1.9996, 1e-5, "any one node", "exact", 0.7, limit=2.0), sep=". ")
+    yes. It spends epsilon 2 at delta 1e-05 against any one node, within the budget of 2.
+    >>> private(2.0001, 1e-5, "any one node", "exact", 0.7, limit=2.0)[1]
+    'It spends epsilon 2.001 at delta 1e-05 against any one node, more than the budget of 2; more noise or fewer steps lower it.'
+    """  # noqa: E501
+    if label not in ("ldp", "exact"):
+        weaker = "take the view local, or a plan over exact consensus"
+        return NO, f"The number for this view is {label}, not a guarantee, and accepts no budget; {weaker}."
+    if math.isinf(epsilon) and limit in (None, math.inf):
+        return NO, NO_PRIVACY
+    shown, allowed = (number(epsilon, "epsilon"), "") if limit is None else compared(epsilon, limit)
+    loss = f"epsilon {shown} at delta {number(delta, 'delta')} against {against}"
+    spent = f"{subject} spends {loss}"
+    if simulated:
+        seeded = "the noise was drawn from a seed: a simulation protects nobody"
+        return NO, f"{subject} would spend {loss}, but {seeded}."
+    if limit is not None and epsilon > limit:
+        return NO, f"{spent}, more than the budget of {allowed}; more noise or fewer steps lower it."
+    if best > CERTAIN:
+        return NO, f"{spent}: a true bound, but so weak that an observer may be all but certain."
+    why = f"{spent}; no budget was set." if limit is None else f"{spent}, within the budget of {allowed}."
+    if any(accepted):
+        return PART, f"{why} Something was accepted that the guarantee leaves out: see below."
+    return YES, why
 
 
 def learned(share: float, best: float) -> str:
@@ -97,7 +166,7 @@ def not_covered(
     ``kind`` and ``count`` are those of the adversary; ``has_ledger`` says that a lifetime ledger adds up all
     runs on the same records.
     """
-    limits = [f"Read of private records and not charged: {UNCHARGED.get(name, name)}." for name in accepted]
+    limits = [exception(name) for name in accepted]
     if simulated:
         limits.append("The noise can be reproduced from a public seed: it protects nobody.")
     if kind in ("network", "pairwise", "observer"):

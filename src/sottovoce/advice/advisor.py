@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce._format import number, percent, significant
 from sottovoce.advice import files
 from sottovoce.advice.candidates import (
     FEW_LEAVES,
@@ -145,7 +146,7 @@ def advise(
     >>> advice.recommended is None  # ± 0.39 for values in [0, 1] is no answer
     True
     >>> [suggestion.sentence for suggestion in advice.suggestions][:2]
-    ['Hide a record instead of a member: ± 0.000983.', 'Allow epsilon 1.65.']
+    ['Hide a record instead of a member: ± 0.000983.', 'Allow epsilon 1.66.']
     >>> advice = sv.advise(10, epsilon=1.0, delta=1e-5, records=200)
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
     ('consensus-sgd over masked', 0.001)
@@ -290,8 +291,8 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
     target, seconds = requirements.target, requirements.seconds
     goes_on = row.candidate is None or row.candidate.has("tolerates_dropout")
     problems = {
-        f"it spends more than epsilon {requirements.epsilon:g}.": not private,
-        row.use.sentence: not row.use.useful,
+        f"it spends more than epsilon {number(requirements.epsilon, 'limit')}.": not private,
+        row.use.sentence: row.use.useful is False,
         f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row, target),
         f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
         "a silent member stops it.": requirements.silent == "go on" and not goes_on,
@@ -324,7 +325,7 @@ def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
 
 def _noisiness(row: PlanSummary) -> float:
     """Return the noise of the run in steps of a tenth: of equal scores the quieter plan is the safer one."""
-    return round(-10 * math.log(row.use.signal)) if row.use.signal else 0.0
+    return round(-10 * math.log(row.use.signal_to_noise)) if row.use.signal_to_noise else 0.0
 
 
 def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
@@ -338,7 +339,8 @@ def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
 def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     best = rows[0]
     next_kind = next((row for row in rows[1:] if row.fits and _kind(row) != _kind(best)), None)
-    first = f"It meets epsilon {requirements.epsilon:g} against {requirements.adversary} and answers "
+    limit = number(requirements.epsilon, "limit")
+    first = f"It meets epsilon {limit} against {requirements.adversary} and answers "
     first += best.use.answer
     if next_kind is not None:
         first += f", where the next kind of plan, {next_kind.name}, answers {next_kind.use.answer}"
@@ -346,7 +348,7 @@ def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     rounds = f"{best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} ({best.seconds:.3g} s)"
     return (
         f"{first}. It hides {hidden}, takes {rounds} and {best.messages:,} messages, and leaves the worst "
-        f"member guessing right {best.best_guess:.1%} of the time at best."
+        f"member guessing right {percent(best.best_guess, 'best guess', 1)} of the time at best."
     )
 
 
@@ -361,7 +363,7 @@ def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[s
 
     def alternative(condition: str, row: PlanSummary | None) -> None:
         if row is not None:
-            but = "" if row.use.useful else ", which is not useful"
+            but = ", which is not useful" if row.use.useful is False else ""
             sentences.append(f"If {condition}: {row.name}, {row.use.answer}{but}.")
 
     assert best.candidate is not None
@@ -408,7 +410,8 @@ def _suggestions(
     low = requirements.epsilon
     epsilon = least(lambda e: works(epsilon=e), low, 2.0**12 * max(low, 1.0))
     if epsilon is not None:
-        yield Suggestion("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}.")
+        # an instruction: the printed epsilon must be enough
+        yield Suggestion("epsilon", epsilon, f"Allow epsilon {significant(epsilon, 'epsilon', 3)}.")
     most = _MOST_MEMBERS if sample is None else _MOST_SIMULATED_MEMBERS
     count = least_whole(
         lambda n: works(network=graphs.complete(n), reachable=True, sizes=(each,) * n), n, most
@@ -419,7 +422,11 @@ def _suggestions(
         more = least_whole(lambda r: works(sizes=(r,) * n), each, each * 2**20)
         if more is not None:
             yield Suggestion("records", more, f"Collect {more:,} records at each member.")
-    if requirements.seconds is not None and best.seconds > requirements.seconds and best.use.useful:
+    if (
+        requirements.seconds is not None
+        and best.seconds > requirements.seconds
+        and best.use.useful is not False
+    ):
         yield Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s.")
 
 

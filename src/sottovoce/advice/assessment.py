@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sottovoce._io import plain
-from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.budget import AdversaryOptions, delta_warning
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.published.exact_comparison import missing_links
-from sottovoce.accounting.wording import name_nodes, uncharged
+from sottovoce.accounting.wording import YES, name_nodes, private, uncharged
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.suggestions import suggestions
 from sottovoce.advice.usefulness import is_average, usefulness
@@ -23,7 +22,6 @@ from sottovoce.errors import BudgetExceeded
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.read import LoadedPlan
-from sottovoce.planfile.schema import BudgetSection
 from sottovoce.protocols import Protocol
 from sottovoce.runners.run import has_noise
 
@@ -32,9 +30,6 @@ _HIDES = {
     "add-remove": "a single record: one may be added or removed",
     "replace-one": "a single record: one may be replaced",
 }
-_NO_PRIVACY = (
-    "No noise is added: this is a run without privacy; use it only to compare, on records that may be public."
-)
 _RUNS = 20  # of a simulation, fewer where a run is long
 _WORK = 4e9  # most numbers that a simulation processes
 
@@ -54,9 +49,9 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     if budget is not None:
         decisive = loaded.privacy
         guarantees = [*guarantees, *([] if decisive in guarantees else [decisive])]
-        verdict = _budget_verdict(decisive, budget)
         assessment["budget"] = budget.model_dump(exclude_none=True) | {"view": decisive.adversary.kind}
-        assessment |= verdict | {"verdict": name_nodes(verdict["verdict"], loaded.network)}
+        assessment["feasible"] = decisive.valid and decisive.epsilon(delta) <= budget.epsilon
+    assessment |= _private(loaded)
     if accepted:
         remarks = tuple(map(uncharged, accepted))
         guarantees = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in guarantees]
@@ -64,11 +59,13 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     rows = guarantee_rows(guarantees, delta, loaded.network)
     assessment["guarantees"] = [row | ({"accepted": accepted} if accepted else {}) for row in rows]
     assessment["cost"] = dict(plan.cost())
+    large = delta_warning(delta, plan.units, plan.adjacency)
+    notes = [] if large is None else [large]
     if loaded.network is not None:
-        notes = list(missing_links(loaded.network, plan.schedule(0)))
+        notes += missing_links(loaded.network, plan.schedule(0))
         if isinstance(plan, ConsensusSGD) and len(set(plan.sizes or ())) > 1:
             notes.append(f"Sites differ in size; learned is {estimand(plan)}.")
-        assessment |= {"notes": notes} if notes else {}
+    assessment |= {"notes": notes} if notes else {}
     noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
     if noise is not None:
         assessment["noise_in_result"] = noise
@@ -77,8 +74,6 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
             sentence = f"The result would carry {noise:.3g} of noise, more than the {limit:g} allowed."
             assessment |= {"feasible": False, "verdict": sentence}
     assessment["hides"] = _HIDES[plan.adjacency] if has_noise(plan) else "nothing: no noise is added"
-    if not has_noise(plan):
-        assessment = {"verdict": _NO_PRIVACY, **assessment, "private": False}
     assessment["reads"] = _files_read(loaded)
     return assessment | _usefulness(loaded, assessment, simulated)
 
@@ -89,21 +84,20 @@ def require_budget(assessment: Mapping[str, Any]) -> None:
         raise BudgetExceeded(assessment["verdict"])
 
 
-def _budget_verdict(guarantee: Guarantee, budget: BudgetSection) -> dict[str, Any]:
-    """Return whether a guarantee meets a budget, and a sentence that says why or why not."""
-    epsilon = guarantee.epsilon(budget.delta)
-    spent = f"The plan spends epsilon {epsilon:.4g} at delta {budget.delta:g} against {guarantee.adversary}"
-    if not guarantee.valid:
-        sentence = f"The number for this view is {guarantee.label}, not a guarantee, and accepts no budget; "
-        sentence += "take the view local, or a plan over exact consensus."
-    elif epsilon == budget.epsilon == math.inf:
-        return {"feasible": True, "private": False, "verdict": _NO_PRIVACY}
-    elif epsilon > budget.epsilon:
-        advice = "more noise or fewer steps lower it"
-        sentence = f"{spent}, more than the budget of {budget.epsilon:g}; {advice}."
-    else:
-        sentence = f"{spent}, within the budget of {budget.epsilon:g}."
-    return {"feasible": guarantee.valid and epsilon <= budget.epsilon, "verdict": sentence}
+def _private(loaded: LoadedPlan) -> dict[str, Any]:
+    """Return whether a plan is private, in words and as its page says it, and a sentence that says why."""
+    guarantee, budget = loaded.privacy, loaded.settings.budget
+    numbers = guarantee.epsilon(loaded.delta), loaded.delta
+    answer, why = private(
+        *numbers,
+        name_nodes(str(guarantee.adversary), loaded.network),
+        guarantee.label,
+        guarantee.best_guess,
+        limit=None if budget is None else budget.epsilon,
+        accepted=loaded.accepted,
+        subject="The plan",
+    )
+    return {"private": answer == YES, "private_in_words": answer, "verdict": why}
 
 
 def guarantee_rows(
@@ -165,12 +159,11 @@ def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bo
             sample = Sample.synthetic(model.loss, model.dim) if runs >= 4 else None
     use = usefulness(plan, sample=None if is_average(plan) else sample, runs=runs)
     values: dict[str, Any] = {
-        "private": assessment.get("private", assessment.get("feasible")),
         "useful": use.useful,
         "usefulness": use.sentence,
         "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),
         "range": use.span,
-        "signal": use.signal,
+        "signal_to_noise": use.signal_to_noise,
         "score": None if use.score is None else dict(vars(use.score)),
     }
     if simulated and budget is not None and (use.useful is False or assessment.get("feasible") is False):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce._format import number, significant
 from sottovoce.accounting.accountant import account_each
 from sottovoce.advice.candidates import AveragingCandidate, guarantee_against
 from sottovoce.advice.samples import SampleArgument
@@ -18,7 +19,7 @@ from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.federated_admm import FederatedADMM
-from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
@@ -95,7 +96,7 @@ class PlanSummary:
             return math.hypot(use.error, use.bias)
         if use.score is not None:
             return use.score.mean if use.score.lower_is_better else 1 - use.score.mean
-        return 1 / use.signal if use.signal else math.inf
+        return 1 / use.signal_to_noise if use.signal_to_noise else math.inf
 
     def epsilon(self, view: str) -> float | None:
         """Return epsilon against a view."""
@@ -106,7 +107,7 @@ class PlanSummary:
         """Return the row as a table shows it, in the order of `COLUMNS`."""
         low, high = self.noise
         epsilons = {
-            view: "-" if (epsilon := self.epsilon(view)) is None else f"{epsilon:.3g}"
+            view: "-" if (epsilon := self.epsilon(view)) is None else number(epsilon, "epsilon")
             for view in ("outsider", "network", "pairwise", "colluders", "local")
         }
         if self.colluders_bound:
@@ -115,7 +116,7 @@ class PlanSummary:
             self.name,
             self.plan.steps,
             "all" if self.batch_size is None else f"{self.batch_size:g}",
-            f"{low:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}",
+            " to ".join(dict.fromkeys(significant(noise, "noise", 3) for noise in (low, high))),
             *epsilons.values(),
             self.use.answer,
             self.use.verdict,
@@ -137,7 +138,7 @@ class PlanSummary:
             "error": use.error,
             "bias": use.bias,
             "range": use.span,
-            "signal": use.signal,
+            "signal_to_noise": use.signal_to_noise,
             "score": None if use.score is None else dict(vars(use.score)),
         }
 
@@ -206,9 +207,9 @@ def _batch_size(plan: Plan) -> float | None:
 def _noise(plan: Plan) -> tuple[float, float]:
     each: Sequence[float] = (0.0,)
     if isinstance(plan, GradientPlan):
-        each = plan.noise_multipliers
+        each = noise_multipliers(plan)
     elif isinstance(plan, PrivateAveraging):
-        each = [std / plan.radius for std in plan.noise_stds]
+        each = [release.noise_std / plan.radius for u in range(plan.n) for release in plan.releases(u)]
     elif isinstance(plan, DPCD):
         each = (plan.noise_multiplier,)
     return float(min(each)), float(max(each))
@@ -254,8 +255,8 @@ def _dominates(one: PlanSummary, other: PlanSummary) -> bool:
     Scores are simulated, so they differ only by more than their intervals; the noise behind them is exact.
     """
     first, second = one.use, other.use
-    if first.signal is not None and second.signal is not None:
-        answers = (1 / first.signal, 1 / second.signal)
+    if first.signal_to_noise is not None and second.signal_to_noise is not None:
+        answers = (1 / first.signal_to_noise, 1 / second.signal_to_noise)
     elif first.error is not None and second.error is not None:
         answers = (one.loss, other.loss)
     else:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sottovoce._format import number
 from sottovoce._io import atomic_write, plain, to_toml
 from sottovoce.advice.candidates import AveragingCandidate, parse_net
 from sottovoce.advice.comparison import PlanSummary
@@ -70,7 +71,7 @@ def _describe_records(requirements: Requirements, tables: dict[str, dict[str, An
     site, order = "site (its member)", "the sites' names"
     if not requirements.reachable:
         site, order = "site (its member's name in edges.txt)", "edges.txt"
-    columns, notes = "its features, label", []
+    columns, notes = "its features (numbers from -1 to 1, or with bounds by name), label", []
     if compute == "mean":
         data |= {"label": "value", "features": ["one"]}
         del data["width"]
@@ -113,7 +114,7 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     charged = "charged as such: sums are masked"
     if not candidate.has("masked"):
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
-    budget = f"epsilon {requirements.epsilon:g} at delta {requirements.delta:g}"
+    budget = f"epsilon {number(requirements.epsilon, 'limit')} at delta {number(requirements.delta, 'delta')}"
     comments = [f"{budget} against {requirements.adversary}; {charged}."]
     network = requirements.network
     if network.labels is not None:
@@ -160,4 +161,4 @@ def _candidate(row: PlanSummary) -> AveragingCandidate:
 
 def _title(requirements: Requirements) -> str:
     model = _MODELS[requirements.compute]
-    return f"{model} of {requirements.n} members, epsilon {requirements.epsilon:g}"
+    return f"{model} of {requirements.n} members, epsilon {number(requirements.epsilon, 'limit')}"

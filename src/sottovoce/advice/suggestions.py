@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from sottovoce._format import number, significant
 from sottovoce.accounting.budget import Budget
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.usefulness import is_average, usefulness
@@ -86,7 +87,8 @@ class _Search:
             if answer is not None and isinstance(calibrated, (GradientPlan, PrivateAveraging)):
                 multiplier = calibrated.noise_multiplier
                 noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
-                yield Suggestion("noise", noise, f"Take noise {noise:.4g}: {answer}.")
+                enough = significant(noise, "required noise")
+                yield Suggestion("noise", noise, f"Take noise {enough}: {answer}.")
         for change in (self.masks, self.record, self.larger_epsilon, self.members, self.records):
             try:
                 suggestion = change(calibrated or self.plan)
@@ -114,7 +116,8 @@ class _Search:
             if not error <= plan.radius / 2:
                 return None
             view = " --view outsider" if self.budget.view == "outsider" else ""
-            command = f"advise {plan.n} --epsilon {self.budget.epsilon:g} --records {_RECORDS}{view}"
+            epsilon = number(self.budget.epsilon, "limit")
+            command = f"advise {plan.n} --epsilon {epsilon} --records {_RECORDS}{view}"
             sentence = f"{hide}, with {_RECORDS} records each: ± {error:.3g} (sottovoce {command})."
             return Suggestion("hide", "record", sentence)
         if "add-remove" not in plan.adjacencies or plan.sizes is None:
@@ -127,7 +130,7 @@ class _Search:
         return None if answer is None else Suggestion("hide", "record", f"{hide}: {answer}.")
 
     def larger_epsilon(self, plan: Plan) -> Suggestion | None:
-        noise = plan.noise_level
+        noise = getattr(plan, plan.noise_field)
         if isinstance(noise, tuple) or not noise > 0:
             return None
         factor = least(lambda f: self.useful_answer(plan.with_noise(noise / f)) is not None, 1.0, 2.0**12)
@@ -185,7 +188,7 @@ class _Search:
         }
         if isinstance(plan, (PrivateAveraging, ConsensusSGD)):
             changes["noise_allocation"] = "equal"
-        if isinstance(plan.noise_level, tuple):
+        if isinstance(getattr(plan, plan.noise_field), tuple):
             changes["noise_multiplier"] = 1.0
         if n is not None:
             changes["network"] = f"complete:{n}"
@@ -201,13 +204,12 @@ class _Search:
             return None
 
     def useful_answer(self, plan: Plan | None) -> str | None:
-        """Return how good the answer of a plan is, None where it is of no use."""
+        """Return how good the answer of a plan is, None where it is of no use for certain."""
         if plan is None:
             return None
         sample = None if is_average(plan) else self.sample
         use = usefulness(plan, sample=sample, runs=_RUNS)
-        only_signal = use.error is None and use.score is None
-        return use.answer + (" times the noise" if only_signal else "") if use.useful else None
+        return None if use.useful is False else use.answer
 
 
 def least(works: Callable[[float], bool], low: float, most: float) -> float | None:

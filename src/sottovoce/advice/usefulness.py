@@ -1,9 +1,10 @@
-"""Whether the answer of a plan is of use: error of an average, signal and score of training.
+"""Whether the answer of a plan is of use: error of an average, simulated score of training.
 
 The error of an average of values in a public range is a closed form of the plan's releases and protocol; an
-answer off by more than a quarter of the range is useless. Training has no closed form: the signal-to-noise
-ratio of the steps follows from the plan, a score from a simulation on public or synthetic records. Nothing
-private is read here.
+answer off by more than a quarter of the range is useless. Training has no closed form. The signal-to-noise
+ratio, the largest possible signal over the noise, follows from the plan: a small one says that the model will
+be useless, a large one does not say that it will be useful. A simulation on public or synthetic records says
+that. Nothing private is read here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sottovoce.protocols import HypercubeExchange, Protocol, Tree
 from sottovoce.runners.in_process import run_stacked
 
 _USELESS = 0.25  # of the range: an average that is off by more is useless
-_SIGNAL = 10.0  # of a run in which every record agreed; real gradients agree about a tenth as much
+_TOO_NOISY = 10.0  # signal over noise if every record agreed; real gradients agree about a tenth as much
 _DRAWS = 4000  # columns of the simulation where an error has no closed form
 _RECORDS = 20_000  # most records of a simulation; with more, the noise of a step is kept
 
@@ -83,7 +84,7 @@ class Usefulness:
     error : of an average: standard deviation of the worst node's answer, in the unit of the values.
     bias : of an average: how far it may end from the mean even without noise (gossip that stops early).
     span : of an average: the width of the range of the values.
-    signal : of training: the largest possible signal of the whole run over its noise.
+    signal_to_noise : of training: the largest possible signal of the whole run over its noise.
     score : of training: what a simulation ends with.
     """
 
@@ -92,7 +93,7 @@ class Usefulness:
     error: float | None = None
     bias: float = 0.0
     span: float | None = None
-    signal: float | None = None
+    signal_to_noise: float | None = None
     score: Score | None = None
 
     @property
@@ -107,7 +108,7 @@ class Usefulness:
             return f"± {math.hypot(self.error, self.bias):.3g}"
         if self.score is not None:
             return str(self.score)
-        return "unknown" if self.signal is None else f"signal {self.signal:.3g}"
+        return "unknown" if self.signal_to_noise is None else f"signal-to-noise {self.signal_to_noise:.3g}"
 
     def with_score(self, score: Score) -> Usefulness:
         """Return the usefulness as a simulation judges it."""
@@ -130,8 +131,8 @@ def usefulness(
     Parameters
     ----------
     plan : any plan.
-    sample : for training: public records ``(X, y)``, a Dataset, or ``"synthetic"``; None judges by the
-        signal-to-noise ratio alone.
+    sample : for training: public records ``(X, y)``, a Dataset, or ``"synthetic"``; without one the verdict
+        is no where the noise is too large for any model, and unknown otherwise.
     sizes : records per agent, where the plan does not know them.
     runs, seed : of the simulation.
 
@@ -155,19 +156,20 @@ def usefulness(
         remark = ", wider than the range" if off > span else remark
         sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
         return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
-    signal = _signal(plan)
+    ratio = _signal_to_noise(plan)
     sentence = "a sample of public or synthetic records would give a score."
-    use = Usefulness(None if signal is None else signal >= _SIGNAL, sentence, signal=signal)
+    too_noisy = ratio is not None and ratio < _TOO_NOISY
+    use = Usefulness(False if too_noisy else None, sentence, signal_to_noise=ratio)
     if sample is not None:
         score = simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed)
         use = use.with_score(score)
-    if signal is None:
+    if ratio is None:
         return use
-    ratio = "no noise is added"
-    if signal != math.inf:
-        ratio = f"the largest signal of the run is {signal:.3g} times its noise, which does not say how good "
-        ratio += "the model is"
-    return replace(use, sentence=f"{ratio}; {use.sentence}")
+    words = "no noise is added"
+    if ratio != math.inf:
+        words = f"the largest possible signal is {ratio:.3g} times the noise of the run, "
+        words += "too little to learn from" if too_noisy else "which does not say how good the model is"
+    return replace(use, sentence=f"{words}; {use.sentence}")
 
 
 # ---- averages -----------------------------------------------------------------------------------------
@@ -195,7 +197,8 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
     n, stds, protocol = plan.n, _stds(plan), plan.schedule(0)
     if isinstance(plan, PrivateAveraging):
-        span, weights = 2.0 * float(plan.radius), np.array(plan.site_factors)
+        weights = np.ones(n) if plan.site_weights is None else np.array(plan.site_weights)
+        span, weights = 2.0 * float(plan.radius), weights / weights.mean()
     else:
         assert isinstance(plan, GradientPlan)
         span, weights = 2.0 * float(plan.clip_norm or 0.0), np.ones(n)
@@ -243,8 +246,8 @@ def _largest_row(plan: GradientPlan, agent: int) -> float:
     return float(plan.sizes[agent]) * float(plan.sample_rate or 1.0) * one
 
 
-def _signal(plan: Plan) -> float | None:
-    """Return the largest signal of a run over its noise; None where steps are not noisy mean gradients."""
+def _signal_to_noise(plan: Plan) -> float | None:
+    """Return the largest possible signal of a run over its noise; None where steps are no noisy means."""
     if not isinstance(plan, GradientPlan) or plan.query_kind != "gradient":
         return None
     if any(r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)):

@@ -136,7 +136,7 @@ class PrivateAveraging(Plan):
         return {**options, "center": center, "protocol": protocol, "site_weights": weights}
 
     def __post_init__(self) -> None:
-        _ = self.noise_stds  # optimal noise on a protocol without a tree is refused now
+        _ = self._noise_stds  # optimal noise on a protocol without a tree is refused now
 
     @property
     def n(self) -> int:
@@ -152,17 +152,17 @@ class PrivateAveraging(Plan):
         return self.noise_std / self.radius
 
     @cached_property
-    def noise_stds(self) -> tuple[float, ...]:
+    def _noise_stds(self) -> tuple[float, ...]:
         """Standard deviation of every node's noise."""
         if self.noise_allocation == "equal":
-            return tuple(float(self.noise_std) * factor for factor in self.site_factors)
-        factors = np.array(self.site_factors)
+            return tuple(float(self.noise_std) * factor for factor in self._site_factors)
+        factors = np.array(self._site_factors)
         moves = factors / factors.max()
         shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor, required=moves**2)
         return tuple(float(self.noise_std * factors.max()) * share for share in shares)
 
     @cached_property
-    def site_factors(self) -> tuple[float, ...]:
+    def _site_factors(self) -> tuple[float, ...]:
         """What every node's row is multiplied with before it is averaged: its weight over the mean."""
         if self.site_weights is None:
             return (1.0,) * self.n
@@ -174,8 +174,8 @@ class PrivateAveraging(Plan):
         """The common integer grid of masked rows; None over other protocols and without noise."""
         if not self.protocol.masked or self.noise_std == 0:
             return None
-        bound = self.radius * max(self.site_factors) + float(np.abs(self.center).max())
-        sensitivity, stds = 2 * self.radius * min(self.site_factors), list(self.noise_stds)
+        bound = self.radius * max(self._site_factors) + float(np.abs(self.center).max())
+        sensitivity, stds = 2 * self.radius * min(self._site_factors), list(self._noise_stds)
         return mask_grid(bound=bound, sensitivity=sensitivity, noise_std=stds, dim=self.dim, steps=1)
 
     @cached_property
@@ -189,8 +189,8 @@ class PrivateAveraging(Plan):
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the one release of a node, or one for every visit of a walk; none if it never comes."""
         times = self.protocol.contributions(agent)
-        sensitivity = 2 * (self.radius * self.site_factors[agent])
-        return (Release(agent, 0, sensitivity, self.noise_stds[agent], count=times),) if times else ()
+        sensitivity = 2 * (self.radius * self._site_factors[agent])
+        return (Release(agent, 0, sensitivity, self._noise_stds[agent], count=times),) if times else ()
 
     def mechanism(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
         gridded, dim = noise_on_grid(self, random, agents, [1.0] * len(agents)), data.shape[1]
@@ -207,12 +207,12 @@ class PrivateAveraging(Plan):
             spacing = self.schedule.grid_spacing
             assert spacing is not None
             center = np.rint(np.asarray(center, float) / spacing) * spacing
-        factors = np.array([self.site_factors[a] for a in agents])
+        factors = np.array([self._site_factors[a] for a in agents])
         if self.site_weights is not None:  # a ball around the center stays one, and its radius grows alike
             middle = np.asarray(center, data.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the center
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
-        radii, stds = (self.radius * factors).tolist(), [self.noise_stds[a] for a in agents]
+        radii, stds = (self.radius * factors).tolist(), [self._noise_stds[a] for a in agents]
         facts = {"rows": data, "center": center, "noise_later": bool(self.protocol.adds_noise)}
         return self._mechanism(ValueMechanism, agents, gridded, radius=radii, noise_std=stds, **facts)
 
@@ -237,7 +237,7 @@ class PrivateAveraging(Plan):
         numbers: dict[str, Any] = {"dim": data.shape[1]}
         if not random.protective:
             clipped = clip_around(data, np.asarray(self.center), self.radius)
-            truth = np.average(clipped, axis=0, weights=self.site_factors)
+            truth = np.average(clipped, axis=0, weights=self._site_factors)
             numbers["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
             numbers["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
         return numbers
@@ -276,7 +276,7 @@ def noise_in_result(plan: PrivateAveraging) -> float | None:
     protocol = plan.protocol
     if protocol.n > _LARGE or protocol.adds_noise:
         return None
-    return float(np.sqrt(protocol.noise_variance(np.square(plan.noise_stds)).max()))
+    return float(np.sqrt(protocol.noise_variance(np.square(plan._noise_stds)).max()))
 
 
 def _site_weights(weights: Sequence[float] | None, protocol: Protocol) -> tuple[float, ...] | None:

@@ -39,6 +39,11 @@ class CentralPlan(Plan):
         """A trusted curator: its releases are all that is seen."""
         return Curator()
 
+    @property
+    def units(self) -> float:
+        """The public number of records."""
+        return float(self.records)
+
     @cached_property
     def schedule(self) -> Schedule:
         """The protocol that sends nothing."""

@@ -99,10 +99,10 @@ class ConsensusSGD(GradientPlan):
         return [total / len(sizes)] * len(sizes)
 
     @property
-    def noise_multipliers(self) -> tuple[float, ...]:
+    def _noise_multipliers(self) -> tuple[float, ...]:
         """z of every agent."""
         if self.noise_allocation == "equal":
-            return super().noise_multipliers
+            return super()._noise_multipliers
         assert isinstance(self.noise_multiplier, float)
         return tuple(self.noise_multiplier * share for share in self._shape)
 

@@ -187,7 +187,7 @@ class GradientPlan(Plan):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of a masked plan with noise; None without masks or without noise."""
-        return self._grid if self.schedule.ungridded(0).masked and any(self.noise_multipliers) else None
+        return self._grid if self.schedule.ungridded(0).masked and any(self._noise_multipliers) else None
 
     @cached_property
     def _grid(self) -> MaskGrid:
@@ -212,7 +212,7 @@ class GradientPlan(Plan):
         return clip_norm * max(m / d for m, d in zip(most, divisors, strict=True))
 
     @property
-    def noise_multipliers(self) -> tuple[float, ...]:
+    def _noise_multipliers(self) -> tuple[float, ...]:
         """The noise multiplier z of every agent."""
         z = self.noise_multiplier
         return z if isinstance(z, tuple) else (z,) * self.n
@@ -225,6 +225,13 @@ class GradientPlan(Plan):
         if self.batch_size is None or self.sizes is None:
             return (1.0,) * self.n
         return tuple(self.batch_size / size for size in self.sizes)
+
+    @property
+    def units(self) -> float | None:
+        """Nodes (user level) or records in all; of sizes that stay private, what batches and rate say."""
+        if self.adjacency != "user" and self.sizes is None and self.batch_size and self.sample_rate:
+            return self.n * self.batch_size / self.sample_rate
+        return super().units
 
     def _divisors(self, sizes: Sequence[int]) -> list[float]:
         """Return the divisor of every agent that holds ``sizes`` records: public at record level."""
@@ -249,7 +256,7 @@ class GradientPlan(Plan):
         assert C is not None
         divisor, adjacency = self._public_divisors[agent], self.adjacency
         sensitivity = MOVES[adjacency] * C / divisor
-        noise_std = self.noise_multipliers[agent] * C / divisor
+        noise_std = self._noise_multipliers[agent] * C / divisor
         rate = 1.0 if adjacency == "user" else self._sample_rates[agent]
         scale = (sensitivity, noise_std, adjacency, rate)
         return (Release(agent, 0, *scale, steps=self.steps, count=self._draws_per_step()),)
@@ -270,7 +277,7 @@ class GradientPlan(Plan):
             hosted,
             noise_on_grid(self, random, hosted, public),
             query=query,
-            noise_multipliers=[self.noise_multipliers[a] for a in hosted],
+            noise_multipliers=[self._noise_multipliers[a] for a in hosted],
             sample_rates=[self._sample_rates[a] for a in hosted],
             divisors=divisors,
         )
@@ -337,3 +344,8 @@ def n_params(objective: Objective) -> int:
     if objective.n_params is None:
         raise InvalidInput("the number of parameters is not known without data; GLM(..., dim=...) states it.")
     return int(objective.n_params)
+
+
+def noise_multipliers(plan: GradientPlan) -> tuple[float, ...]:
+    """Return the noise multiplier of every agent: the plan's own, or as its noise is divided among them."""
+    return plan._noise_multipliers

@@ -176,10 +176,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
 
     @property
-    def noise_level(self) -> float | tuple[float, ...]:
-        """The noise in the unit of ``noise_field``, one number or one per agent."""
-        level: float | tuple[float, ...] = vars(self)[self.noise_field]
-        return level
+    def units(self) -> float | None:
+        """How many nodes (user level) or records in all there are, publicly; None where it is not known."""
+        if self.adjacency == "user":
+            return float(self.n)
+        return None if self.sizes is None else float(sum(self.sizes))
 
     # ---- running --------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class RandomWalkSGD(GradientPlan):
         return int(self.network.n)
 
     @cached_property
-    def holders(self) -> np.ndarray:
+    def _holders(self) -> np.ndarray:
         """The holder of the token at every step of a public path."""
         if isinstance(self.path, tuple):
             return np.array(self.path)
@@ -128,18 +128,18 @@ class RandomWalkSGD(GradientPlan):
         return self._schedule(self._hop)
 
     def _hop(self, k: int) -> Protocol:
-        holder = int(self.holders[k])
+        holder = int(self._holders[k])
         if k + 1 < self.steps:
-            return TokenPass(self.n, holder, [int(self.holders[k + 1])])
+            return TokenPass(self.n, holder, [int(self._holders[k + 1])])
         return Broadcast(self.network, holder) if self.final_public else TokenPass(self.n, holder, [])
 
     @cached_property
     def _visits(self) -> dict[int, list[tuple[int, int]]]:
         """Per node the (first step, steps) of every visit of the token."""
         visits: dict[int, list[tuple[int, int]]] = {}
-        bounds = [0, *(np.flatnonzero(np.diff(self.holders)) + 1).tolist(), self.steps]
+        bounds = [0, *(np.flatnonzero(np.diff(self._holders)) + 1).tolist(), self.steps]
         for start, stop in itertools.pairwise(bounds):
-            visits.setdefault(int(self.holders[start]), []).append((start, stop - start))
+            visits.setdefault(int(self._holders[start]), []).append((start, stop - start))
         return visits
 
     def releases(self, agent: int) -> Sequence[Release]:
@@ -160,7 +160,7 @@ class RandomWalkSGD(GradientPlan):
         Only the holder computes and releases. Until the end the output is the token's model, where
         its holder is hosted, if it will be handed to everybody; otherwise what each agent saw last.
         """
-        path, places = self.holders, {agent: place for place, agent in enumerate(mechanism.agents)}
+        path, places = self._holders, {agent: place for place, agent in enumerate(mechanism.agents)}
 
         def message(state: State, k: int) -> np.ndarray:
             (theta,) = state.own
@@ -187,11 +187,11 @@ class RandomWalkSGD(GradientPlan):
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         """Return the final model: the last holder's."""
-        return {"coef": rows[self.holders[-1]]}
+        return {"coef": rows[self._holders[-1]]}
 
     def _traffic(self) -> tuple[int, int]:
         """Return one row per hop to another node, and the broadcast of a public result."""
-        hops = int((np.diff(self.holders) != 0).sum())
+        hops = int((np.diff(self._holders) != 0).sum())
         return self.steps, hops + (self.n - 1 if self.final_public else 0)
 
 
@@ -251,7 +251,7 @@ class SecretWalkSGD(RandomWalkSGD):
             )
 
     @cached_property
-    def holders(self) -> np.ndarray:
+    def _holders(self) -> np.ndarray:
         """Refused: nobody knows a secret path before the run."""
         raise InvalidInput("a secret path is drawn during the run; nobody knows it before.")
 

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce._format import Quantity, number, significant
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
@@ -42,6 +43,15 @@ _RIDGES = (1e-9, 1e-3, 1e-1)  # the first finds noise that cancels, the others s
 _BLOCK = 4096  # runs that pass through a protocol together: their rows stay in the processor's cache
 
 Publish: TypeAlias = Callable[[np.ndarray, NoiseSource, int], np.ndarray]  # rows, noise, step: noisy rows
+
+
+def _shown(lower: float, claimed: float, quantity: Quantity) -> tuple[str, str]:
+    """Return a claim rounded upwards, and what was shown downwards, with digits that tell them apart."""
+    for digits in (3, 6, 9, 12):
+        texts = significant(claimed, quantity, digits), significant(lower, "lower bound", digits)
+        if lower <= claimed or float(texts[1]) > float(texts[0]):
+            return texts
+    return repr(claimed), repr(lower)
 
 
 @dataclass(frozen=True)
@@ -95,19 +105,22 @@ class Audit:
     @property
     def verdict(self) -> str:
         """The outcome in a sentence that names the number that decides."""
-        bound, mu = self.bound, self.mu_claimed
+        bound, mu, delta = self.bound, self.mu_claimed, number(self.bound.delta, "delta")
         if not self.refuted:
             return "holds: no test of the runs contradicts it."
         if mu is None:
+            claimed, shown = _shown(bound.epsilon, self.epsilon_claimed, "epsilon")
             return (
-                f"refuted: epsilon at delta {bound.delta:g} is at least {bound.epsilon:.3g} where "
-                f"{self.epsilon_claimed:.3g} is claimed, or a point of the curve at another delta is."
+                f"refuted: epsilon at delta {delta} is at least {shown} where "
+                f"{claimed} is claimed, or a point of the curve at another delta is."
             )
-        sentence = f"refuted: mu is at least {bound.mu:.3g} where {mu:.3g} is claimed"
-        epsilons = f"(at least {bound.epsilon:.3g}, claimed {self.epsilon_claimed:.3g})"
+        claimed, shown = _shown(bound.mu, mu, "mu")
+        sentence = f"refuted: mu is at least {shown} where {claimed} is claimed"
+        claimed, shown = _shown(bound.epsilon, self.epsilon_claimed, "epsilon")
+        epsilons = f"(at least {shown}, claimed {claimed})"
         if bound.epsilon <= self.epsilon_claimed:
-            return f"{sentence}; epsilon at delta {bound.delta:g} alone {epsilons} would not show it."
-        return f"{sentence}, and so is epsilon at delta {bound.delta:g} {epsilons}."
+            return f"{sentence}; epsilon at delta {delta} alone {epsilons} would not show it."
+        return f"{sentence}, and so is epsilon at delta {delta} {epsilons}."
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON-ready form."""

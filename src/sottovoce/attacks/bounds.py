@@ -74,7 +74,7 @@ class LowerBound:
     Attributes
     ----------
     epsilon : the largest epsilon refuted at ``delta``; ``mu`` the largest mu refuted.
-    delta, level : failure probability of the claim, error probability of the statement.
+    delta, level : the delta of the claim, and the error probability of the statement.
     threshold, above : the rule "member if the score is above (below) the threshold", chosen on the
         first part of the scores.
     tp, members, fp, others : the counts on the rest.

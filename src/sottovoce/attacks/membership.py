@@ -175,13 +175,15 @@ def train_models(
     member : whether the owner holds the canary.
     start : the common first parameters ``(n_params,)``.
     views : by name, the observers whose messages are recorded.
-    noise : a noise source; by default simulated, seeded from ``rng``.
+    noise : a simulated noise source; by default seeded from ``rng``.
     """
     if plan.adjacency != "add-remove":
         raise InvalidInput("a membership audit adds or removes one record; make the plan with add-remove.")
     if plan.n != problem.agents:
         raise InvalidInput(f"the plan has {plan.n} agents, the problem {problem.agents}.")
     source = SimulatedNoise(int(rng.integers(2**62))) if noise is None else noise
+    if source.protective:
+        raise InvalidInput("an audit simulates what is released; give a simulated noise source, or none.")
     batches = int(rng.integers(2**62))
     assert plan.clip_norm is not None
     direction = _pull(net, problem, start, plan.clip_norm)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import FIELDS, number
 from sottovoce.cli.options import (
     Draw,
     Epsilon,
@@ -71,6 +71,7 @@ def account(
       sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
     from sottovoce import _validate
+    from sottovoce.accounting.budget import accepted_delta, delta_warning
     from sottovoce.accounting.published.exact_comparison import compare_with_published
     from sottovoce.advice.assessment import averaging_cost
     from sottovoce.errors import InvalidInput
@@ -84,11 +85,16 @@ def account(
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
         assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)
     at = 1e-5 if delta is None else _validate.delta(delta)
+    if delta is not None:
+        accepted_delta(at, network.n, "user", ())
+    large = delta_warning(at, network.n, "user") if noise is not None or epsilon is not None else None
     if noise is not None:
         _validate.positive(noise, "--noise")
     if epsilon is not None:
         _validate.positive(epsilon, "--epsilon")
     assessment |= averaging_cost(network, averaging, observer, colluders, noise, epsilon, at)
+    if large is not None:
+        assessment["notes"] = [*assessment.get("notes", ()), large]
     if published:
         from sottovoce.accounting.published.exact_comparison import published_bounds
 
@@ -124,9 +130,10 @@ def _show(
     rows = [[row[key] for key in heads] for row in metrics["by_distance"]]
     if rows:
         title = "Share of local privacy lost, by distance"
-        screen.print(table(list(heads.values()), rows, title=title))
+        quantities = [FIELDS.get(key, "value") for key in heads]
+        screen.print(table(list(heads.values()), rows, title=title, quantities=quantities))
     rank = "" if assessment["rank"] is None else f", {assessment['rank']} independent numbers seen"
-    mean, largest = number(assessment["mean_exact"]), number(assessment["max_exact"])
+    mean, largest = number(assessment["mean_exact"], "share"), number(assessment["max_exact"], "share")
     screen.print(f"mean exact {mean}, largest {largest}{rank}")
     if assessment["understated_pairs"] is not None:
         screen.print(
@@ -135,17 +142,28 @@ def _show(
         )
     if "guarantees" in assessment:
         noise = assessment["noise_multiplier"]
-        title = f"At noise multiplier {noise:g} (noise over the clip, here the radius)"
+        title = f"At noise multiplier {number(noise, 'noise')} (noise over the clip, here the radius)"
         show_guarantees(screen, assessment["guarantees"], assessment["delta"], title)
     if "noise_for_budget" in assessment:
-        title = "Least noise multiplier for epsilon {epsilon:g} at delta {delta:g}".format_map(assessment)
+        title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
+        title += number(assessment["delta"], "delta")
         rows = [
-            [row["against"], number(row["noise_multiplier"]), row["adjacency"], row["label"]]
+            # an instruction: the printed noise must keep the budget, so it is rounded upwards
+            [
+                row["against"],
+                number(row["noise_multiplier"], "required noise"),
+                row["adjacency"],
+                row["label"],
+            ]
             for row in assessment["noise_for_budget"]
         ]
         screen.print(table(["against", "noise multiplier", "adjacency", "label"], rows, title=title))
     if "published_bounds" in assessment:
         _show_published(screen, assessment["published_bounds"])
+
+
+# a formula as printed is no bound and rounded to nearest, the exact losses are rounded upwards
+_LOSSES = ("mean", "largest", "exact_mean", "exact_largest")
 
 
 def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
@@ -154,7 +172,7 @@ def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
     local = "local privacy is 1" if steps == 1 else f"local privacy is 1, of {steps:,} steps {steps:,}"
     rows = []
     for row in bounds["losses"]:
-        losses = [number(row[key]) for key in ("mean", "largest", "exact_mean", "exact_largest")]
+        losses = [number(row[key], FIELDS.get(key, "value")) for key in _LOSSES]
         understated = "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%"
         rows.append([row["formula"], *losses, understated, row["bound"], row["label"]])
     columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from sottovoce._format import number
 from sottovoce.cli.options import Delta, Json, Latency
 from sottovoce.cli.output import emit, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
@@ -96,7 +97,7 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
         lines = [f"Nothing fits. {advice.reasons}", *(f"  {each.sentence}" for each in advice.suggestions)]
     else:
         lines = [
-            f"Take {chosen.name}. Private: yes; useful: yes.",
+            f"Take {chosen.name}. Private: yes; useful: {chosen.use.verdict}.",
             advice.reasons,
             f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}.",
             *advice.changes,
@@ -122,7 +123,7 @@ def show_rows(screen: Console, rows: Sequence[PlanSummary], delta: float, *, dom
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
     count = rows[0].colluders if rows else 2
     heads = ("", *(f"{count} colluders" if key == "colluders" else key for key in REVEALS))
-    title = f"What it reveals: epsilon at delta {delta:g}; noise over the clip"
+    title = f"What it reveals: epsilon at delta {number(delta, 'delta')}; noise over the clip"
     screen.print(table(heads, reveals, title=title))
 
 

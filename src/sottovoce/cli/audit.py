@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import number, percent
 from sottovoce.cli.options import (
     Json,
     Out,
@@ -105,15 +105,21 @@ def audit(
     def text(screen: Console) -> None:
         rows = []
         for name, a in audits.items():
-            numbers = map(number, (a.mu_claimed, a.bound.mu, a.epsilon_claimed, a.bound.epsilon))
+            numbers = [
+                number(a.mu_claimed, "mu"),
+                number(a.bound.mu, "lower bound"),
+                number(a.epsilon_claimed, "epsilon"),
+                number(a.bound.epsilon, "lower bound"),
+            ]
             verdict = "REFUTED" if a.refuted else "holds"
             who = safe(name_nodes(a.view, network))
-            rows.append([safe(name), who, *numbers, f"{100 * a.tightness:.0f} %", verdict])
+            rows.append([safe(name), who, *numbers, percent(a.tightness, "lower bound", 0), verdict])
         heads = ["view", "who", "μ claimed", "μ at least", "ε claimed", "ε at least", "tightness", ""]
         screen.print(table(heads, rows))
         for name, outcome in refuted.items():
             screen.print(safe(f"{name}: {outcome.verdict}"))
-        screen.print(f"ε at δ = {delta:g}; all views together at confidence {100 * confidence:g} %.")
+        sure = f"all views together at confidence {100 * confidence:g} %"
+        screen.print(f"ε at δ = {number(delta, 'delta')}; {sure}.")
         if claim == "published":
             screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 

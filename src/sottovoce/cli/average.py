@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json as json_module
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,9 @@ from sottovoce.cli.options import (
     TreeOption,
     Weights,
 )
-from sottovoce.cli.output import emit, safe, table
+from sottovoce.cli.output import emit, require_writable, safe, table
 from sottovoce.cli.plan import show_assessment
+from sottovoce.cli.train import show_lifetime_budget
 from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -60,14 +62,17 @@ def average(
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write the result here: .json, .csv or .npz.")
     ] = None,
+    population: Annotated[str | None, Option(help="Whose rows they are, by the lifetime ledger.")] = None,
     json: Json = False,
 ) -> None:
     """Average one row per node privately, in this process.
 
     Every node's row is clipped to a public ball, noise is added once, and the
     network averages. The noise is protective (from the operating system)
-    unless --seed makes the run a simulation. All rows pass through this
-    process: for organizations that do not trust one machine, use peers.
+    unless --seed makes the run a simulation. On a machine with a member
+    directory (sottovoce peer init) it is first charged to its lifetime ledger,
+    and refused beyond the budget. All rows pass through this process: for
+    organizations that do not trust one machine, use peers.
 
     \b
     Examples:
@@ -101,11 +106,21 @@ def average(
         settings = check_plan_file(tables, where)
     if out is not None and out.suffix.lower() not in (".json", ".csv", ".npz"):
         raise InvalidInput(f"--out must end in .json, .csv or .npz, got {out.name!r}.")
+    require_writable(out)
     loaded = plan_from_settings(settings, file.parent, where, dim=rows.shape[1])
     assessment = assess(loaded)
     require_budget(assessment)
-    result = loaded.plan.run(rows, settings.noise.source, guarantees=assessment["guarantees"])
+    result = loaded.plan.run(
+        rows,
+        settings.noise.source,
+        use="average",
+        population=population,
+        guarantees=assessment["guarantees"],
+    )
     averages = result.outputs["rows"]
+    if settings.budget is not None:
+        budget = settings.budget.budget.to_dict(loaded.privacy)
+        result = replace(result, provenance={**result.provenance, "budget": budget})
     payload = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
     payload |= plain({"rows": averages, "outputs": {"rows": averages}})
@@ -118,6 +133,7 @@ def average(
         show_assessment(screen, assessment)
         _show_average(screen, network, averages)
         screen.print(f"Noise: {payload['provenance']['noise']}")
+        show_lifetime_budget(screen, payload)
         if out is not None:
             screen.print(f"Written to {out}.", markup=False)
 

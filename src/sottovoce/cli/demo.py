@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number
+from sottovoce._format import fixed, number, percent
 from sottovoce._io import plain
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import console, progress, safe, table
@@ -129,7 +129,7 @@ def _show_account(screen: Console, result: Mapping[str, Any]) -> None:
     for row in result["metrics"]["by_distance"]:
         exact, formula = row["exact_mean"], row["published_mean"]
         wrong = f"[red]understated {exact / formula:.0f} times[/red]" if exact > 1.5 * formula else ""
-        rows.append([row["distance"], row["pairs"], f"{formula:.3f}", f"{exact:.3f}", wrong])
+        rows.append([row["distance"], row["pairs"], fixed(formula), fixed(exact, "share"), wrong])
     screen.print(table(["hops away", "clinics", "published formula", "exact", ""], rows))
     screen.print(UNDERSTATES.format(share=100 * result["metrics"]["understated_pairs"]))
     _show_guarantees(screen, result)
@@ -144,7 +144,14 @@ def _show_guarantees(screen: Console, result: Mapping[str, Any]) -> None:
         label = g["label"] if g["valid"] else f"[yellow]{g['label']}[/yellow]"
         against = stored_adversary(g["adversary"], names)
         rows.append(
-            [g.get("what", ""), against, number(g["epsilon"]), f"{g['delta']:g}", g["adjacency"], label]
+            [
+                g.get("what", ""),
+                against,
+                number(g["epsilon"], "epsilon"),
+                number(g["delta"], "delta"),
+                g["adjacency"],
+                label,
+            ]
         )
     columns = ["for", "against", "ε", "δ", "adjacency", "label"]
     first = 0 if any(row[0] for row in rows) else 1
@@ -156,7 +163,7 @@ def _show_averages(screen: Console, result: Mapping[str, Any]) -> None:
     screen.print(AVERAGE.format_map(result["metrics"]))
     rows = []
     for m in result["metrics"]["methods"]:
-        epsilons = [f"{m['epsilon_worst']:.2f}", f"{m['epsilon_typical']:.2f}"]
+        epsilons = [fixed(m[key], "epsilon") for key in ("epsilon_worst", "epsilon_typical")]
         rows.append([m["method"], m["trusts"], f"{m['error']:.3f}", *epsilons, m["messages"]])
     columns = ["method", "must trust", "error", "ε, worst pair", "ε, typical pair", "messages"]
     screen.print(table(columns, rows))
@@ -168,7 +175,8 @@ def _show_training(screen: Console, result: Mapping[str, Any]) -> None:
     screen.print()
     screen.print(
         f"[bold]Private training[/bold] of a classifier, {config['steps']} steps, at ε = "
-        f"{metrics['epsilon']:g}, δ = {metrics['delta']:g} for one patient's record (added or removed):"
+        f"{number(metrics['epsilon'], 'limit')}, δ = {number(metrics['delta'], 'delta')} for one patient's "
+        "record (added or removed):"
     )
     rows = []
     for m in metrics["methods"]:
@@ -188,7 +196,11 @@ def _show_audit(screen: Console, result: Mapping[str, Any]) -> None:
     rows = []
     for name, a in metrics["audits"].items():
         verdict = "[bold red]broken[/bold red]" if a["refuted"] else "[green]holds[/green]"
-        numbers = [f"{a['mu_claimed']:.3f}", f"{a['mu_lower']:.3f}", f"{100 * a['tightness']:.0f}%"]
+        numbers = [
+            fixed(a["mu_claimed"], "mu"),
+            fixed(a["mu_lower"], "lower bound"),
+            percent(a["tightness"], "lower bound", 0),
+        ]
         rows.append([name, a["label"], *numbers, verdict])
     screen.print(table(["view", "claim", "μ claimed", "μ shown", "tightness", ""], rows))
     broken = [a["label"] for a in metrics["audits"].values() if a["refuted"]]

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce._format import number
+from sottovoce._format import Quantity, number
 from sottovoce._io import plain
+from sottovoce.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -58,6 +59,17 @@ def emit(
         screen.print(f"Written to {out}.", markup=False)
 
 
+def require_writable(path: Path | None) -> None:
+    """Raise if a file could not be written, before anything is spent on its content; makes nothing."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, expected a file name.")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise DataError(f"{path} cannot be written: {above} is not a folder that can be written.")
+
+
 def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result with its settings and numbers also at the top: one schema for --json and --out."""
     from sottovoce.report.result_files import result_dict
@@ -67,7 +79,8 @@ def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any
 
 def show_guarantees(screen: Console, rows: Sequence[Mapping[str, Any]], delta: float, title: str) -> None:
     """Print guarantees as a table, then what they assume, each assumption once."""
-    cells = [[g["against"], number(g["epsilon"]), delta, g["adjacency"], g["label"]] for g in rows]
+    at = number(delta, "delta")
+    cells = [[g["against"], number(g["epsilon"], "epsilon"), at, g["adjacency"], g["label"]] for g in rows]
     screen.print(table(["against", "epsilon", "delta", "adjacency", "label"], cells, title=title))
     show_assumptions(screen, rows)
 
@@ -83,12 +96,14 @@ def table(
     rows: Iterable[Sequence[object]],
     *,
     title: str | None = None,
-    write: Callable[[Any], str] = number,
+    write: Callable[[Any, Quantity], str] = number,
+    quantities: Sequence[Quantity] = (),
 ) -> Group:
     """Return a table under its title; numbers are aligned to the right, text to the left.
 
     A table wider than the screen has less space between columns, and breaks lines between words as long as
-    that is possible. ``write`` says how numbers look.
+    that is possible. ``write`` says how numbers look, ``quantities`` what each column holds, which decides
+    to which side its numbers are rounded.
     """
     from rich import box
     from rich.console import Group
@@ -97,7 +112,11 @@ def table(
 
     by_row = [list(row) for row in rows]
     values = [[row[k] for row in by_row] for k in range(len(columns))]
-    texts = [[cell if isinstance(cell, str) else write(cell) for cell in cells] for cells in values]
+    kinds = quantities or ["value"] * len(columns)
+    texts = [
+        [cell if isinstance(cell, str) else write(cell, kind) for cell in cells]
+        for kind, cells in zip(kinds, values, strict=True)
+    ]
     widths = _widths(columns, texts, console().width)
     close: dict[str, Any] = {} if widths is None else {"padding": (0, 1, 0, 0), "show_edge": False}
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from sottovoce._format import compared, number, significant
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import console, emit, progress, safe, table
 from sottovoce.cli.peer_options import DirectoryOption, Population, PreviousOption, StateOption
@@ -58,7 +59,9 @@ def agree(
     population: Population = None,
     previous: PreviousOption = None,
     data: Annotated[Path | None, Option(help="Also check this member's records.")] = None,
-    yes: Annotated[str, Option(help="The run's hash, or its first 8 digits: what is signed was read.")] = "",
+    yes: Annotated[
+        str, Option(help="The run's hash, or its first 8 digits: you have read what you sign.")
+    ] = "",
     exact: Annotated[
         bool, Option("--exact", help="Compute the cost against each single member of long runs, too.")
     ] = False,
@@ -168,27 +171,30 @@ def _show_cost(screen: Console, agreement: Agreement, rows: Sequence[Mapping[str
     if "epsilon_colluders" in rows[0]:  # masked sums
         members = "one member" if many == 1 else f"{many} members"
         views = {"local": "own noise alone", "colluders": f"any {members} (charged to the budget)"}
-    views |= {"network": "worst member", "mean": "mean member"}
+    views |= {"network": "worst member", "mean": "average over members"}
     cells = []
     for row in rows:
-        epsilons = [f"{row[f'epsilon_{view}']:.4g} ({row[f'label_{view}']})" for view in views]
-        cells.append([row["member"], row["releases"], *epsilons, f"{row['budget']:g}"])
-    title = f"Epsilon at delta {agreement.budget.delta:g}, adjacency {algorithm.adjacency}"
+        epsilons = [f"{number(row[f'epsilon_{view}'], 'epsilon')} ({row[f'label_{view}']})" for view in views]
+        cells.append([row["member"], row["releases"], *epsilons, number(row["budget"], "limit")])
+    title = f"Epsilon at delta {number(agreement.budget.delta, 'delta')}, adjacency {algorithm.adjacency}"
     screen.print(table(["member", "releases", *views.values(), "budget"], cells, title=title))
 
 
 def _show_forecast(screen: Console, expected: Forecast) -> None:
-    sums = "{spent:.4g} + new {adds:.4g} = total {total:.4g} of {epsilon:g}"
     if expected.earlier is not None:
-        agreed = (
-            f"Agreed budget (delta {{delta:g}}): spent before {sums}; the interrupted step is counted in both"
-        )
-        screen.print(agreed.format_map(expected.earlier))
+        about, sums = f"delta {number(expected.earlier['delta'], 'delta')}", _sums(expected.earlier)
+        screen.print(f"Agreed budget ({about}): spent before {sums}; the interrupted step is counted in both")
     for row in expected.lifetime:
-        line = f"Lifetime budget ({{adjacency}}, {{view}}, delta {{delta:g}}): spent {sums}"
-        screen.print(line.format_map(row))
+        about = f"{row['adjacency']}, {row['view']}, delta {number(row['delta'], 'delta')}"
+        screen.print(f"Lifetime budget ({about}): spent {_sums(row)}")
     for remark in expected.remarks:
         screen.print(safe(f"Note: {remark}"))
+
+
+def _sums(row: Mapping[str, Any]) -> str:
+    """Return what was spent, what is new and the total beside its limit."""
+    total, limit = compared(row["total"], row["epsilon"], "spent")
+    return f"{number(row['spent'], 'spent')} + new {number(row['adds'], 'spent')} = total {total} of {limit}"
 
 
 def membership(
@@ -246,13 +252,16 @@ def membership(
         "noise_multiplier": noise,
         **cost_of_change(old, new, state),
     }
-    spent = "{spent_by} has spent epsilon {spent:.4g} at delta {delta:g} so far, with the interrupted step."
-    costs = "  {member}: this adds {adds:.4g}, together {total:.4g}"
+    spent = f"{result['spent_by']} has spent epsilon {number(result['spent'], 'spent')} at delta"
     lines = [
         f"Membership version {version} of {old.run_id.hex()[:16]}: {len(new.members)} members, "
-        f"{new.plan.steps:,} steps, noise multiplier {noise:.4g}.",
-        spent.format_map(result),
-        *(costs.format_map(row) for row in result["members"]),
+        f"{new.plan.steps:,} steps, noise multiplier {significant(noise, 'noise')}.",
+        f"{spent} {number(result['delta'], 'delta')} so far, with the interrupted step.",
+        *(
+            f"  {row['member']}: this adds {number(row['adds'], 'spent')}, together "
+            f"{number(row['total'], 'spent')}"
+            for row in result["members"]
+        ),
         f"Written: {out} and {result['model']}; send both to every member who remains.",
     ]
     emit(result, json, lines)

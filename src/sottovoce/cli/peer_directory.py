@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from sottovoce._format import compared, number
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, safe, table
 from sottovoce.cli.peer_options import (
@@ -214,9 +215,10 @@ def _show_population(screen: Console, entry: Mapping[str, Any]) -> None:
     screen.print(table(heads, rows, title=entry["population"]))
     for row in entry["budgets"]:
         left = max(0.0, row["epsilon"] - row["total"])
+        spent, limit = compared(row["total"], row["epsilon"], "spent")
         screen.print(
-            f"Spent epsilon {row['total']:.4g} of {row['epsilon']:g} at delta {row['delta']:g} "
-            f"({row['adjacency']}, {row['view']}), {left:.4g} left"
+            f"Spent epsilon {spent} of {limit} at delta {number(row['delta'], 'delta')} "
+            f"({row['adjacency']}, {row['view']}), {number(left, 'remaining')} left"
         )
     for remark in entry["remarks"]:
         screen.print(f"Note: {remark}")

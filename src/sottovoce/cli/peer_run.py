@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from sottovoce._format import compared, number, significant
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import console, emit, safe, table
 from sottovoce.cli.peer_options import (
@@ -133,7 +134,7 @@ def run(
     screen = console()
     screen.print(
         f"Done after {outcome.rounds:,} rounds. Against {safe(guarantee['adversary'])}: "
-        f"epsilon {guarantee['epsilon']:.4g} at delta {guarantee['delta']:g}, "
+        f"epsilon {number(guarantee['epsilon'], 'epsilon')} at delta {number(guarantee['delta'], 'delta')}, "
         f"adjacency {guarantee['adjacency']}, label {guarantee['label']}."
     )
     screen.print(f"Model: {safe(files['model'])}   Statement: {safe(files['statement'])}")
@@ -153,8 +154,8 @@ def _run_until_done(peer: Peer) -> Outcome:
         peer.stop()
 
     async def live() -> Outcome:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(each, stop, each)
         return await peer.run()
 
     try:
@@ -210,9 +211,11 @@ def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
         screen.print(received if last >= 0 else f"nothing received from {name} yet")
     many = status["tolerate"]
     against = "label ldp" if not many else f"label exact, against any {many} member{'s' * (many > 1)}"
+    spent, limit = compared(status["epsilon_spent"], status["epsilon_budget"], "spent")
     screen.print(
-        f"spent epsilon {status['epsilon_spent']:.4g} of {status['epsilon_budget']:g} at delta "
-        f"{status['delta']:g} (adjacency {status['adjacency']}, {against}) in {status['releases']} releases"
+        f"spent epsilon {spent} of {limit} at delta "
+        f"{number(status['delta'], 'delta')} (adjacency {status['adjacency']}, {against}) in "
+        f"{status['releases']} releases"
     )
     screen.print(f"ledger: {status['ledger_rows']} rows, chain intact, head {status['ledger_head'][:16]}")
     for incident in status["incidents"]:
@@ -241,7 +244,9 @@ def ledger(state: State, json: Json = False) -> None:
     def text(screen: Console) -> None:
         rows = []
         for r in proof["releases"]:
-            scales = [f"{r['sensitivity']:.4g}", f"{r['noise_std']:.4g}", f"{r['sample_rate']:g}"]
+            # what protects: noise downwards, what moves it and how often upwards
+            moves, rate = (significant(r[key], "loss") for key in ("sensitivity", "sample_rate"))
+            scales = [moves, significant(r["noise_std"], "noise"), rate]
             rows.append([r["step"], r["count"], *scales])
         heads = ["step", "count", "sensitivity", "noise std", "sample rate"]
         screen.print(table(heads, rows, title="Releases"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument
 
-from sottovoce._format import number
+from sottovoce._format import FIELDS, Quantity, number, significant
 from sottovoce.cli.options import Json, Out
 from sottovoce.cli.output import emit, safe, show_assumptions, table
 
@@ -64,10 +64,9 @@ def plan(
 
 def show_assessment(screen: Console, assessment: Mapping[str, Any]) -> None:
     """Print the assessment of a plan for a person."""
-    from sottovoce.accounting.wording import UNCHARGED
+    from sottovoce.accounting.wording import exception
 
-    options = {_in_words(key): value for key, value in assessment["plan"].items() if _is_set(value)}
-    described = "; ".join(f"{key} {safe(_short(value))}" for key, value in options.items())
+    described = safe("; ".join(_options(assessment["plan"], _is_set)))
     screen.print(f"[bold]{safe(assessment['title'] or 'Plan')}[/bold]: {described}")
     screen.print(f"Hides: {assessment['hides']}.")
     if assessment["reads"]:
@@ -76,13 +75,13 @@ def show_assessment(screen: Console, assessment: Mapping[str, Any]) -> None:
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
     accepted = assessment.get("accepted", ())
     for name in accepted:
-        screen.print(f"[bold red]not charged, accepted by name:[/bold red] {UNCHARGED[name]} ({name})")
+        screen.print(f"[bold red]accepted by name ({name}):[/bold red] {exception(name)}")
     valid = "yes, but not for the item in red" if accepted else "yes"
-    delta = f"{assessment['delta']:g}"
-    rows = [
-        [g["against"], number(g["epsilon"]), delta, g["adjacency"], g["label"], valid if g["valid"] else "no"]
-        for g in assessment["guarantees"]
-    ]
+    delta = number(assessment["delta"], "delta")
+    rows = []
+    for g in assessment["guarantees"]:
+        cells = [g["against"], number(g["epsilon"], "epsilon"), delta, g["adjacency"], g["label"]]
+        rows.append([*cells, valid if g["valid"] else "no"])
     columns = ["against", "epsilon", "delta", "adjacency", "label", "guarantee"]
     screen.print(table(columns, rows, title="What it reveals"))
     show_assumptions(screen, assessment["guarantees"])
@@ -98,9 +97,10 @@ def show_assessment(screen: Console, assessment: Mapping[str, Any]) -> None:
 
 def _show_verdicts(screen: Console, assessment: Mapping[str, Any]) -> None:
     color = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "not known"}
-    private, useful = color[assessment["private"]], color[assessment["useful"]]
-    screen.print(f"[bold]Private: {private}; useful: {useful}.[/bold]")
-    screen.print(f"  {safe(assessment.get('verdict', 'No budget is set.'))}")
+    useful, answer = color[assessment["useful"]], assessment["private_in_words"]
+    style = "green" if assessment["private"] else "red"
+    screen.print(f"[bold]Private: [{style}]{answer}[/{style}]; useful: {useful}.[/bold]")
+    screen.print(f"  {safe(assessment['verdict'])}")
     sentence = assessment["usefulness"]
     screen.print(f"  {safe(sentence[:1].upper() + sentence[1:])}")
     if assessment.get("suggestions"):
@@ -113,11 +113,20 @@ def _in_words(key: str) -> str:
     return "nodes" if key == "n" else key.replace("_", " ")
 
 
+def _options(options: Mapping[str, Any], wanted: Callable[[object], bool]) -> list[str]:
+    """Return options in words and numbers."""
+    return [
+        f"{_in_words(key)} {_short(value, FIELDS.get(key, 'value'))}"
+        for key, value in options.items()
+        if wanted(value)
+    ]
+
+
 def _is_set(value: object) -> bool:
     return value is not None and value != [] and value != ""
 
 
-def _short(value: object) -> str:
+def _short(value: object, quantity: Quantity = "value") -> str:
     """Return the value of an option in words and numbers."""
     if isinstance(value, dict):
         if name := value.get("name") or value.get("kind") or value.get("net"):
@@ -125,11 +134,10 @@ def _short(value: object) -> str:
         if "start" in value and "shape" in value:  # a learning rate
             start, end = value["start"], value.get("end")
             return _short(start) if end in (None, start) else f"{_short(start)} to {_short(end)}"
-        options = {key: part for key, part in value.items() if _is_set(part) and part != 0}
-        return ", ".join(f"{_in_words(key)} {_short(part)}" for key, part in options.items())
+        return ", ".join(_options(value, lambda part: _is_set(part) and part != 0))
     if isinstance(value, list):
-        words = [_short(part) for part in value]
+        words = [_short(part, quantity) for part in value]
         return ", ".join(words if len(words) <= 4 else [*words[:2], f"... ({len(words)})"])
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return significant(value, quantity) if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ from typer import Option
 
 from sottovoce._format import number, percent
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
-from sottovoce.cli.output import as_result, emit, if_stopped, progress, table
+from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,7 @@ def search(
     """
     from sottovoce.planfile import training
 
+    require_writable(out)
     grid = number_list(rates, "--rates"), number_list(clip_norms, "--clip-norms")
     spent = "what was run has been spent, and nothing of it was written."
     runs = len(grid[0]) * len(grid[1])
@@ -48,9 +49,9 @@ def search(
         setting = f"clip norm {best['clip_norm']:g}, rate {best['rate']:g}"
         screen.print(f"Best: {setting}, {score} {write(best[score])}.")
         screen.print(
-            f"One run costs epsilon {number(metrics['epsilon_of_one_run'])} at delta {delta:g} against "
-            f"{metrics['against']}; the search of {len(rows)} runs costs "
-            f"{number(metrics['epsilon_of_the_search'])}, and this is what has been spent."
+            f"One run costs epsilon {number(metrics['epsilon_of_one_run'], 'epsilon')} at delta "
+            f"{number(delta, 'delta')} against {metrics['against']}; the search of {len(rows)} runs costs "
+            f"{number(metrics['epsilon_of_the_search'], 'epsilon')}, and this is what has been spent."
         )
 
     config = {"file": file.name, "rates": rates, "clip_norms": clip_norms}

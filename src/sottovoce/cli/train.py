@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number, percent
+from sottovoce._format import compared, number
 from sottovoce._io import plain
 from sottovoce.cli.options import Json, TrainingFile
-from sottovoce.cli.output import console, emit, if_stopped, safe
+from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
 from sottovoce.cli.plan import show_assessment
 from sottovoce.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.ledger.charge import ChargedTraining
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
@@ -107,7 +106,7 @@ def train_on(
 ) -> None:
     """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
     from sottovoce.advice.assessment import assess, require_budget
-    from sottovoce.planfile.training import charge_training, load_training, run_training
+    from sottovoce.planfile.training import load_training, run_training
     from sottovoce.report.tensorboard import step_log
 
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
@@ -116,10 +115,9 @@ def train_on(
         require_budget(assessment)
         return loaded, assessment
 
-    def charge() -> ChargedTraining | None:
-        return charge_training(loaded, population, checkpoint) if prints else None
-
     prints = cluster is None or cluster.rank == 0
+    if out is not None and out.suffix.lower() == ".json" and prints:
+        require_writable(out)
     loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
     folder = _model_folder(out, loaded, file) if prints else None
     if prints and not json:
@@ -128,7 +126,6 @@ def train_on(
             sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
             console(error=True).print(sentence, markup=False)
     try:
-        charged = charge() if cluster is None else cluster.agree("the lifetime budget", charge)
         with (
             if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext(),
             step_log(logs if prints else None, loaded.plan, loaded.delta) as log,
@@ -139,7 +136,7 @@ def train_on(
                 checkpoint=checkpoint,
                 on_step=log,
                 progress=prints and not json and sys.stderr.isatty(),
-                charged=charged,
+                population=population,
                 guarantees=assessment["guarantees"],
             )
     except BaseException:
@@ -200,11 +197,14 @@ def _finish(
     from sottovoce.planfile.training import fitted_model
 
     assert loaded.records is not None
-    coef = result.coef
+    coef, result = result.coef, loaded.records.adapter.in_units(result)
     metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
-    result = replace(result, metrics=metrics)
+    provenance = dict(result.provenance)
+    if loaded.settings.budget is not None:
+        provenance["budget"] = loaded.settings.budget.budget.to_dict(loaded.privacy)
+    result = replace(result, metrics=metrics, provenance=provenance)
     payload = plain(result.to_dict())
     if coef.size <= SHOWN:
         payload["outputs"] = {"coef": plain(coef)}
@@ -230,8 +230,9 @@ def _finish(
 
 
 def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> None:
-    from sottovoce.accounting.wording import UNCHARGED
+    from sottovoce.accounting.wording import exception
     from sottovoce.models.adapters import LinearAdapter
+    from sottovoce.objectives.trivial import comparison
 
     coef, metrics = result.get("outputs", {}).get("coef", []), result["metrics"]
     if 0 < len(coef) <= 1000:
@@ -243,19 +244,23 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
         pairs = zip(words[:8], coef[:8], strict=True)
         more = " ..." if len(coef) > 8 else ""
         screen.print(f"Coefficients: {', '.join(name + number(value) for name, value in pairs)}{more}")
-    for key in ("test_accuracy", "test_mean_squared_error"):
-        if key in metrics:
-            screen.print(f"{key.replace('_', ' ').capitalize()}: {number(metrics[key])}")
-    if "accuracy" in metrics:
-        screen.print(f"Test accuracy: {percent(metrics['accuracy'])} (mean of the agents).")
+    if (sentence := comparison(metrics)) is not None:
+        color = "green" if metrics["better_than_trivial"] else "red"
+        screen.print(f"[{color}]{sentence[:1].upper()}{sentence[1:]}[/{color}]")
     for name in metrics.get("accepted", ()):
-        screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
+        screen.print(f"[bold red]Accepted by name ({name}):[/bold red] {exception(name)}")
     screen.print(f"Noise: {result['provenance']['noise']}")
+    show_lifetime_budget(screen, result)
+
+
+def show_lifetime_budget(screen: Console, result: Mapping[str, Any]) -> None:
+    """Print what the population has spent, where the run was charged to a lifetime ledger."""
     lifetime = result["provenance"].get("lifetime_budget")
     for row in lifetime["budgets"] if lifetime else ():
+        spent, limit = compared(row["total"], row["epsilon"], "spent")
         screen.print(
-            f"Lifetime budget: {lifetime['population']} has spent {row['total']:.4g} of epsilon "
-            f"{row['epsilon']:g} at delta {row['delta']:g} ({row['adjacency']}, {row['view']})."
+            f"Lifetime budget: {lifetime['population']} has spent {spent} of epsilon "
+            f"{limit} at delta {number(row['delta'], 'delta')} ({row['adjacency']}, {row['view']})."
         )
 
 

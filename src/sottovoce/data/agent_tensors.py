@@ -54,7 +54,7 @@ class AgentData:
         picked = inputs if whole else np.asarray(inputs)[order]
         self.inputs = torch.as_tensor(np.ascontiguousarray(picked))
         self.targets = torch.as_tensor(np.ascontiguousarray(labels[order]))
-        self.test = None if test is None else (torch.as_tensor(test[0]), torch.as_tensor(np.asarray(test[1])))
+        self.test = _as_tensors(test)
         self._whole: Gathered | None = None
 
     @property
@@ -124,7 +124,7 @@ class LazyData(AgentData):
         test: Test = None,
     ) -> None:
         self.order, self.offsets = deal(parts)
-        self.read, self.test = read, test
+        self.read, self.test = read, _as_tensors(test)
         first = read(int(self.order[0]))
         self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public
 
@@ -157,3 +157,7 @@ class LazyData(AgentData):
 def _padded(sizes: np.ndarray) -> int:
     """Return the length of the padded batches: a few lengths only, so that buffers are reused."""
     return -(-int(sizes.max(initial=0)) // 8) * 8
+
+
+def _as_tensors(test: Test) -> tuple[Tensor, Tensor] | None:
+    return None if test is None else (torch.as_tensor(test[0]), torch.as_tensor(np.asarray(test[1])))

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.accounting.wording import UNCHARGED
+from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
 from sottovoce.data.files import read_array, read_npz, read_table
 from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table
@@ -152,7 +152,7 @@ def check_accepted(
     where, error = ("", InvalidInput) if file is None else (f"{file}, ", ConfigError)
     for name in accept:
         if name not in UNCHARGED:
-            raise error(f"{where}accept knows {', '.join(UNCHARGED)}, got {name!r}.")
+            raise error(f"{where}accept knows {', '.join((*UNCHARGED, LARGE_DELTA))}, got {name!r}.")
         if name not in uncharged and name != "tuning":  # only the user knows how settings were chosen
             raise error(f"{where}accept names {name!r}, but nothing of the kind is read; leave it out.")
     refused = next((name for name in uncharged if name not in accept), None)

@@ -236,7 +236,9 @@ class Classes:
 
     def __post_init__(self) -> None:
         if len(self.values) < 2 or len({str(value) for value in self.values}) != len(self.values):
-            raise DataError(f"classes must be two or more different names, got {list(self.values)}.")
+            names = ", ".join(map(str, self.values))
+            amount = "1 class" if len(self.values) == 1 else f"{len(self.values)} classes"
+            raise DataError(f"classes must be two or more different names, got {amount}: {names or 'none'}.")
 
     @classmethod
     def declared(
@@ -252,7 +254,7 @@ class Classes:
             return cls(tuple(np.unique(np.asarray(labels)).tolist()))
         if not is_tensor(labels) and np.asarray(labels).dtype.kind in "OUS":
             raise Refused(
-                'the labels are names: declare them with classes=[...], or accept=("class names",) to read '
+                'the labels are names: declare them with classes=[...], or accept=["class names"] to read '
                 "the list from the private records, which is not charged."
             )
         return None
@@ -261,12 +263,12 @@ class Classes:
         """Return the position of each label in the list."""
         position = {str(value): i for i, value in enumerate(self.values)}
         position |= {f"{v:g}": i for i, v in enumerate(self.values) if isinstance(v, (int, float))}
-        numbers = np.array([position.get(_word(label), -1) for label in labels], np.int64)
+        numbers = np.array([position.get(str(v), position.get(_word(v), -1)) for v in labels], np.int64)
         if (numbers < 0).any():
             row = int(np.flatnonzero(numbers < 0)[0])
             raise DataError(
-                f"record {row} has label {_word(list(labels)[row])!r}, which is not among the classes "
-                f"{', '.join(map(str, self.values))}."
+                f"record {row} has label {_word(list(labels)[row])!r}, which is not among the public classes "
+                f"{', '.join(map(str, self.values))}; correct the record, or declare all classes."
             )
         return numbers
 
@@ -313,9 +315,10 @@ def _scales(
     if not without:
         return scales, ()
     if "standardize" not in accept:
+        pairs_needed = ", ".join(f"{name!r}: (low, high)" for name in without)
         raise Refused(
-            f"column {without[0]!r} has no public bounds: give bounds={{{without[0]!r}: (low, high)}}, or "
-            'bounds="none" to take numbers as they are, or accept=("standardize",) to read mean and '
+            f"{without_bounds(without)}: give bounds={{{pairs_needed}}}, or "
+            'bounds="none" to take numbers as they are, or accept=["standardize"] to read mean and '
             "deviation from the private records, which is not charged."
         )
     for name in without:
@@ -325,8 +328,18 @@ def _scales(
     return scales, ("standardize",)
 
 
+def without_bounds(names: Sequence[str]) -> str:
+    """Return the beginning of a sentence about numeric columns that have no public bounds."""
+    columns = ", ".join(map(repr, names))
+    return (
+        f"column {columns} has no public bounds"
+        if len(names) == 1
+        else f"columns {columns} have no public bounds"
+    )
+
+
 def _word(label: object) -> str:
-    """Return a label as a word; 1.0 and 1 are the same class."""
-    if isinstance(label, (float, np.floating)) and float(label).is_integer():
+    """Return a label as a word; 1.0, 1 and True are the same class."""
+    if isinstance(label, (bool, np.bool_, float, np.floating)) and float(label).is_integer():
         return str(int(label))
     return str(label)

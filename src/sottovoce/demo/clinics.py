@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sottovoce._format import number
 from sottovoce.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, Optimizer, Plan, PrivateAveraging
@@ -345,11 +346,12 @@ def _accuracy(name: str, scores: list[Any], guarantee: Guarantee | None = None) 
 def _lead(methods: list[dict[str, Any]]) -> str:
     at = {m["method"]: 100 * m["accuracy"] for m in methods}
     return (
-        f"At epsilon {EPSILON:g} for one patient, training over masked sums reaches {at['masked sum']:.1f}% "
-        f"without trusting anybody, over exact consensus without masks {at['exact consensus']:.1f}%. A "
-        f"trusted curator would reach {at['trusted curator']:.1f}%, no privacy at all "
-        f"{at['no privacy']:.1f}%, gossip (whose only guarantee is local) {at['gossip']:.1f}%, and a clinic "
-        f"alone {at['each clinic alone']:.1f}% on average, {100 * methods[-1]['worst']:.1f}% at worst."
+        f"At epsilon {number(EPSILON, 'limit')} for one patient, training over masked sums reaches "
+        f"{at['masked sum']:.1f}% without trusting anybody, over exact consensus without masks "
+        f"{at['exact consensus']:.1f}%. A trusted curator would reach {at['trusted curator']:.1f}%, no "
+        f"privacy at all {at['no privacy']:.1f}%, gossip (whose only guarantee is local) "
+        f"{at['gossip']:.1f}%, and a clinic alone {at['each clinic alone']:.1f}% on average, "
+        f"{100 * methods[-1]['worst']:.1f}% at worst."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from sottovoce import graphs
 from sottovoce._validate import did_you_mean
 from sottovoce.accounting import wording
-from sottovoce.accounting.budget import Budget
+from sottovoce.accounting.budget import Budget, accepted_delta, delta_warning
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options
@@ -24,7 +25,6 @@ from sottovoce.data.tables import TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
-from sottovoce.ledger.charge import charge_here
 from sottovoce.models.adapters import SIMULATED, TEST, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
@@ -97,7 +97,8 @@ def fit(
         sorted order, or the one with its label. None deals records out evenly.
     test : public records in the same form, for metrics and history.
     accept : what is read from private records and not charged, by name: ``"standardize"``, ``"class names"``,
-        ``"held-out score"`` (of a `Dataset` that holds some out), ``"tuning"``; the guarantee says so.
+        ``"held-out score"`` (of a `Dataset` that holds some out), ``"tuning"``; the guarantee says so. And
+        ``"large delta"``, a delta above one over the number of records, which is refused otherwise.
     rng : None draws protective noise; a numpy Generator makes a simulation that protects nobody.
     checkpoint, progress : as in `Plan.run`.
     population : whose records they are, by the name in this machine's lifetime ledger; None for the first.
@@ -146,6 +147,11 @@ def fit(
     else:
         settings = {**training.plan_options(sizes, adapter.objective), **options}
         chosen = _built_plan(algorithm, adapter.objective, topology, training, budget, settings)
+    if budget is not None:
+        delta, units = budget.delta, chosen.units
+        uncharged += accepted_delta(delta, units, chosen.adjacency, accept)
+        if (large := delta_warning(delta, units, chosen.adjacency)) is not None:
+            warnings.warn(large, stacklevel=2)
     notes = [wording.uncharged(name) for name in uncharged]
     if private.dataset is not None:
         notes.append(ITEMS)
@@ -167,13 +173,14 @@ def fit(
         every=training.evaluate_every or max(1, chosen.steps // 20),
         checkpoint=checkpoint,
         progress=progress,
-        charged=charge_here(
-            chosen, noise, [privacy], use="fit", population=population, checkpoint=checkpoint
-        ),
-        guarantees=[guarantee.to_dict(delta) for guarantee in guarantees],
+        use="fit",
+        population=population,
+        guarantees=[guarantee.to_dict(delta) | {"accepted": list(uncharged)} for guarantee in guarantees],
     )
+    if budget is not None:
+        result = replace(result, provenance={**result.provenance, "budget": budget.to_dict(privacy)})
     if adapter.evaluate is not None:
-        result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.outputs["rows"])})
+        result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.coef[None])})
     result = adapter.in_units(result)
     return adapter.fitted(chosen, result, privacy, delta, columns=private.columns, label=table.label)
 
@@ -277,4 +284,4 @@ def _uncharged(
         read.add("class names")
     if scored:
         read.add("held-out score")
-    return check_accepted(accept, sorted(read))
+    return check_accepted([name for name in accept if name != wording.LARGE_DELTA], sorted(read))

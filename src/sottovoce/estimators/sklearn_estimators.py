@@ -3,8 +3,9 @@
 One trusted holder of all records by default; with ``network`` the records lie with the nodes of a network and
 nobody is trusted.
 
-Every number that shapes the noise is a public parameter: the budget, bounds on features and targets, clips
-and steps. Records outside the bounds are pulled in one by one, which costs nothing. What a fit spent is in
+Every number that shapes the noise or the model is a public parameter: the budget, bounds on features and
+targets, classes, clips and steps. Records outside the bounds are pulled in one by one, which costs nothing;
+a record of another class is refused. What a fit spent is in
 ``privacy_``, what all fits of an estimator spend together in ``total_privacy_``; with a ``random_state`` both
 say that the noise is simulated.
 """
@@ -16,7 +17,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -28,12 +29,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sottovoce._validate import count, positive
+from sottovoce.accounting import wording
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.build import build_plan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
+from sottovoce.data.ingest import check_accepted
 from sottovoce.data.partition import by_column, require_enough
+from sottovoce.data.tables import Classes
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.models.adapters import SIMULATED
@@ -75,6 +79,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
     fits: int = 1
     random_state: int | None = None
     network: str | Network | networkx.Graph | None = None
+    accept: Sequence[str] = ()
 
     def _fit(
         self,
@@ -83,6 +88,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         target_bound: float,
         groups: ArrayLike | None = None,
         classes: int = 2,
+        uncharged: Sequence[str] = (),
     ) -> None:
         solvers = SOLVERS if self.network is None else DECENTRALIZED
         if self.solver not in solvers:
@@ -91,6 +97,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         if groups is not None and self.network is None:
             raise InvalidInput("groups say which node holds a record; give network=... with them.")
         positive(self.feature_norm, "feature_norm")
+        notes = [wording.uncharged(name) for name in check_accepted(self.accept, uncharged)]
         if count(self.fits, "fits") == 1 and _inside_search():
             warnings.warn(
                 "This fit is one of several in a search or cross-validation; each spends the whole epsilon. "
@@ -105,7 +112,8 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         plan = self._plan(len(y), X.shape[1], target_bound, classes, parts)
         guarantee = plan.privacy(self._view)
         if self.random_state is not None:
-            guarantee = replace(guarantee, assumptions=(*guarantee.assumptions, SIMULATED))
+            notes.append(SIMULATED)
+        guarantee = replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
         before: Guarantee | None = vars(self).get("spent_privacy_")
         if before is not None and before.adjacency != guarantee.adjacency:
             raise InvalidInput(
@@ -114,7 +122,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             )
         noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
         data = (X, y) if parts is None else Shards.from_parts(X, y, parts)
-        coef = plan.run(data, noise, guarantees=()).coef  # only the coefficients are read
+        coef = plan.run(data, noise, use="fit", guarantees=()).coef  # only the coefficients are read
         self.plan_ = plan
         self.privacy_ = guarantee
         # announced fits that are still to come are charged beforehand, those beyond them as they come
@@ -196,6 +204,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     """Logistic regression with differential privacy for the records; two classes, or several.
 
@@ -216,6 +225,9 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     network : None for one trusted holder of all records; a name such as ``"complete:8"``, a `Network` or a
         networkx graph puts them on its nodes, evenly or by ``groups`` of `fit`, and trusts nobody: the budget
         is then meant against the worst single member.
+    classes : public names of the classes; None for labels 0 and 1.
+    accept : what is read from private records and not charged, by name: ``"class names"`` takes the classes
+        from the labels, ``"tuning"`` says that settings were chosen on these records; the guarantee says so.
 
     Attributes
     ----------
@@ -229,36 +241,43 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     ``total_privacy_.epsilon(delta) <= epsilon`` for as many fits as ``fits`` announces; fits beyond it are
     added up, so that the total then shows what they cost. dp-sgd under add/remove of a record, the other
     solvers under replacement. With a ``random_state`` nobody is protected, and every guarantee says so.
-    Copies of an estimator (``sklearn.base.clone``) begin accounts of their own. The number of records is
-    taken as public (it stays the same when a record is removed), and so are the class names. Inputs are
-    checked (finite numbers, two classes) before anything is spent; that a fit was refused may tell something
-    about the records.
+    Copies of an estimator (``sklearn.base.clone``) begin accounts of their own. ``classes_`` and the shape of
+    ``coef_`` follow from ``classes`` and the columns of ``X``, never from a record, unless
+    ``accept=["class names"]`` says otherwise. The number of records is taken as public (it stays the same
+    when a record is removed). Inputs are checked (finite numbers, labels of the public classes) before
+    anything is spent; that a fit was refused may tell something about the records.
 
     Examples
     --------
     >>> X = np.array([[0.9, 0.1], [0.8, -0.2], [-0.9, 0.1], [-0.7, 0.3]] * 100)
     >>> y = np.array(["yes", "yes", "no", "no"] * 100)
-    >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-5, solver="dp-cd", random_state=0).fit(X, y)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-5, solver="dp-cd", classes=["no", "yes"],
+    ...                                   random_state=0).fit(X, y)
     >>> model.score(X, y), bool(model.privacy_.epsilon(1e-5) <= 1.0)
     (1.0, True)
     """
 
+    _: KW_ONLY
+    classes: Sequence[object] | None = None
+
     def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None, **refused: object) -> Self:
         """Fit on records ``X`` (n, p) with classes ``y``; with a network, ``groups`` says who holds which."""
         _refuse(refused)
-        records, names = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(names)
-        self.classes_, numbers = np.unique(names, return_inverse=True)
-        several = len(self.classes_) > 2
-        if len(self.classes_) < 2:
-            raise DataError(f"Classification needs two classes or more, got {len(self.classes_)} class.")
+        records, labels = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        declared = Classes.declared(labels, self.classes, self.accept) or Classes((0, 1))
+        classes = Classes(tuple(np.unique(declared.values).tolist()))  # sorted, as scikit-learn has them
+        several = len(classes.values) > 2
         if several and self.solver not in SEVERAL_CLASSES:
             raise DataError(
-                f"Only binary classification is supported by {self.solver}, got {len(self.classes_)} class "
+                f"Only binary classification is supported by {self.solver}, got {len(classes.values)} class "
                 "labels; dp-sgd takes several."
             )
-        labels = numbers.astype(float) if several else 2.0 * numbers - 1.0
-        self._fit(records, labels, 1.0, groups, len(self.classes_))
+        numbers = classes.numbers(labels)
+        self.classes_ = np.array(classes.values)
+        targets = numbers.astype(float) if several else 2.0 * numbers - 1.0
+        uncharged = ("class names",) if self.classes is None and "class names" in self.accept else ()
+        self._fit(records, targets, 1.0, groups, len(classes.values), uncharged)
         return self
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:

@@ -28,12 +28,16 @@ from sottovoce.accounting.release import Spending
 from sottovoce.algorithms.federated_admm import FederatedADMM, absorbed
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
+from sottovoce.ledger.cost import lifetime_guarantees
+from sottovoce.ledger.lifetime import Charge
 from sottovoce.ledger.run_ledger import RunLedger
 from sottovoce.ledger.store import Entry
 from sottovoce.mechanisms.admm import sample_participants
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import GLM
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import find_member_directory
 from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.runners import State
 from sottovoce.runners.checkpoint import Checkpoint
@@ -69,7 +73,7 @@ class Grid(Protocol):
     def send_and_receive(self, messages: Iterable[object], *, timeout: float) -> Iterable[Message]: ...
 
 
-Records = Callable[[Context], tuple[np.ndarray, np.ndarray]]
+RecordsReader = Callable[[Context], tuple[np.ndarray, np.ndarray]]
 
 
 def plan_of(config: Config) -> FederatedADMM:
@@ -122,9 +126,13 @@ class ClientSide:
     folder : where its ledger and dual are durable.
     seed : None draws protective noise; a number simulates.
     budget : optional; a release that would pass it is refused and nothing is sent.
+    population : whose records they are, by the lifetime ledger of this machine; None for the first.
 
     Guarantees
     ----------
+    On a machine with a member directory (`sottovoce peer init`) protective noise is charged in full to its
+    lifetime ledger when the run is first opened, and refused beyond the lifetime budget.
+
     User level, against everybody who sees all messages, the server included: each round answered costs one
     Gaussian release of sensitivity 4 C. A round is charged once, however often it is requested, and the
     answer is then the same bytes. Nothing is returned before ledger, row and dual are on the disk.
@@ -151,6 +159,7 @@ class ClientSide:
         folder: str | Path,
         seed: int | None = None,
         budget: Budget | None = None,
+        population: str | None = None,
     ) -> None:
         if not plan.noise_std > 0:
             raise ConfigError("A federation needs noise-std above 0; without noise nothing is protected.")
@@ -164,9 +173,19 @@ class ClientSide:
         self.algorithm = self.plan.algorithm(self.mechanism, np.zeros((1, dim)))
         session = run_name(plan, dim, seed)
         self.codec = FrameCodec(session, plan.n, plan.steps, dim, "float64")
-        self.ledger = RunLedger(
-            folder, session=session, node=user, about={"algorithm": plan.name, "user": user}
-        )
+        about = {"algorithm": plan.name, "user": user}
+        directory = None if seed is not None else find_member_directory()
+        if directory is None:
+            self.ledger = RunLedger(folder, session=session, node=user, about=about)
+        else:
+            self.ledger = directory.open_run(
+                _charge(self.plan, user, session, directory.lifetime_ledger.views(population), population),
+                Records(records.X, records.y),
+                node=user,
+                session=session,
+                about=about,
+                state=folder,
+            )
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
         self.u = np.zeros(dim) if saved.state is None else np.frombuffer(saved.state).copy()
@@ -273,10 +292,25 @@ class ServerSide:
 # ---- Flower ----------------------------------------------------------------------------------------------
 
 
-def client_app(records: Records) -> object:
+def _charge(
+    plan: FederatedADMM, user: int, session: bytes, views: Iterable[str], population: str | None
+) -> Charge:
+    """Return what a run costs one client: it may be asked in every round, and the server sees its rows."""
+    return Charge(
+        population or "",
+        f"federation of {plan.name}",
+        tuple(plan.releases(user)),
+        lifetime_guarantees(plan, views, user=user, label="ldp"),
+        node=user,
+        run_id=digest({"session": session.hex(), "user": user}),
+    )
+
+
+def client_app(records: RecordsReader) -> object:
     """Return a Flower ClientApp; ``records(context) -> (X, y)`` reads this client's own data.
 
-    ``node-config`` names the client (``partition-id``) and its folder (``state``); in simulations the
+    ``node-config`` names the client (``partition-id``), its folder (``state``) and, where this machine keeps
+    several in its lifetime ledger, the ``population`` whose records they are; in simulations the
     folders are made below ``state-dir`` of the run configuration.
 
     Guarantees
@@ -299,7 +333,10 @@ def client_app(records: Records) -> object:
         k, zh = int(message.content["round"]["k"]), message.content["common"]["mean"].numpy()
         plan, folder = plan_of(context.run_config), _folder(context, user)
         seed, budget = _agreed_seed(context), _own_budget(context)
-        with ClientSide(plan, X, y, user=user, folder=folder, seed=seed, budget=budget) as client:
+        people: Any = context.node_config.get("population")
+        with ClientSide(
+            plan, X, y, user=user, folder=folder, seed=seed, budget=budget, population=people
+        ) as client:
             row = client.answer(k, zh)
         answer = flwr.app.ArrayRecord({"row": flwr.app.Array(row)})
         return flwr.app.Message(flwr.app.RecordDict({"answer": answer}), reply_to=message)

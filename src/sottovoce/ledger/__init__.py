@@ -2,7 +2,7 @@
 
 `run_ledger` makes every row of a run durable before it is sent; `store` has what a peer writes to it and
 reads back. `lifetime` adds up everything ever released about a population, each run or training as one
-`Charge`; `training` charges a training on this machine.
+`Charge`; `cost` asks the accountant what a charge costs, and `charge` charges a run on this machine.
 
 Both ledgers are chained by hashes. The *head* is the number of rows and the hash of the newest. A chain
 cannot show that its newest rows are missing, so the head is also kept elsewhere, and a ledger that does not

@@ -1,40 +1,31 @@
-"""Charge a training on this machine to the lifetime ledger, before its first noise is drawn.
+"""Charge a run on this machine to the lifetime ledger, before its first noise is drawn.
 
-A peer's run spends a population's budget; so do `sv.fit` and `sottovoce train` on the same records. Both are
-rows of one lifetime ledger.
+A peer's run spends a population's budget; so does every plan that runs on this machine with protective noise.
+Both are rows of one lifetime ledger. `sottovoce.runners.run` is the only caller: whatever runs a plan is
+charged there.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sottovoce._io import atomic_write
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.question import AccountablePlan
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, LedgerError
-from sottovoce.ledger.lifetime import LifetimeLedger, find_lifetime_ledger, view_name
-from sottovoce.noise.run_randomness import RandomSource, RunRandomness
+from sottovoce.ledger.cost import lifetime_guarantees
+from sottovoce.ledger.lifetime import LifetimeLedger
 
 CHARGE_FILE, _CURRENT = "charge.json", "current.json"
 
 
-class ReleasingPlan(Protocol):
+class ChargeablePlan(AccountablePlan, Protocol):
     """A plan, as far as it is charged."""
 
     name: ClassVar[str]
-
-    @property
-    def n(self) -> int:
-        """Number of agents."""
-
-    def releases(self, agent: int) -> Sequence[Release]:
-        """Return everything that ``agent`` will release."""
 
 
 class ChargedTraining:
@@ -63,56 +54,30 @@ class ChargedTraining:
             atomic_write(self._progress, f"{step}\n", mode=0o600)
 
 
-def charge_here(
-    plan: ReleasingPlan,
-    rng: RandomSource,
-    statements: Iterable[Guarantee],
-    *,
-    use: str,
-    population: str | None = None,
-    checkpoint: str | Path | None = None,
-) -> ChargedTraining | None:
-    """Charge a run to the lifetime ledger of this machine; None without one, or if the noise is simulated.
-
-    ``use`` is the word for the run ("fit", "training"); the other options are those of `charge`.
-    """
-    if not RunRandomness.from_rng(rng).protective:
-        return None
-    return charge(
-        find_lifetime_ledger(),
-        plan,
-        f"{use} of {plan.name}",
-        statements=statements,
-        population=population,
-        checkpoint=checkpoint,
-    )
-
-
 def charge(
     ledger: LifetimeLedger | None,
-    plan: ReleasingPlan,
-    what: str,
+    plan: ChargeablePlan,
+    use: str,
     *,
-    statements: Iterable[Guarantee] = (),
     population: str | None = None,
     checkpoint: str | Path | None = None,
 ) -> ChargedTraining | None:
-    """Charge a training with protective noise to a lifetime ledger; None if this machine has none.
+    """Charge a run with protective noise to a lifetime ledger; None if this machine has none.
 
     Parameters
     ----------
-    what : one line for the officer.
-    statements : guarantees of the plan; exact ones count against their own view.
+    use : the word for the run ("fit", "training"); the officer reads "fit of dp-sgd".
     population : whose records they are; None for the first.
     checkpoint : the folder from which an interrupted training continues. The charge is noted in it, and
         continuing is not charged again.
 
     Guarantees
     ----------
-    Returns only when the charge is durable in both copies of the ledger; beyond a lifetime budget
-    `BudgetExceeded` is raised and nothing may run. A training continues without a charge only if the ledger
-    holds its charge and its checkpoint is not older than the last one recorded: a folder restored from a
-    backup is charged as a new training.
+    What is charged is what `account` says of the plan, for each view of the population's lifetime budgets and
+    about everybody. Returns only when the charge is durable in both copies of the ledger; beyond a lifetime
+    budget `BudgetExceeded` is raised and nothing may run. A training continues without a charge only if the
+    ledger holds its charge and its checkpoint is not older than the last one recorded: a folder restored from
+    a backup is charged as a new training.
 
     Examples
     --------
@@ -124,7 +89,7 @@ def charge(
     >>> ledger.create("north")
     >>> ledger.open_population("patients", [LifetimeBudget(3.0, 1e-5, "user", "local")], "vote 12")
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
-    >>> training = charge(ledger, plan, "a mean")
+    >>> training = charge(ledger, plan, "mean")
     >>> training.summary["population"], round(training.summary["budgets"][0]["total"], 3)
     ('patients', 1.993)
     """
@@ -135,57 +100,21 @@ def charge(
                 "init` makes one, or leave the population out."
             )
         return None
-    views = {view_name(each): each for each in statements if each.label == "exact"}
-    releases = dominating([plan.releases(agent) for agent in range(plan.n)])
+    guarantees = lifetime_guarantees(plan, ledger.views(population))
     folder = None if checkpoint is None else Path(checkpoint)
     name = _training_name(folder, ledger) if folder is not None else ""
-    summary = ledger.charge(population, releases, what, views, training=name)
+    what = f"{use} of {plan.name}"
+    summary = ledger.charge(population, _busiest(plan), what, guarantees, training=name)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / CHARGE_FILE, json.dumps({"training": name}) + "\n", mode=0o600)
     return ChargedTraining(ledger, name, summary, _checkpoint_step(folder))
 
 
-def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
-    """Return releases that cost at least as much as those of any one of several agents.
-
-    The agents hold disjoint records, so a person loses what one agent releases. If all lists have the same
-    shape, the worst release of each place is taken; else every kind of release as often as the agent with
-    most of them makes it.
-    """
-    distinct = list(dict.fromkeys(tuple(replace(each, sender=0) for each in releases) for releases in lists))
-    if len(distinct) == 1:
-        return distinct[0]
-    if len({tuple(_shape(each) for each in releases) for releases in distinct}) == 1:
-        return tuple(_worst(place) for place in zip(*distinct, strict=True))
-    most: Counter[Release] = Counter()
-    for releases in distinct:
-        counts: Counter[Release] = Counter()
-        for each in releases:
-            kind = replace(each, step=0, stream=0) if each.joint else replace(each, step=0, steps=1, stream=0)
-            counts[kind] += 1 if each.joint else each.steps
-        most |= counts
-    # a joint release is one mechanism over all its steps: it is repeated, never lengthened
-    return tuple(
-        release
-        for kind, times in most.items()
-        for release in ([kind] * times if kind.joint else [replace(kind, steps=times)])
-    )
-
-
-def _shape(each: Release) -> Release:
-    """Return a release without its amounts; noise without data costs nothing and cannot stand for another."""
-    noisy, moves = float(each.noise_std > 0), float(each.sensitivity > 0)
-    return replace(each, noise_std=noisy, sensitivity=moves, sample_rate=1.0, user_rate=1.0)
-
-
-def _worst(place: Sequence[Release]) -> Release:
-    least_noise = min(place, key=lambda each: each.noise_to_sensitivity)
-    return replace(
-        least_noise,
-        sample_rate=max(each.sample_rate for each in place),
-        user_rate=max(each.user_rate for each in place),
-    )
+def _busiest(plan: ChargeablePlan) -> list[Release]:
+    """Return the releases of the agent that makes most of them."""
+    lists = [list(plan.releases(agent)) for agent in range(plan.n)]
+    return max(lists, key=lambda releases: sum(each.draws for each in releases if each.sensitivity))
 
 
 def _progress_file(ledger: LifetimeLedger, name: str) -> Path:

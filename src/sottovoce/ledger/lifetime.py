@@ -6,7 +6,8 @@ is drawn, a budget is changed, a run is closed. There are two copies, one in the
 directory and one outside it, so that a directory restored from a backup is noticed. Any doubt is an error,
 and then nothing is charged or sent.
 
-Rows hold releases, not epsilons: totals are composed again by `sottovoce.accounting.release` every time.
+Rows hold guarantees that `account` returned (`sottovoce.ledger.cost`), not epsilons, and beside them the
+releases they are about. Totals are the sums of those guarantees, computed again every time.
 """
 
 from __future__ import annotations
@@ -21,21 +22,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from sottovoce import _validate
+from sottovoce._format import compared, number
 from sottovoce._io import atomic_write, locked
 from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adjacency, Guarantee
-from sottovoce.accounting.release import Release, compose
+from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee
+from sottovoce.accounting.release import Release
 from sottovoce.errors import (
     BudgetExceeded,
+    CannotCompose,
     ConfigError,
     DataError,
     InvalidInput,
     LedgerError,
-    NotAGuarantee,
     SottovoceError,
+)
+from sottovoce.ledger.cost import (
+    LIFETIME_VIEWS,
+    colluders_of,
+    guarantees_of_releases,
+    is_lifetime_view,
+    require_lifetime_guarantee,
+    view_name,
 )
 
 FORMAT = 1
@@ -72,10 +82,8 @@ class LifetimeBudget:
         _validate.delta(self.delta)
         if self.adjacency not in (known := get_args(Adjacency)):
             raise InvalidInput(f"adjacency must be one of {', '.join(known)}, got {self.adjacency!r}.")
-        if self.view not in ("local", "outsider", "network") and _colluders(self.view) is None:
-            raise InvalidInput(
-                f"a lifetime budget is against local, outsider, network or colluders:c, got {self.view!r}."
-            )
+        if not is_lifetime_view(self.view):
+            raise InvalidInput(f"a lifetime budget is against {LIFETIME_VIEWS}, got {self.view!r}.")
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -83,7 +91,8 @@ class LifetimeBudget:
         return self.adjacency, self.view
 
     def __str__(self) -> str:
-        return f"epsilon {self.epsilon:g} at delta {self.delta:g} ({self.adjacency}, {self.view})"
+        epsilon, delta = number(self.epsilon, "limit"), number(self.delta, "delta")
+        return f"epsilon {epsilon} at delta {delta} ({self.adjacency}, {self.view})"
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,12 @@ class Charge:
     ----------
     population : whose records were used.
     what : one line for people.
-    releases : everything that may leave, run-length coded, as planned; of a closed run, what left.
-    views : valid guarantees against adversaries weaker than ``local``, by `view_name`.
-    run : hash of the agreement; empty for a training.
+    releases : everything that one agent may release, run-length coded, as planned; of a closed run, what
+        left.
+    guarantees : what `account` says of it, at most one for each adjacency and view. Missing local ones are
+        those of ``releases``, seen in full.
+    node : the agent whose people the population is; None where all agents are on this machine.
+    run_id : hash of the agreement; empty for a training.
     records : keyed digest of the records it began with.
     state : the folder of its ledger, relative to the member directory if it lies inside.
     status : ``charged`` (it has no ledger yet and may not send), ``started``, ``ended`` or ``closed`` (never
@@ -108,7 +120,8 @@ class Charge:
     population: str
     what: str
     releases: tuple[Release, ...]
-    views: Mapping[str, Guarantee] = field(default_factory=dict)
+    guarantees: tuple[Guarantee, ...] = ()
+    node: int | None = None
     run_id: str = ""
     records: str = ""
     state: str = ""
@@ -116,6 +129,20 @@ class Charge:
     since: str = ""
     training: str = ""
     continues: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        by_kind: dict[tuple[str, str], Guarantee] = {}
+        for guarantee in self.guarantees:
+            require_lifetime_guarantee(guarantee, self.node)
+            kind = _kind(guarantee)
+            if kind in by_kind:
+                raise InvalidInput(
+                    f"A charge has one guarantee for each adjacency and view, got two for {', '.join(kind)}."
+                )
+            by_kind[kind] = guarantee
+        if not any(view == "local" for _, view in by_kind):
+            local = guarantees_of_releases(self.releases, self.node)
+            object.__setattr__(self, "guarantees", (*self.guarantees, *local))
 
     def summary(self) -> dict[str, Any]:
         """Return the charge as plain values, with the number of releases."""
@@ -129,28 +156,39 @@ class Charge:
             "state": self.state,
         }
 
-    def against(self, view: str) -> Guarantee | None:
-        """Return the guarantee that covers ``view``: its own, or one about more colluders; else None."""
-        if view in self.views:
-            return self.views[view]
-        wanted = 1 if view == "network" else _colluders(view)
-        if wanted is None:
-            return None
-        larger = {c: each for name, each in self.views.items() if (c := _colluders(name) or 0) >= wanted}
-        return larger[min(larger)] if larger else None
+    def guarantee(self, adjacency: str, view: str) -> Guarantee:
+        """Return the guarantee that counts against a budget of this adjacency and view.
+
+        Guarantees
+        ----------
+        It is the stored one of that view, else one about more colluders, else the local one, which holds
+        against everybody. Under ``user`` a member's whole data may change, which covers one record too. A
+        charge about records says nothing at user level, so its cost there is infinite.
+        """
+        by_kind = {_kind(each): each for each in self.guarantees}
+        members = 1 if view == "network" else colluders_of(view)
+        larger = sorted(c for _, name in by_kind if members and (c := colluders_of(name) or 0) >= members)
+        for level in (adjacency, "user"):
+            for name in (view, *(f"colluders:{c}" for c in larger), "local"):
+                if (level, name) in by_kind:
+                    return by_kind[level, name]
+        revealing = any(release.sensitivity for release in self.releases)
+        curve = Curve.gaussian(math.inf) if revealing else Curve.none()
+        return Guarantee(Adversary("local", user=self.node), cast(Adjacency, adjacency), "ldp", curve)
 
 
 @dataclass(frozen=True)
 class RunClosure:
     """The end of a run that is never resumed: its ``releases`` by its ledger, or None to count all planned.
 
-    ``views`` replace the agreed guarantees against members where the interrupted run has its own.
+    ``guarantees`` are those against members that the interrupted run has of its own. Without them the agreed
+    ones stay, which cover a part of the run.
     """
 
     run_id: str
     releases: tuple[Release, ...] | None
     why: str
-    views: Mapping[str, Guarantee] = field(default_factory=dict)
+    guarantees: tuple[Guarantee, ...] = ()
 
 
 def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "local") -> Curve:
@@ -158,10 +196,8 @@ def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "loc
 
     Guarantees
     ----------
-    An upper bound for adaptive composition. A charge without a guarantee for ``view`` counts with its local
-    one, which holds against everybody. Releases under another adjacency are restated, never omitted: under
-    ``user`` a member's whole data may change, which covers one record too; replacing a record is removing one
-    and adding one; a record-level release says nothing at user level, so the total is infinite.
+    An upper bound for adaptive composition: the sum of what `Charge.guarantee` says of each. A person may be
+    the one who loses most in every charge.
 
     Examples
     --------
@@ -172,29 +208,16 @@ def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "loc
     >>> curve_of_charges([one], "user").epsilon(1e-5)
     inf
     """
-    curves: list[Curve] = []
-    local: list[Release] = []
-    for each in charges:
-        guarantee = each.against(view) if view != "local" else None
-        if guarantee is not None and guarantee.adjacency in (adjacency, "user"):
-            curves.append(guarantee.curve)
-        else:
-            local += each.releases
-    curves.append(compose(release for release in local if release.adjacency == "user"))
-    records = [release for release in local if release.adjacency != "user" and release.sensitivity]
-    if adjacency == "user":
-        curves += [Curve.gaussian(math.inf)] * bool(records)
-    else:
-        curves.append(compose(_restated(release, adjacency) for release in records))
-    return Curve.total(curves)
+    curves = [each.guarantee(adjacency, view).curve for each in charges]
+    try:
+        return Curve.total(curves)
+    except CannotCompose:
+        # sampled users beside sampled records: their distributions have unlike pairs, their Rényi losses add
+        return Curve.total(Curve.rdp(curve.renyi) for curve in curves)
 
 
-def view_name(guarantee: Guarantee) -> str:
-    """Return the class of view of a guarantee, as lifetime budgets name it."""
-    adversary = guarantee.adversary
-    if adversary.kind == "colluders":
-        return f"colluders:{adversary.count}" if adversary.count is not None else "coalition"
-    return "observer" if adversary.observers else adversary.kind
+def _kind(guarantee: Guarantee) -> tuple[str, str]:
+    return guarantee.adjacency, view_name(guarantee)
 
 
 class MemberFile(NamedTuple):
@@ -310,7 +333,7 @@ class LifetimeLedger:
         population: str | None,
         releases: Iterable[Release],
         what: str,
-        views: Mapping[str, Guarantee] | None = None,
+        guarantees: Iterable[Guarantee] = (),
         *,
         training: str = "",
     ) -> dict[str, Any]:
@@ -324,11 +347,11 @@ class LifetimeLedger:
         with self._verified_rows() as rows:
             state = _state(rows)
             name, line = state.named(population), _line(what, "what")
-            new = Charge(name, line, tuple(releases), dict(views or {}), training=training)
+            new = Charge(name, line, tuple(releases), tuple(guarantees), training=training)
             known = next((each for each in state.charges if training and each.training == training), None)
             if known is None:
                 return self._charge(rows, new)
-            if known.population != name or _draws_by_cost(known.releases) != _draws_by_cost(new.releases):
+            if known.population != name or not _covers(known, new):
                 raise ConfigError(
                     f"This training was charged to {known.population} for other releases than it would make "
                     "now; start it in another checkpoint folder, which is charged."
@@ -429,6 +452,11 @@ class LifetimeLedger:
         """The lifetime budgets of each population, the first population first."""
         return {name: list(budgets.values()) for name, budgets in _state(self.rows()).populations.items()}
 
+    def views(self, population: str | None) -> list[str]:
+        """Return the views of a population's lifetime budgets; None for the first population."""
+        state = _state(self.rows())
+        return list(dict.fromkeys(view for _, view in state.populations[state.named(population)]))
+
     @property
     def charges(self) -> list[Charge]:
         """Everything ever charged, oldest first."""
@@ -479,11 +507,6 @@ class LifetimeLedger:
     # ---- inside ----------------------------------------------------------------------------------
 
     def _charge(self, rows: list[Row], new: Charge) -> dict[str, Any]:
-        for name, guarantee in new.views.items():
-            if not guarantee.valid:
-                raise NotAGuarantee(
-                    f"The lifetime ledger takes labels ldp and exact, got {guarantee.label} for {name}."
-                )
         budgets = _forecast(_state(rows), new, new.population)
         require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
         self._write(_chain(rows, charge_to_row(new)))
@@ -498,7 +521,7 @@ class LifetimeLedger:
                 f"The run {short} is charged to the population {known.population}, got {new.population}; a "
                 "run stays with the population it began with."
             )
-        if _draws_by_cost(new.releases) != _draws_by_cost(known.releases):
+        if not _covers(known, new):
             raise ConfigError(
                 f"The run {short} was charged for other releases than it would make now; continue with the "
                 "version of the program that began it."
@@ -634,8 +657,7 @@ class _State:
                 changes: Row = {"status": "closed"}
                 if "releases" in row:
                     changes["releases"] = tuple(Release(**each) for each in row["releases"])
-                if "views" in row:
-                    changes["views"] = _views(row["views"])
+                    changes["guarantees"] = _guarantees(row["guarantees"])
                 self._amend(row["run_id"], **changes)
             case "trust":
                 self.pinned[row["name"]] = row["fingerprint"]
@@ -668,13 +690,17 @@ def _run_closed(run_id: str) -> ConfigError:
 
 def _closed(rows: list[Row], closure: RunClosure) -> list[Row]:
     """Return the rows with one more that closes a run."""
-    if _state(rows).run(closure.run_id).status == "closed":
+    known = _state(rows).run(closure.run_id)
+    if known.status == "closed":
         raise ConfigError(f"The run {closure.run_id[:16]} is closed already; there is nothing left to do.")
     act: Row = {"act": "close", "run_id": closure.run_id}
     if closure.releases is not None:
-        act["releases"] = [release.to_dict() for release in closure.releases]
-        if closure.views:
-            act["views"] = _views_to_row(closure.views)
+        agreed = () if not closure.releases else closure.guarantees or known.guarantees
+        # the local cost of what left holds against everybody, so of the agreed ones only exact ones stay
+        against_members = tuple(each for each in agreed if each.label == "exact")
+        left = replace(known, releases=closure.releases, guarantees=against_members)
+        act["releases"] = [release.to_dict() for release in left.releases]
+        act["guarantees"] = [guarantee.to_dict() for guarantee in left.guarantees]
     return _chain(rows, act, why=closure.why)
 
 
@@ -695,13 +721,14 @@ def charge_to_row(new: Charge) -> Row:
         "population": new.population,
         "what": new.what,
         "releases": [release.to_dict() for release in new.releases],
-        "views": _views_to_row(new.views),
+        "guarantees": [guarantee.to_dict() for guarantee in new.guarantees],
     }
     if new.training:
         row["training"] = new.training
     if new.run_id:
         row |= {
             "run_id": new.run_id,
+            "node": new.node,
             "records": new.records,
             "state": new.state,
             "continues": list(new.continues),
@@ -716,7 +743,8 @@ def charge_from_row(row: Mapping[str, Any]) -> Charge:
         row["population"],
         row["what"],
         tuple(Release(**each) for each in row["releases"]),
-        _views(row["views"]),
+        _guarantees(row["guarantees"]),
+        node=row.get("node"),
         status="charged" if words["run_id"] else "ended",
         since=row.get("time", ""),
         continues=tuple(row["continues"]) if words["run_id"] else (),
@@ -724,12 +752,8 @@ def charge_from_row(row: Mapping[str, Any]) -> Charge:
     )
 
 
-def _views(guarantees: Mapping[str, Any]) -> dict[str, Guarantee]:
-    return {name: Guarantee.from_dict(each) for name, each in guarantees.items()}
-
-
-def _views_to_row(views: Mapping[str, Guarantee]) -> Row:
-    return {name: guarantee.to_dict() for name, guarantee in sorted(views.items())}
+def _guarantees(stored: Iterable[Mapping[str, Any]]) -> tuple[Guarantee, ...]:
+    return tuple(map(Guarantee.from_dict, stored))
 
 
 def _chain(rows: Sequence[Row], act: Row, why: str | None = None) -> list[Row]:
@@ -805,23 +829,22 @@ def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:
     for row in forecast:
         if not row["total"] <= row["epsilon"]:
             limit = LifetimeBudget(*(row[name] for name in ("epsilon", "delta", "adjacency", "view")))
+            together, _ = compared(row["total"], limit.epsilon, "spent")
+            spent, adds = (number(row[name], "spent") for name in ("spent", "adds"))
             raise BudgetExceeded(
-                f"Spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, together {row['total']:.4g} "
+                f"Spent so far {spent}, this adds {adds}, together {together} "
                 f"of a lifetime budget of {limit}, so {consequence}; take more noise or fewer steps, or "
                 "raise the budget with `peer budget --raise`."
             )
 
 
-def _restated(release: Release, adjacency: str) -> Release:
-    """Return a record-level release under the other record-level adjacency."""
-    if release.adjacency == adjacency:
-        return release
-    if adjacency == "replace-one":  # one removed and one added: it moves at most twice as far
-        return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
-    # Removing a record moves a release no further than replacing one. With sampling, replace-one already
-    # reads the sensitivity as two clip norms, so removing a record moves it by one.
-    factor = 0.5 if release.sample_rate < 1 else 1.0
-    return replace(release, adjacency=adjacency, sensitivity=factor * release.sensitivity)
+def _covers(known: Charge, new: Charge) -> bool:
+    """Return whether ``known`` was charged for what ``new`` would release and show."""
+    if _draws_by_cost(known.releases) != _draws_by_cost(new.releases):
+        return False
+    # as they are read back; a budget that was added since asks for a view more, which counts as local
+    now = {_kind(each): Guarantee.from_dict(each.to_dict()) for each in new.guarantees}
+    return all(now.get(_kind(each), each) == each for each in known.guarantees)
 
 
 def _draws_by_cost(releases: Iterable[Release]) -> Counter[bytes]:
@@ -830,11 +853,6 @@ def _draws_by_cost(releases: Iterable[Release]) -> Counter[bytes]:
     for release in releases:
         draws[replace(release, sender=0, step=0, steps=1, count=1, stream=0).to_bytes()] += release.draws
     return draws
-
-
-def _colluders(view: str) -> int | None:
-    name, _, count = view.partition(":")
-    return int(count) if name == "colluders" and count.isdigit() and int(count) >= 1 else None
 
 
 def _line(text: str, what: str) -> str:

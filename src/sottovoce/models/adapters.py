@@ -17,13 +17,14 @@ from numpy.typing import ArrayLike
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.data.base import Shards, is_tensor, signed_labels
+from sottovoce.data.base import Features, Shards, is_tensor
 from sottovoce.data.images import ImageReading
 from sottovoce.data.ingest import IndexedDataset, IngestedRecords, Target
 from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.models.saved import Fitted, LinearModel, split_item, stack_items
 from sottovoce.objectives import GLM, Softmax
+from sottovoce.objectives.trivial import trivial_scores, with_trivial
 from sottovoce.runners import Result
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ Label = str | Sequence[str] | None
 LINEAR = ("logistic", "squared", "huber")
 SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
 TEST = "the test records are public"
+_ERRORS = ("rmse", "trivial_rmse")  # in the unit of the labels
 
 
 @dataclass(frozen=True)
@@ -82,17 +84,15 @@ class ModelAdapter:
         """Return the model of a row of parameters."""
         raise NotImplementedError
 
+    def rescaled(self, scores: Mapping[str, Any]) -> dict[str, Any]:
+        """Return scores with errors of regression in the unit of the labels."""
+        width = 1.0 if self.target.scale is None else self.target.scale.width
+        return {name: value * width if name in _ERRORS else value for name, value in scores.items()}
+
     def in_units(self, result: Result) -> Result:
         """Return the result with errors of regression in the unit of the labels."""
-        scale = self.target.scale
-        if scale is None:
-            return result
-
-        def rescaled(metrics: Mapping[str, Any]) -> dict[str, Any]:
-            return {k: v * scale.width if k == "rmse" else v for k, v in metrics.items()}
-
-        history = [rescaled(entry) for entry in result.history]
-        return replace(result, metrics=rescaled(result.metrics), history=history)
+        history = [self.rescaled(entry) for entry in result.history]
+        return replace(result, metrics=self.rescaled(result.metrics), history=history)
 
     def fitted(
         self,
@@ -380,7 +380,7 @@ def _adapt_linear(
     adapter = LinearAdapter(model, data, target, names=names, intercept=intercept)
     if public is not None:
         test = (_features(public.inputs, intercept), linear_labels(target, public.targets))
-        adapter.evaluate = lambda rows: _linear_metrics(model, rows.mean(axis=0), *test)
+        adapter.evaluate = linear_evaluation(model, target, *test)
     return adapter
 
 
@@ -414,10 +414,7 @@ def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -
         if len(classes.values) != model.classes:
             raise InvalidInput(f"the model has {model.classes} classes, the labels {len(classes.values)}.")
         return Target("classification", classes)
-    if classes is None:
-        labels = _plain_labels(raw)
-        signed_labels(labels)  # refuses what is not 0/1 or -1/1
-        classes = Classes((-1, 1) if (labels.astype(float) < 0).any() else (0, 1))
+    classes = classes or Classes((0, 1))
     return Target("labels" if len(classes.values) == 2 else "classification", classes)
 
 
@@ -429,8 +426,20 @@ def linear_labels(target: Target, raw: object) -> np.ndarray:
     return 2.0 * encoded - 1.0 if target.task == "labels" else encoded
 
 
-def _linear_metrics(model: GLM | Softmax, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    metrics = {"loss": float(model.losses(w, X, y).mean())}
-    if model.loss in ("logistic", "softmax"):
-        return metrics | {"accuracy": float((model.predict(w, X) == y).mean())}
-    return metrics | {"rmse": float(np.sqrt(np.mean((X @ w - y) ** 2)))}
+def linear_evaluation(
+    model: GLM | Softmax, target: Target, X: Features, y: np.ndarray
+) -> Callable[[np.ndarray], dict[str, Any]]:
+    """Return a function from rows to the scores of their mean on test records, beside those of a constant."""
+    trivial = trivial_scores(target.task, y)
+
+    def evaluate(rows: np.ndarray) -> dict[str, Any]:
+        w = rows.mean(axis=0)
+        scores = {"loss": float(model.losses(w, X, y).mean())}
+        predicted = model.predict(w, X)
+        if target.task == "regression":
+            scores["rmse"] = float(np.sqrt(np.mean((predicted - y) ** 2)))
+        else:
+            scores["accuracy"] = float((predicted == y).mean())
+        return with_trivial(scores, trivial)
+
+    return evaluate

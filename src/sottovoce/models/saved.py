@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce._format import percent
+from sottovoce._format import number, percent
 from sottovoce._io import atomic_write, plain
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
@@ -286,12 +286,15 @@ class Fitted:
     def __repr__(self) -> str:
         epsilon = self.privacy.epsilon(self.delta)
         simulated = "; simulated noise" if "not protective" in self.result.provenance.get("noise", "") else ""
-        write = {"accuracy": percent, "rmse": "{:.4g}".format, "loss": "{:.4g}".format}
-        shown = [(name, value) for name, value in self.metrics.items() if name in write]
-        scores = "".join(f", {name} {write[name](value)}" for name, value in shown)
+        shown = [(name, self.metrics[name]) for name in self.metrics if name in ("accuracy", "rmse", "loss")]
+        scores = "".join(
+            f", {name} {percent(value) if name == 'accuracy' else number(value)}" for name, value in shown
+        )
+        if self.metrics.get("better_than_trivial") is False:
+            scores += ", no better than a constant answer"
         return (
-            f"{self._kind} by {self.result.name}: epsilon {epsilon:.4g} at delta {self.delta:g}, against "
-            f"{self.privacy.adversary}{scores}{simulated}"
+            f"{self._kind} by {self.result.name}: epsilon {number(epsilon, 'epsilon')} at delta "
+            f"{number(self.delta, 'delta')}, against {self.privacy.adversary}{scores}{simulated}"
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce._format import compared, number
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
@@ -24,7 +25,7 @@ from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.data.base import Shards
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError
-from sottovoce.ledger.lifetime import view_name
+from sottovoce.ledger.cost import lifetime_guarantees, view_name
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.agreement import Agreement
@@ -224,6 +225,18 @@ class AgreedRun:
         """Return what is charged: against everybody, or with masks against any members it tolerates."""
         return account(self.plan, user=node, **self.charged_view)
 
+    def lifetime_guarantees(self, node: int, views: Iterable[str]) -> tuple[Guarantee, ...]:
+        """Return what the lifetime ledger stores of this run for the people of ``node``.
+
+        They are against everybody, against one member, against whom the run is charged, and against the
+        ``views`` of lifetime budgets.
+        """
+        label: Any = None if self._exact else "ldp"
+        charged = self.charged_guarantee(node)
+        others = [view for view in ("network", *views) if view != view_name(charged)]
+        guarantees = lifetime_guarantees(self.plan, others, user=node, label=label)
+        return guarantees if view_name(charged) == "local" else (*guarantees, charged)
+
     def guarantee_against_members(self, node: int, observer: int | None = None) -> Guarantee:
         """Return what ``node`` reveals to one other member: the most curious, or ``observer``."""
         label: Any = None if self._exact else "ldp"
@@ -246,24 +259,22 @@ class AgreedRun:
         """Return what the own noise alone leaves of it, whatever all others do."""
         return self._cost_of(node, tuple(releases), {"view": "local"})
 
-    def cost_of_interrupted(self, node: int, releases: Iterable[Release]) -> dict[str, Guarantee]:
-        """Return what releases of a run that was broken off cost against members, by view; valid ones only.
+    def cost_of_interrupted(self, node: int, releases: Iterable[Release]) -> tuple[Guarantee, ...]:
+        """Return what releases of a run that was broken off cost against members, where more is known of it.
 
         Guarantees
         ----------
         Every step that released anything is accounted in full, the broken one too: what was seen of it is a
-        part of what a whole step shows. A view that is not named here has the cost of the whole agreed run.
+        part of what a whole step shows. Another view has the local cost of what was released.
         """
         actual = tuple(releases)
         if not actual:
-            nothing = self.spent_locally(node, ())
-            planned = (self.guarantee_against_members(node), self.charged_guarantee(node))
-            return {view_name(each): nothing for each in planned if each.label == "exact"}
+            return ()
         views = [self.charged_view] if self.tolerate else []
-        if self.plan.observation.common_model and self._exact:
+        if self.plan.observation.common_model and self._exact and self.charged_view["view"] != "network":
             views.append({"view": "network"})
         guarantees = [self._cost_of(node, actual, view) for view in views]
-        return {view_name(each): each for each in guarantees if each.label == "exact"}
+        return tuple(each for each in guarantees if each.label == "exact")
 
     def _cost_of(self, node: int, releases: tuple[Release, ...], view: Mapping[str, Any]) -> Guarantee:
         """Account releases of ``node`` that were made, among others who follow the plan.
@@ -306,10 +317,11 @@ class AgreedRun:
         agreed = self.agreement.budget
         epsilon = self.charged_guarantee(node).epsilon(agreed.delta)
         if not epsilon <= agreed.epsilon:
+            cost, limit = compared(epsilon, agreed.epsilon)
             raise BudgetExceeded(
-                f"The plan costs {self.agreement.members[node].name} epsilon {epsilon:.3g} at delta "
-                f"{agreed.delta:g}, the budget is {agreed.epsilon:g}; agree on more noise, fewer steps or a "
-                "larger budget."
+                f"The plan costs {self.agreement.members[node].name} epsilon {cost} at delta "
+                f"{number(agreed.delta, 'delta')}, the budget is {limit}; agree on more noise, fewer steps "
+                "or a larger budget."
             )
         budget = Budget(agreed.epsilon, agreed.delta, adjacency=self.plan.adjacency)
         return Spending(budget, planned=self.plan.releases(node))

@@ -21,6 +21,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
+from sottovoce.accounting.budget import delta_warning
+from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
@@ -287,6 +289,7 @@ class Agreement(_Part):
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
     relay: str = ""
+    accept: Annotated[tuple[Literal["large delta"], ...], Field(strict=False)] = ()
     membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     continues: Digest = ""
     start: Digest = ""
@@ -306,9 +309,17 @@ class Agreement(_Part):
         protocol = self.plan.schedule(0)
         wrong = self.timing.late == "drop" and not protocol.tolerates_dropout
         _refuse_if(wrong, f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
+        large = self.budget.delta * (self.plan.units or 0) > 1 and LARGE_DELTA not in self.accept
+        sentence = str(self.delta_warning).rstrip(".")
+        _refuse_if(large, f'{sentence}, or write accept = ["{LARGE_DELTA}"] at the top of the file')
         self._check_continuation()
-        self._check_signatures()
+        self._check_signers()
         return self
+
+    @property
+    def delta_warning(self) -> str | None:
+        """What a member should know about the delta of the budget; None where it is small."""
+        return delta_warning(self.budget.delta, self.plan.units, self.algorithm.adjacency)
 
     def _check_members(self) -> None:
         n, addresses = len(self.members), [member.address for member in self.members if member.reachable]
@@ -360,7 +371,7 @@ class Agreement(_Part):
         wrong = self.start and not self.continues
         _refuse_if(wrong, "start belongs to an agreement that continues a run")
 
-    def _check_signatures(self) -> None:
+    def _check_signers(self) -> None:
         unknown = sorted(set(self.signatures) - set(self.names))
         _refuse_if(unknown, f"{', '.join(unknown)} signed but is not a member")
         unsigned = sorted(set(self.mask_keys) - set(self.signatures))
@@ -454,10 +465,10 @@ class Agreement(_Part):
     def node_of(self, identity: Identity) -> int:
         """Return the number of the member whose identity this is; another certificate is refused."""
         node = self.index(identity.name)
-        listed, own = self.members[node].fingerprint, identity.fingerprint
-        if listed != own:
+        agreed, own = self.members[node].fingerprint, identity.fingerprint
+        if agreed != own:
             raise IdentityError(
-                f"The agreement lists another certificate for {identity.name} ({listed[:16]}) than this "
+                f"The agreement lists another certificate for {identity.name} ({agreed[:16]}) than this "
                 f"identity's ({own[:16]}); use the identity that is listed, or ask for this one to be listed."
             )
         return node

@@ -58,6 +58,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
     model: dict[str, Any] = {"kind": "mean", "parameters": 1}
     if settings.data is not None:
         rate = None if plan.adjacency == "user" else _sample_rate(plan, where)
+        _refuse_other_objectives(plan.objective, where)
         model = {"kind": plan.objective.loss, "parameters": int(plan.width)}
         data = _columns(loaded, settings.data, where)
         classes = data.get("classes", ())
@@ -68,6 +69,8 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
     if graph.startswith("file:"):  # an agreement depends on no other file
         assert loaded.network is not None
         graph = "edges:" + ",".join(f"{u}-{v}" for u, v in loaded.network.edges.tolist())
+    if settings.network.weights is not None:
+        graph += f":weights={settings.network.weights}"
     epsilon = math.inf  # not used unless sums are masked
     if settings.budget is not None:
         epsilon = settings.budget.epsilon
@@ -82,6 +85,17 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
         sample_rate=rate,
         comments=[_SCALED] if settings.data is not None and settings.data.unit_rows else (),
     )
+
+
+def _refuse_other_objectives(objective: Any, where: str) -> None:
+    """Raise unless an agreement can name the objective: a loss alone, without penalty or constraint."""
+    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball")
+    used = [name for name in options if getattr(objective, name, None)]
+    if objective.loss not in kinds or used:
+        raise ConfigError(
+            f"{where}: an agreement has the loss {', '.join(kinds)} and no {', '.join(options)}, got "
+            f"{' and '.join([objective.loss, *used])}; change [objective], or train on one machine."
+        )
 
 
 def _protocol(loaded: LoadedPlan, where: str) -> str:

@@ -37,7 +37,6 @@ from sottovoce.ledger.lifetime import (
     RunClosure,
     charge_to_row,
     usual_member_folder,
-    view_name,
 )
 from sottovoce.ledger.run_ledger import LEDGER, RunLedger, at_rest, read_charge, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
@@ -167,15 +166,14 @@ class MemberDirectory:
         continues: Iterable[str] = (),
     ) -> Charge:
         """Return what an agreed run would cost; after a membership change it ``continues`` earlier runs."""
-        # what is promised of a masked plan is against as many members as it tolerates
-        guarantees = [agreed_run.guarantee_against_members(node), agreed_run.charged_guarantee(node)]
-        agreement = agreed_run.agreement
+        agreement, ledger = agreed_run.agreement, self.lifetime_ledger
         earlier = [run_id for run_id in (agreement.continues, *continues) if run_id]
         return Charge(
             population or "",
             agreement.title,
             tuple(agreed_run.plan.releases(node)),
-            {view_name(guarantee): guarantee for guarantee in guarantees if guarantee.label == "exact"},
+            agreed_run.lifetime_guarantees(node, ledger.views(population)),
+            node=node,
             run_id=agreement.run_id.hex(),
             continues=tuple(dict.fromkeys(earlier)),
         )

@@ -22,12 +22,14 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from sottovoce._format import compared, number
 from sottovoce._io import atomic_write
 from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adversary, Guarantee
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
-from sottovoce.ledger.lifetime import Charge, RunClosure, curve_of_charges, view_name
+from sottovoce.ledger.cost import view_name
+from sottovoce.ledger.lifetime import Charge, RunClosure
 from sottovoce.ledger.run_ledger import at_rest, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
@@ -69,10 +71,11 @@ class EarlierVersions:
         budget = agreed_run.agreement.budget
         total = self.total([agreed_run.charged_guarantee(node)], budget.delta)
         if self.parts and not total <= budget.epsilon:
+            together, limit = compared(total, budget.epsilon, "spent")
             raise BudgetExceeded(
                 f"The membership versions before cost {agreed_run.agreement.members[node].name} epsilon "
-                f"{self.spent(budget.delta):.4g} at delta {budget.delta:g}, with this one it is {total:.4g} "
-                f"of {budget.epsilon:g}; agree on fewer steps, more noise or a larger budget."
+                f"{number(self.spent(budget.delta), 'spent')} at delta {number(budget.delta, 'delta')}, with "
+                f"this one it is {together} of {limit}; agree on fewer steps, more noise or a larger budget."
             )
 
 
@@ -215,8 +218,8 @@ class _VersionChain:
             self.state_folder = folder
         if charge is not None and charge.status != "closed":
             why = f"continued by membership version {self.agreement.membership_version}"
-            views = {} if left is None else agreed_run.cost_of_interrupted(node, left)
-            self.closings.append(RunClosure(run_id, left, why, views))
+            guarantees = () if left is None else agreed_run.cost_of_interrupted(node, left)
+            self.closings.append(RunClosure(run_id, left, why, guarantees))
         return earlier
 
     def _read(self, folder: Path, head_file: Path | None) -> dict[str, Any]:
@@ -234,13 +237,7 @@ class _VersionChain:
         """Add a run of which only the lifetime ledger tells: its cost against the view that is charged."""
         agreed_run = AgreedRun(self.agreement)
         view = view_name(agreed_run.charged_guarantee(self.agreement.index(self.name)))
-        adjacency: Any = agreed_run.plan.adjacency
-        known = charge.against(view) if view != "local" else None
-        curve = curve_of_charges([charge], adjacency, view)
-        if known is None:
-            guarantee = Guarantee(Adversary("local"), adjacency, "ldp", curve)
-        else:
-            guarantee = Guarantee(known.adversary, adjacency, known.label, curve, known.assumptions)
+        guarantee = charge.guarantee(agreed_run.plan.adjacency, view)
         self._add(charge.run_id, None, charge.releases, guarantee, source)
 
     def _add(

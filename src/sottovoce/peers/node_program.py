@@ -18,7 +18,7 @@ import numpy as np
 
 from sottovoce import protocols
 from sottovoce.accounting.release import Release
-from sottovoce.errors import DataError, LedgerError, PeerError
+from sottovoce.errors import DataError, LedgerError, PeerError, TrainingDiverged
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
@@ -206,6 +206,11 @@ class StepProgram:
         if self.masked is not None:
             received = self.masked.mean(received, self._step)
         self._state = self.algorithm.update(self._state, received[None], self._step)
+        if not np.isfinite(np.asarray(self.algorithm.output(self._state))).all():
+            raise TrainingDiverged(
+                f"training diverged; lower the learning rate: after {self._step + 1:,} of {self.steps:,} "
+                "steps the model is not finite. What was sent stays charged, nothing more is sent."
+            )
         self._step, self._round = self._step + 1, 0
 
 

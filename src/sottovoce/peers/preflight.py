@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sottovoce import __version__
+from sottovoce._format import compared, number
 from sottovoce.errors import SottovoceError, TryLater
 from sottovoce.ledger.lifetime import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
@@ -131,8 +132,9 @@ def _privacy_cost(agreed: Agreement, identity: Identity | None) -> str:
     node = agreed.index(identity.name) if identity is not None else 0
     agreed_run.spending(node)
     epsilon = agreed_run.charged_guarantee(node).epsilon(agreed.budget.delta)
+    spent, limit = compared(epsilon, agreed.budget.epsilon)
     return (
-        f"epsilon {epsilon:.4g} of {agreed.budget.epsilon:g} at delta {agreed.budget.delta:g} in "
+        f"epsilon {spent} of {limit} at delta {number(agreed.budget.delta, 'delta')} in "
         f"{agreed_run.rounds} rounds"
     )
 
@@ -145,7 +147,8 @@ def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, popul
     charge = member_directory.charge_of(AgreedRun(agreed), node, population=population)
     rows = member_directory.lifetime_ledger.forecast(charge)
     require_lifetime_budget(rows, "the run will not start")
-    shown = "; ".join(f"{row['total']:.4g} of {row['epsilon']:g} after it ({row['view']})" for row in rows)
+    sums = ((compared(row["total"], row["epsilon"], "spent"), row["view"]) for row in rows)
+    shown = "; ".join(f"{total} of {limit} after it ({view})" for (total, limit), view in sums)
     return f"all certificates are pinned; {shown}"
 
 

@@ -609,6 +609,7 @@ class Peer:
             "ldp": self._stated(run.spent_locally(self.node, core.releases)),
             "network": self._stated(run.guarantee_against_members(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+            "accepted": list(agreement.accept),
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * agreement.model.parameters),
             "assumptions": [cipher, *backup_assumptions(run)],

@@ -41,6 +41,7 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
         "checks": checks(agreed_run),
         "assumptions": [
             *assumed,
+            *([] if agreement.delta_warning is None else [agreement.delta_warning]),
             *([] if agreement.timing.pace else [UNPACED]),
             *backup_assumptions(agreed_run),
         ],

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sottovoce import graphs
-from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce._format import significant
+from sottovoce.accounting.budget import AdversaryOptions, accepted_delta
 from sottovoce.accounting.calibration import no_noise_meets
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
@@ -152,7 +154,11 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
         else:
             plan = _calibrated(name, options, settings.budget)
     uncharged = () if records is None else records.uncharged
-    return LoadedPlan(plan, records, network, check_accepted(settings.accept, uncharged, where), settings)
+    accepted = check_accepted([name for name in settings.accept if name != LARGE_DELTA], uncharged, where)
+    if settings.budget is not None:
+        delta = settings.budget.delta
+        accepted += accepted_delta(delta, plan.units, plan.adjacency, settings.accept, where)
+    return LoadedPlan(plan, records, network, accepted, settings)
 
 
 # ---- who, and what -------------------------------------------------------------------------------------
@@ -299,7 +305,8 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
     if section.max_noise is not None and plan.query_kind != "value":
         raise ConfigError(f"[budget] max_noise is for averages; {name} does not know it before it runs.")
     if section.max_noise is not None and noise is not None and noise > section.max_noise:
-        reason = f" with at most {section.max_noise:g} of noise in the result: it would be {noise:.3g}"
+        would_be = significant(noise, digits=3)
+        reason = f" with at most {section.max_noise:g} of noise in the result: it would be {would_be}"
         remedy = "more noise, or let more nodes take part"
         raise no_noise_meets(section.epsilon, section.delta, reason, remedy)
     return plan

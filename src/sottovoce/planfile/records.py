@@ -7,7 +7,9 @@ must accept each of these by name.
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
-from sottovoce.data.base import Features, Shards, is_sparse
+from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
 from sottovoce.data.ingest import IngestedRecords, ingest
-from sottovoce.data.tables import Bounds, Columns, Scale, TableData
+from sottovoce.data.tables import Bounds, Columns, Scale, TableData, without_bounds
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
     LinearAdapter,
     ModelAdapter,
     ModelOptions,
     adapt_model,
+    linear_evaluation,
     linear_labels,
     linear_target,
     several_classes,
@@ -52,7 +55,6 @@ class PlanRecords(NamedTuple):
     """What a plan runs on, what it must know of it beforehand, and how a row becomes a model.
 
     ``adapter`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
-    ``test`` are held-out records of a linear model; networks are scored by their own plan.
     Records of which only the sizes are stated have no ``data``: the plan is accounted before they are there.
     """
 
@@ -63,18 +65,12 @@ class PlanRecords(NamedTuple):
     columns: Columns | ImageReading | None
     label: str | None
     builder: Mapping[str, object] | None = None
-    test: tuple[Features, np.ndarray] | None = None
 
-    def score(self, coef: np.ndarray) -> dict[str, float]:
-        """Return how well final coefficients predict the held-out records."""
-        if self.test is None:
+    def score(self, coef: np.ndarray) -> dict[str, Any]:
+        """Return how well final coefficients of a linear model predict the test records."""
+        if self.adapter.evaluate is None:
             return {}
-        X, y = self.test
-        task, objective = self.adapter.target.task, self.adapter.objective
-        predicted = np.sign(np.asarray(X @ coef)) if task == "labels" else objective.predict(coef, X)
-        if task == "regression":
-            return {"test_mean_squared_error": float(np.mean((predicted - y) ** 2))}
-        return {"test_accuracy": float(np.mean(predicted == y))}
+        return self.adapter.rescaled(self.adapter.evaluate(coef[None]))
 
 
 def linear_records(
@@ -85,6 +81,9 @@ def linear_records(
     private, features = _table(section, folder, agents, names)
     X, columns = private.inputs, private.columns
     options, uncharged = _model_options(section, private)
+    if section.name is not None and section.classes is None and model.loss == "logistic":
+        # the classes of a data set with a name are as public as its name
+        options = replace(options, classes=tuple(np.unique(private.targets).tolist()))
     target = linear_target(model, private.targets, options)
     y = linear_labels(target, private.targets)
     data: Dataset | Shards
@@ -97,10 +96,12 @@ def linear_records(
         sizes = data.sizes.tolist()
     objective = replace(several_classes(model, target), dim=int(X.shape[1]))
     adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
-    test = None if private.test is None else (private.test[0], linear_labels(target, private.test[1]))
+    if private.test is not None:
+        test = (private.test[0], linear_labels(target, private.test[1]))
+        adapter.evaluate = linear_evaluation(objective, target, *test)
     if columns is not None:
         columns = replace(columns, ones=False)  # the linear model adds its intercept itself
-    records = PlanRecords(data, tuple(sizes), uncharged, adapter, columns, section.label, test=test)
+    records = PlanRecords(data, tuple(sizes), uncharged, adapter, columns, section.label)
     return _with_stated_sizes(section, folder, records, names)
 
 
@@ -270,7 +271,7 @@ def _table(
         raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
     if isinstance(section.features, str):
         raise ConfigError('[data] features of a table are columns: write features = ["age", "dose"].')
-    if section.bounds is not None and section.standardize:
+    if section.bounds not in (None, "none") and section.standardize:
         raise ConfigError("[data] takes bounds or standardize, got both; bounds cost nothing.")
     if section.test_share > 0 and section.test_file is not None:
         raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
@@ -308,9 +309,9 @@ def _from_columns(section: DataSection, folder: Path, table: Table) -> IngestedR
         test_rows, training_rows = np.split(order, [round(section.test_share * len(order))])
         test_table, table = _rows(table, test_rows), _rows(table, training_rows)
     bounds: Bounds = None if section.standardize else "none"
-    if section.bounds is not None:
+    if section.bounds != "none" and not section.standardize:
         numeric = [name for name in unscaled.features if name not in unscaled.categories]
-        declared = replace(options, bounds=section.bounds).feature_bounds
+        declared = replace(options, bounds=section.bounds or {}).feature_bounds
         bounds = dict(zip(numeric, _pairs(declared, numeric), strict=True))
     options = replace(options, bounds=bounds, missing="middle" if section.missing == "middle" else "refuse")
     columns = Columns.from_table(table, options, ("standardize",) if section.standardize else ())
@@ -352,7 +353,7 @@ def _from_arrays(section: DataSection, folder: Path) -> tuple[IngestedRecords, t
     names = data.feature_names or tuple(f"x{j}" for j in range(data.dim))
     scales: dict[str, Scale] = {}
     feature_names, X = data.feature_names, data.X
-    if section.bounds is not None:
+    if section.bounds not in (None, "none"):
         pairs = _pairs(section.bounds, names)
         if not is_sparse(X):
             scales = {n: Scale.from_bounds(*pair, n) for n, pair in zip(names, pairs, strict=True)}
@@ -388,11 +389,19 @@ def _read(path: Path, section: DataSection) -> Dataset:
 def _pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]]:
     """Return the bounds of every feature from [low, high], pairs, or pairs by name."""
     if isinstance(bounds, dict):
-        lacking = [f"lacks {name!r}" for name in names if name not in bounds]
-        unknown = [f"names {name!r}, which is no feature" for name in bounds if name not in names]
-        for problem in (*lacking, *unknown):
+        lacking = [name for name in names if name not in bounds]
+        if lacking:
             raise ConfigError(
-                f"[data] bounds {problem}; it needs one pair for each of the {len(names)} features."
+                f"[data] {without_bounds(lacking)}: write bounds = "
+                f"{{ {', '.join(f'{_toml_key(name)} = [low, high]' for name in lacking)} }}, or "
+                'bounds = "none" to take numbers as they are, or standardize = true to read mean and '
+                "deviation from the private records, which is not charged."
+            )
+        unknown = [name for name in bounds if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"[data] bounds names {', '.join(map(repr, unknown))}, which is no numeric feature; the "
+                f"numeric features are {', '.join(names)}."
             )
         pairs = [bounds[name] for name in names]
     elif all(isinstance(value, (int, float)) for value in bounds):
@@ -404,6 +413,10 @@ def _pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]]:
     if len(pairs) != len(names) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
         raise ConfigError(f"[data] bounds must be [low, high], or one such pair per feature ({len(names)}).")
     return pairs
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _parts(

@@ -178,8 +178,10 @@ class DataSection(PlanSection):
         None, description="public names of the classes, in order"
     )
     missing: Literal["refuse", "drop", "middle"] | None = Field(None, description="refuse when left out")
-    bounds: tuple[Any, ...] | dict[str, tuple[float, float]] | None = Field(
-        None, description="public bounds: [low, high], one pair per feature, or a table by name"
+    bounds: Literal["none"] | tuple[Any, ...] | dict[str, tuple[float, float]] | None = Field(
+        None,
+        description="public bounds of numeric columns: [low, high], one pair per feature, a table by name, "
+        'or "none" to take numbers as they are',
     )
     standardize: bool = Field(False, description="by the records themselves: not private, must be accepted")
     unit_rows: bool = False
@@ -241,7 +243,7 @@ class PlanFile(PlanSection):
 
     version: Literal[1]
     title: str = ""
-    accept: tuple[str, ...] = Field((), description="what is read of private records and not charged")
+    accept: tuple[str, ...] = Field((), description="what a guarantee may leave out: see sottovoce plan")
     network: NetworkSection | None = None
     protocol: ProtocolSection = Field(default_factory=ProtocolSection)  # type: ignore[arg-type]
     noise: NoiseSection = Field(default_factory=NoiseSection)  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
-"""Run the training plan of a file on its records: charge it, run it, and make the model it has fitted.
+"""Run the training plan of a file on its records, and make the model it has fitted.
 
 `search` runs it with several learning rates and clip norms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import product
@@ -13,20 +13,21 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from sottovoce.accounting.guarantee import Guarantee
+import numpy as np
+
 from sottovoce.accounting.wording import uncharged
 from sottovoce.data.images import ImageReading
 from sottovoce.errors import ConfigError, DataError
-from sottovoce.ledger.charge import ChargedTraining, charge_here
 from sottovoce.models.adapters import SIMULATED, TEST
 from sottovoce.models.saved import Fitted
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.planfile.read import LoadedPlan, load_file
 from sottovoce.runners import Cluster, Result
 from sottovoce.runners.progress import bar
 from sottovoce.runners.run import OnStep, run_on_ranks
 
 # scores in the order in which they are looked for, and how the best one is chosen
-SCORES = {"accuracy": max, "test_accuracy": max, "test_mean_squared_error": min}
+SCORES = {"accuracy": max, "rmse": min}
 
 
 def load_training(file: Path, **options: object) -> LoadedPlan:
@@ -42,21 +43,6 @@ def load_training(file: Path, **options: object) -> LoadedPlan:
     return loaded
 
 
-def charge_training(
-    loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
-) -> ChargedTraining | None:
-    """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
-
-    def statements() -> Iterator[Guarantee]:
-        yield loaded.plan.privacy()
-        yield from loaded.guarantees
-
-    source = loaded.settings.noise.source
-    return charge_here(
-        loaded.plan, source, statements(), use="training", population=population, checkpoint=checkpoint
-    )
-
-
 def run_training(
     loaded: LoadedPlan,
     cluster: Cluster | None = None,
@@ -64,18 +50,23 @@ def run_training(
     checkpoint: Path | None = None,
     on_step: OnStep | None = None,
     progress: bool = False,
-    charged: ChargedTraining | None = None,
+    population: str | None = None,
     guarantees: Sequence[Mapping[str, Any]] | None = None,
 ) -> Result | None:
-    """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
+    """Run a loaded plan, in this process or as a rank; the result is returned on rank 0.
+
+    With protective noise the runner charges the lifetime ledger of this machine, if it has one.
+    """
     plan, records, section = loaded.plan, loaded.records, loaded.settings.train
     assert records is not None
     assert section is not None
     options: dict[str, Any] = {
+        "evaluate": records.adapter.evaluate,
         "every": section.evaluate_every or max(plan.steps // 20, 1),
         "checkpoint": checkpoint,
         "on_step": on_step,
-        "charged": charged,
+        "use": "training",
+        "population": population,
         "guarantees": [each.to_dict() for each in loaded.guarantees] if guarantees is None else guarantees,
     }
     noise = loaded.settings.noise.source
@@ -113,19 +104,21 @@ def search(
 ) -> dict[str, Any]:
     """Train once per learning rate and clip norm; return the scores, the best one and what all runs cost.
 
-    ``tick`` is called with the number of runs done. Every run is charged.
+    ``tick`` is called with the number of runs done. Every run is charged, none before every setting was read
+    and there are records to score on.
     """
+    tried = list(product(clip_norms, rates))
+    score = ""
+    for clip_norm, rate in tried:
+        score = _score_name(load_training(file, learning_rate=rate, clip_norm=clip_norm), file)
     rows: list[dict[str, float]] = []
     guarantees = []
-    for clip_norm, rate in product(clip_norms, rates):
+    for clip_norm, rate in tried:
         loaded = load_training(file, learning_rate=rate, clip_norm=clip_norm)
-        result = run_training(loaded, charged=charge_training(loaded))
+        result = run_training(loaded)
         assert result is not None
         assert loaded.records is not None
         scores = {**result.metrics, **loaded.records.score(result.coef)}
-        score = next((key for key in SCORES if key in scores), "")
-        if not score:
-            raise ConfigError(f"{file.name} has no records to score on; [data] test_file names public ones.")
         rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
         guarantees.append(loaded.privacy)
         tick(len(rows))
@@ -139,3 +132,17 @@ def search(
         "epsilon_of_one_run": guarantees[-1].epsilon(delta),
         "epsilon_of_the_search": total.epsilon(delta),
     }
+
+
+def _score_name(loaded: LoadedPlan, file: Path) -> str:
+    """Return the score by which runs of a plan are compared, tried on its starting rows; raise if none."""
+    plan, records = loaded.plan, loaded.records
+    assert records is not None
+    random = RunRandomness.from_rng(np.random.default_rng(0))
+    data = plan.prepared(records.data)
+    first = plan.starting(data, random, range(plan.n))
+    scores = {**plan.metrics(first, data, random), **records.score(first[0])}
+    score = next((key for key in SCORES if key in scores), None)
+    if score is None:
+        raise ConfigError(f"{file.name} has no records to score on; [data] test_file names public ones.")
+    return score

@@ -26,9 +26,9 @@ RECORDS, VALUES = "records.csv", "values.csv"
 def save_plan(plan: Plan, path: str | Path, *, title: str = "") -> Path:
     """Write a plan as a plan file that `load_plan` reads back as the same plan.
 
-    The records of a training plan are named ``records.csv`` with the columns ``label`` and ``site``; change
-    ``[data]`` to name your own. A plan that holds a Python object which a file cannot name (a torch module, a
-    function, a protocol or network that was not made from a name) is refused.
+    The records of a training plan are named ``records.csv`` with the columns ``label`` and ``site`` and
+    features from -1 to 1; change ``[data]`` to name your own. A plan that holds a Python object which a file
+    cannot name (a torch module, a function, a protocol or network that was not made from a name) is refused.
 
     Examples
     --------
@@ -146,6 +146,7 @@ def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, 
     data: dict[str, Any] = {
         "file": RECORDS,
         "label": "label",
+        "bounds": [-1.0, 1.0],
         "sizes": list(sizes) if len(set(sizes)) > 1 else sizes[0],
     }
     if len(sizes) > 1:

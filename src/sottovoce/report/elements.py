@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sottovoce._format import fine, fixed, number
+from sottovoce._format import Quantity, fine, fixed, number
 from sottovoce.accounting import wording
-
-CERTAIN = 0.99  # a best guess above this protects nobody in practice
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,8 @@ class Figure:
 class Table:
     """Rows of text and numbers under headings; numbers are aligned and shortened.
 
-    ``strong`` marks rows (by index) that the reader should see first.
+    ``strong`` marks rows (by index) that the reader should see first. ``quantities`` says what each column
+    holds, or, where the last column holds one value per row, each row: to that side numbers are rounded.
 
     Examples
     --------
@@ -37,6 +37,8 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
     caption: str = ""
     strong: tuple[int, ...] = ()
+    quantities: Sequence[Quantity] = ()
+    by_row: bool = False
     kind: str = field(default="table", init=False)
 
     def numeric(self) -> list[bool]:
@@ -56,7 +58,17 @@ class Table:
             values = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
             small = any(0 < abs(value) < 0.01 for value in values)  # three decimals would round it away
             form.append(fine if small else fixed if values else number)
-        return [[write(cell) for write, cell in zip(form, row, strict=True)] for row in self.rows]
+        return [
+            [write(cell, kind) for write, cell, kind in zip(form, row, self._kinds(i), strict=True)]
+            for i, row in enumerate(self.rows)
+        ]
+
+    def _kinds(self, row: int) -> Sequence[Quantity]:
+        """Return the quantities of the cells of a row."""
+        nothing: list[Quantity] = ["value"] * len(self.columns)
+        if self.by_row:
+            return [*nothing[1:], self.quantities[row]]
+        return self.quantities or nothing
 
 
 @dataclass(frozen=True)
@@ -76,37 +88,22 @@ def _numeric(value: object) -> bool:
     )
 
 
-def best_guess(epsilon: float | str | None, delta: float | None) -> float | None:
-    """Return how often the best possible attacker is right about a fair coin, at most, knowing one point.
-
-    The coin decides between two neighboring data sets; (epsilon, delta) bounds the success of any test.
-    Where the whole curve is known, `Guarantee.best_guess` is less and exact.
-    """
-    if epsilon is None:
-        return None
-    if epsilon == "inf" or float(epsilon) > 700:
-        return 1.0
-    odds = math.exp(float(epsilon))
-    return min(1.0, (odds + (delta or 0.0)) / (1 + odds))
-
-
 def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
     """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing."""
     delta = stored.get("delta")
     epsilon = stored.get("epsilon")
-    guess = None
+    guess = stored.get("best_guess")
     if "curve" in stored:
         from sottovoce.accounting.guarantee import Guarantee
 
         whole = Guarantee.from_dict(stored)
-        guess = whole.best_guess  # from the whole curve: one point of it knows much less
+        guess = whole.best_guess
         if epsilon is None:
             delta = 1e-5 if delta is None else delta
             value = whole.epsilon(delta)
             epsilon = "inf" if math.isinf(value) else value
     verdict, meaning = wording.verdict(str(stored.get("label")))
-    guess = best_guess(epsilon, delta) if guess is None else guess
-    if verdict == "Guarantee" and guess is not None and guess > CERTAIN:
+    if verdict == "Guarantee" and guess is not None and guess > wording.CERTAIN:
         verdict = "No protection in practice"
     if verdict == "Guarantee" and stored.get("accepted"):  # read of private records, and not charged
         verdict = f"Guarantee, except for what was accepted: {', '.join(stored['accepted'])}"

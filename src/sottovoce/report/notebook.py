@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce._format import number
+from sottovoce._format import FIELDS, number
 from sottovoce._io import atomic_write
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
@@ -89,8 +89,8 @@ def _(view: GaussianView) -> str:
         "who looks": ", ".join(map(str, view.observers)) or "nobody inside",
         "independent combinations seen": view.rank,
         "can compute the noisy value of": ", ".join(computed[:40]) + more or "nobody",
-        "largest share of local privacy lost": float(
-            np.delete(view.leakage(), view.observers).max(initial=0.0)
+        "largest share of local privacy lost": number(
+            float(np.delete(view.leakage(), view.observers).max(initial=0.0)), "share"
         ),
     }
     if view.rounded_up:
@@ -102,11 +102,13 @@ def _(view: GaussianView) -> str:
 @html.register
 def _(guarantee: Guarantee) -> str:
     verdict, meaning = wording.verdict(guarantee.label)
-    uncharged = [line for line in guarantee.assumptions if line.startswith("not charged")]
+    uncharged = [
+        line for line in guarantee.assumptions if line.startswith(("not charged", "accepted by name"))
+    ]
     others = [line for line in guarantee.assumptions if line not in uncharged]
     facts = {
         "against": str(guarantee.adversary),
-        "epsilon": f"{_epsilon(guarantee.epsilon(DELTA))} at delta {DELTA:g}",
+        "epsilon": f"{number(guarantee.epsilon(DELTA), 'epsilon')} at delta {number(DELTA, 'delta')}",
         "best guess": wording.guess(guarantee.best_guess),
         "cannot be told apart": wording.adjacency(guarantee.adjacency, guarantee.adversary.user),
         "label": f"{guarantee.label}: {meaning}",
@@ -120,9 +122,9 @@ def _(guarantee: Guarantee) -> str:
 def _(plan: Plan) -> str:
     rows = []
     for g in plan.guarantees():
-        loss, guess = _epsilon(g.epsilon(DELTA)), wording.guess(g.best_guess)
+        loss, guess = number(g.epsilon(DELTA), "epsilon"), wording.guess(g.best_guess)
         rows.append((str(g.adversary), loss, guess, g.label, number(g.valid)))
-    columns = ("against", f"epsilon at {DELTA:g}", "best guess", "label", "guarantee")
+    columns = ("against", f"epsilon at {number(DELTA, 'delta')}", "best guess", "label", "guarantee")
     facts = {"nodes": plan.n, "steps": plan.steps, "hides": wording.adjacency(plan.adjacency)}
     facts |= {key.replace("_", " "): value for key, value in plan.cost().items()}
     use = usefulness(plan)
@@ -134,13 +136,22 @@ def _(plan: Plan) -> str:
 def _(result: Result) -> str:
     kinds = (str, int, float, bool, np.integer, np.floating)
     facts = {
-        key.replace("_", " "): value for key, value in result.metrics.items() if isinstance(value, kinds)
+        key.replace("_", " "): number(value, FIELDS.get(key, "value"))
+        for key, value in result.metrics.items()
+        if isinstance(value, kinds)
     }
     parts: list[dict[str, Any]] = [{"facts": facts}]
     stated = [guarantee_row(dict(g), result.config.get("labels")) for g in result.guarantees]
     if stated:
         rows = [
-            (g["against"], number(g["epsilon"]), number(g["delta"]), g["label"], g["verdict"]) for g in stated
+            (
+                g["against"],
+                number(g["epsilon"], "epsilon"),
+                number(g["delta"], "delta"),
+                g["label"],
+                g["verdict"],
+            )
+            for g in stated
         ]
         parts.append({"columns": ("against", "epsilon", "delta", "label", "standing"), "rows": rows})
     noise = str(result.provenance.get("noise", ""))
@@ -165,10 +176,6 @@ def _picture(shown: object, title: str, small: bool) -> list[dict[str, str]]:
         svg = figures.inline(figure, title)
     mark = hashlib.sha256(svg.encode()).hexdigest()[:10]
     return [{"svg": figures.placed(svg, f"sv-{mark}-")}]
-
-
-def _epsilon(epsilon: float) -> str:
-    return "infinite" if math.isinf(epsilon) else f"{epsilon:.3g}"
 
 
 # ---- pictures --------------------------------------------------------------------------------------------
@@ -274,9 +281,9 @@ def _(plan: Plan, ax: Axes | None = None, *, delta: float = DELTA) -> Axes:
     names = [f"{g.adversary} [{g.label}]" for g, _ in stated]
     colors = [figures.COLORS[0] if g.valid else figures.COLORS[6] for g, _ in stated]
     bars = ax.barh(names, [loss for _, loss in stated], color=colors)
-    ax.bar_label(bars, [_epsilon(loss) for _, loss in stated], padding=3)
+    ax.bar_label(bars, [number(loss, "epsilon") for _, loss in stated], padding=3)
     ax.invert_yaxis()
-    ax.set(xlabel=f"epsilon at delta {delta:g}", title=plan.name)
+    ax.set(xlabel=f"epsilon at delta {number(delta, 'delta')}", title=plan.name)
     ax.margins(x=0.15)
     return ax
 

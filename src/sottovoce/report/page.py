@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sottovoce import __version__
-from sottovoce._format import fixed, number
+from sottovoce._format import FIELDS, Quantity, fixed, number, percent
 from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput
 from sottovoce.report.elements import guarantee_row
@@ -39,7 +39,7 @@ def environment() -> jinja2.Environment:
         "number": number,
         "fixed": fixed,
         "placed": lambda svg, prefix: markupsafe.Markup(placed(svg, prefix)),
-        "percent": lambda share: "–" if share is None else f"{100 * share:.1f}%",
+        "percent": lambda share, quantity="value": "–" if share is None else percent(share, quantity, 1),
     }
     templates.globals |= {"value_text": value_text, "share": _bar_width, "color": loss_color, "kinds": KINDS}
     return templates
@@ -88,7 +88,10 @@ def value_text(page: Mapping[str, Any], path: str) -> str:
     value: Any = page
     for key in path.split("."):
         value = value[int(key)] if isinstance(value, list) else value[key]
-    return fixed(value) if isinstance(value, float) and not path.endswith(".delta") else number(value)
+    if path.startswith("matrix.values"):
+        return fixed(value, "share")
+    quantity: Quantity = FIELDS.get(path.rpartition(".")[2], "value")
+    return fixed(value, quantity)
 
 
 def _bar_width(value: float | str, limit: float, before: float | str = 0.0) -> float:

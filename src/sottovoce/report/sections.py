@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from sottovoce._format import number
+from sottovoce._format import FIELDS, Quantity, number, percent
 from sottovoce.errors import DataError
 from sottovoce.report import figures
 from sottovoce.report.elements import Figure, Section, Table
@@ -51,33 +51,39 @@ def _section(
 
 
 def _table(columns: Mapping[str, str], rows: Rows, caption: str = "", strong: tuple[int, ...] = ()) -> Table:
-    """Return a table of stored rows; ``columns`` maps keys of a row to headings."""
+    """Return a table of stored rows; ``columns`` maps keys of a row, which say the quantity, to headings."""
     cells = tuple(tuple(row[key] for key in columns) for row in rows)
-    return Table(tuple(columns.values()), cells, caption, strong)
+    return Table(tuple(columns.values()), cells, caption, strong, tuple(map(_quantity, columns)))
 
 
-def _pairs(values: Mapping[str, Any], *heads: str) -> Table | None:
-    return Table(heads, tuple(values.items())) if values else None
+def pairs(values: Mapping[str, Any], *heads: str) -> Table | None:
+    """Return a table of stored values, one per row, under names for people; their keys say the quantities."""
+    rows = tuple((key.replace("_", " "), value) for key, value in values.items())
+    return Table(heads, rows, quantities=tuple(map(_quantity, values)), by_row=True) if rows else None
+
+
+def _quantity(key: str) -> Quantity:
+    return FIELDS.get(key, "value")
 
 
 def provenance(result: StoredResult) -> str:
     """Return where the numbers come from, in one line."""
-    entries = [f"{key} {number(value)}" for key, value in scalars(result["provenance"]).items()]
+    stored = scalars(result["provenance"]).items()
+    entries = [f"{key.replace('_', ' ')} {number(value, _quantity(key))}" for key, value in stored]
     return "Result: " + ", ".join(entries) + "." if entries else ""
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that are one word or number, under names for people."""
-    plain = {k: v for k, v in values.items() if isinstance(v, (str, int, float, bool)) and v != ""}
-    return {key.replace("_", " "): value for key, value in plain.items()}
+    """Return the entries that are one word or number."""
+    return {k: v for k, v in values.items() if isinstance(v, (str, int, float, bool)) and v != ""}
 
 
 def general(result: StoredResult) -> Section:
     """Settings, numbers, and curves of the history."""
     config = result["config"]
     title = str(config.get("title") or result["name"]).replace("-", " ").replace("_", " ")
-    measured = _pairs(scalars(result["metrics"]), "measured", "value")
-    settings = _pairs(scalars(config), "setting", "value")
+    measured = pairs(scalars(result["metrics"]), "measured", "value")
+    settings = pairs(scalars(config), "setting", "value")
     blocks = (measured, *_history(result["history"]), settings)
     return _section(result, title[:1].upper() + title[1:], str(config.get("about", "")), *blocks)
 
@@ -118,14 +124,15 @@ def account(result: StoredResult) -> Section:
         blocks += _by_distance(metrics["by_distance"])
     if "published_bounds" in metrics:
         blocks += _published_tables(metrics["published_bounds"])
-    mean, largest = 100 * metrics["mean_exact"], 100 * metrics["max_exact"]
+    mean, largest = (percent(metrics[key], "share", 0) for key in ("mean_exact", "max_exact"))
     lead = (
         f"On {config['graph']} with {metrics['protocol']} over {metrics['rounds']} rounds, seen by {who}: on "
-        f"average {mean:.0f}% of what local privacy would reveal, at worst {largest:.0f}%."
+        f"average {mean} of what local privacy would reveal, at worst {largest}."
     )
     if metrics["understated_pairs"] is not None:
         lead += (
-            f" The published formula understates {100 * metrics['understated_pairs']:.0f}% of these pairs."
+            f" The published formula understates {percent(metrics['understated_pairs'], places=0)} of these "
+            "pairs."
         )
     return _section(result, "Who learns what", lead, *blocks)
 
@@ -198,7 +205,7 @@ def plan(result: StoredResult) -> Section:
     metrics = result["metrics"]
     verdict = metrics.get("verdict", "")
     lead = f"{'Feasible.' if metrics.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
-    settings = Table(("setting", "value"), tuple(scalars(result["config"]).items()))
+    settings = pairs(scalars(result["config"]), "setting", "value")
     title = metrics.get("title") or "The plan"
     return _section(result, title, lead, _costs(metrics["cost"]), settings, _standard(result))
 
@@ -220,7 +227,7 @@ def agreement(result: StoredResult) -> Section:
         "releases": "releases",
     }
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
-    tables = _table(columns, metrics["costs"]), _costs(metrics["cost"]), _pairs(settings, "setting", "value")
+    tables = _table(columns, metrics["costs"]), _costs(metrics["cost"]), pairs(settings, "setting", "value")
     return _section(result, metrics["title"], "", picture, *tables, _standard(result))
 
 
@@ -231,15 +238,15 @@ def statement(result: StoredResult) -> Section:
     if ledger:
         rows = {
             "rounds": f"{ledger['round']} of {ledger['rounds']}",
-            "releases": ledger["releases"],
-            "epsilon by the ledger, own noise only": ledger["epsilon_spent"],
-            "budget of the agreement": ledger["epsilon_budget"],
-            "rows in the ledger": ledger["ledger_rows"],
+            "releases": number(ledger["releases"]),
+            "epsilon by the ledger, own noise only": number(ledger["epsilon_spent"], "spent"),
+            "budget of the agreement": number(ledger["epsilon_budget"], "limit"),
+            "rows in the ledger": number(ledger["ledger_rows"]),
             "head of the ledger": ledger["ledger_head"],
         }
         if ledger.get("population"):
             rows["charged to the population"] = ledger["population"]
-        account = _pairs({key: number(value) for key, value in rows.items()}, "account", "value")
+        account = pairs(rows, "account", "value")
     if metrics["left_out"]:
         left_out = Table(("round", "exchange left out with"), tuple(map(tuple, metrics["left_out"])))
     lead = f"Stated by {metrics['member']} after {metrics['rounds']} of {metrics['of']} rounds."
@@ -332,7 +339,7 @@ def averages(result: StoredResult) -> Section:
         "noise, so that the answers are equally accurate; they differ in what one participant learns about a "
         "patient of another."
     )
-    caption = f"Epsilon at delta = {metrics['delta']:g}, when {metrics['adjacency_words']}."
+    caption = f"Epsilon at delta = {number(metrics['delta'], 'delta')}, when {metrics['adjacency_words']}."
     picture = Figure(svg, "How far each participant's answer is from the truth, by rounds of communication.")
     title = "Private averages: the same answer, less exposure"
     return _section(result, title, lead, _table(columns, metrics["methods"], caption), picture)
@@ -353,7 +360,8 @@ def training(result: StoredResult) -> Section:
         form="{:.1f}",
     )
     columns = {key: key for key in ("method", "accuracy", "spread", "epsilon", "against", "label")}
-    table = _table(columns | {"spread": "±"}, methods, f"Epsilon at delta = {metrics['delta']:g}.")
+    at = f"Epsilon at delta = {number(metrics['delta'], 'delta')}."
+    table = _table(columns | {"spread": "±"}, methods, at)
     caption = "Teal: private. Grey: yardsticks. Whiskers: standard deviation over the repetitions."
     return _section(result, "Private training", metrics["lead"], Figure(svg, caption), table)
 

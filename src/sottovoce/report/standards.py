@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sottovoce._format import fixed, number, significant
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 
@@ -84,17 +85,20 @@ def nist(result: Mapping[str, Any]) -> list[dict[str, str]]:
     loss = page["losses"][0]
     everybody = next((one for one in page["losses"] if one["who"] == "against everybody"), None)
     assumed = "; ".join(stated["assumptions"] or ["nothing further"])
-    trust = f"Nobody. The promise holds against {loss['against']}. Assumed: {assumed}."
+    # the adversary is whom the promise holds against, and not who is trusted
+    trusted = "Whoever holds all records, with all of them" if stated["view"] == "central" else "Nobody"
+    trust = f"{trusted}. The promise holds against {loss['against']}. Assumed: {assumed}."
     if everybody is not None:
-        trust += f" Without any trust: epsilon {_n(everybody['epsilon'])} at delta {everybody['delta']:g}."
+        loosest = f"epsilon {_n(everybody['epsilon'])} at delta {number(everybody['delta'], 'delta')}"
+        trust += f" Without any trust: {loosest}."
     noise = str(result.get("provenance", {}).get("noise", "")) or (
         "Nothing was drawn yet. Protective noise is a discrete Gaussian on a public grid, keyed by the "
         "operating system; a seed makes a simulation, which protects nobody."
     )
     rows = [
         ("Privacy parameters", "How strong is the guarantee?",
-         f"Epsilon {_n(loss['epsilon'])} at delta {loss['delta']:g} against {loss['against']}; the best "
-         f"guess is right {loss['guess']}."),
+         f"Epsilon {_n(loss['epsilon'])} at delta {number(loss['delta'], 'delta')} against "
+         f"{loss['against']}; the best guess is right {loss['guess']}."),
         ("Unit of privacy", "What is hidden?", page["hidden"]),
         ("Definition", "Which kind of differential privacy?",
          f"{_definition(stated)}; epsilon is rounded upwards."),
@@ -140,7 +144,7 @@ def _definition(stated: Mapping[str, Any]) -> str:
 
 
 def _n(value: float | str) -> str:
-    return "infinite" if value == "inf" else f"{float(value):.3f}"
+    return "infinite" if value == "inf" else fixed(float(value), "epsilon")
 
 
 def _composition(result: Mapping[str, Any], page: Mapping[str, Any]) -> str:
@@ -156,7 +160,9 @@ def _mechanism(result: Mapping[str, Any]) -> str:
     config = result["config"]
     multiplier = config.get("noise_multiplier")
     clip_norm = config.get("clip_norm", config.get("radius"))
-    noise = f", noise multiplier {multiplier:g}" if isinstance(multiplier, (int, float)) else ""
+    noise = ""
+    if isinstance(multiplier, (int, float)):  # what protects: rounded downwards
+        noise = f", noise multiplier {significant(multiplier, 'noise')}"
     bound = f", contributions clipped to {clip_norm:g}" if isinstance(clip_norm, (int, float)) else ""
     protocol = config.get("protocol")
     over = protocol.get("name") if isinstance(protocol, dict) else protocol
@@ -166,8 +172,7 @@ def _mechanism(result: Mapping[str, Any]) -> str:
 
 def _reads(page: Mapping[str, Any]) -> str:
     if page["uncharged"]:
-        items = "; ".join(wording.UNCHARGED.get(name, name) for name in page["uncharged"])
-        return f"Read of private records and not charged: {items}."
+        return " ".join(map(wording.exception, page["uncharged"]))
     return "Nothing was read of private records without being charged, as far as the plan says."
 
 

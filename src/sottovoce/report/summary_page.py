@@ -20,18 +20,19 @@ from sottovoce._format import percent
 from sottovoce._io import plain
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
 from sottovoce.advice.usefulness import Usefulness, usefulness
 from sottovoce.algorithms.plan import Plan
-from sottovoce.report.elements import CERTAIN, best_guess
+from sottovoce.objectives.trivial import comparison
 
 if TYPE_CHECKING:
     from sottovoce.peers.agreed_run import AgreedRun
 
 MATRIX = 24  # members up to which the matrix fits on a page
 _STEPS = 64  # steps over which the shares of a long schedule are averaged
-YES, NO, PART, UNKNOWN = "yes", "no", "only in part", "unknown"
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
+_STATED = ("view", "adjacency", "label", "mu", "assumptions")
 Lifetime = Sequence[Mapping[str, Any]]
 
 
@@ -64,8 +65,7 @@ class Stated:
     def stored(cls, row: Mapping[str, Any]) -> Stated:
         """Return a guarantee of ``statement.json``."""
         epsilon, delta = float(row["epsilon"]), float(row["delta"])
-        stored = row.get("best_guess")
-        guess = float(best_guess(epsilon, delta) or 1.0) if stored is None else float(stored)
+        guess = float(row["best_guess"])
         about = (row.get("view", ""), row["adversary"], row.get("adjacency", ""), row["label"])
         return cls(*about, epsilon, delta, guess, row.get("assumptions", ()), row.get("count"), row.get("mu"))
 
@@ -87,7 +87,7 @@ class Stated:
                 has_ledger=ledger,
             ),
             "uncharged": list(accepted),
-            "stated": {key: getattr(self, key) for key in ("adjacency", "label", "mu", "assumptions")},
+            "stated": {key: getattr(self, key) for key in _STATED},
         }
 
     def loss(self, who: str, name: str = "") -> dict[str, Any]:
@@ -99,21 +99,8 @@ class Stated:
         self, accepted: Sequence[str], limit: float | None = None, *, simulated: bool = False
     ) -> dict[str, str]:
         """Return whether it is private, and why or why not, in one sentence."""
-        spent = f"epsilon {self.epsilon:.3f} at delta {self.delta:g} against {self.against}"
-        within = "; no budget was set." if limit is None else f", within the budget of {limit:g}."
-        answer, why = YES, f"It spends {spent}{within}"
-        if self.label not in ("ldp", "exact"):
-            answer, why = NO, f"The number is {self.label}: {wording.label(self.label)}."
-        elif simulated:
-            answer, why = NO, f"It would spend {spent}, but the noise was drawn from a seed"
-            why += ": a simulation protects nobody."
-        elif limit is not None and self.epsilon > limit:
-            answer, why = NO, f"It spends {spent}, more than the budget of {limit:g}."
-        elif self.guess > CERTAIN:
-            answer, why = NO, f"It spends {spent}: a true bound, but so weak that an observer may be all but"
-            why += " certain."
-        elif accepted:
-            answer, why = PART, f"{why} Something else was read and not charged: see below."
+        numbers = self.epsilon, self.delta, self.against, self.label, self.guess
+        answer, why = wording.private(*numbers, limit=limit, accepted=accepted, simulated=simulated)
         return _answer("Private?", answer, why)
 
 
@@ -149,7 +136,7 @@ def of_plan(
     >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> page = of_plan(plan, title="Waiting times", limit=2.5)
     >>> [(one["question"], one["answer"]) for one in page["answers"]], page["guess"]
-    ([('Private?', 'yes'), ('Useful?', 'no')], '60 times in 100 instead of 50')
+    ([('Private?', 'yes'), ('Useful?', 'no')], 'at most 60 times in 100 instead of 50')
     """
     view, uncharged = dict(adversary or {}), list(accepted)
     privacy = plan.privacy(**view) if privacy is None else privacy
@@ -190,6 +177,7 @@ def of_agreement(
         delta=agreement.budget.delta,
         limit=agreement.budget.epsilon,
         adversary=agreed_run.charged_view,
+        accepted=agreement.accept,
         lifetime=lifetime,
         local=local,
     )
@@ -251,26 +239,33 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     config, metrics, provenance = result["config"], result["metrics"], result["provenance"]
     rows.sort(key=lambda g: _VIEWS.index(g["adversary"]["kind"]))
-    chosen = next((g for g in rows if g["adversary"]["kind"] != "local"), rows[0])
+    budget, own = provenance.get("budget"), ("network", "colluders", "central")
+    # the guarantee that the budget was checked against; without a budget that of the plan's own view
+    decisive = [g for g in rows if (budget and g["adversary"] == budget["adversary"])]
+    chosen = next(iter([*decisive, *(g for g in rows if g["adversary"]["kind"] in own), *rows]))
+    limit = None if budget is None else float(budget["epsilon"])
     names, delta = config.get("labels"), float(chosen.get("delta") or 1e-5)
     stated, simulated = Stated.of(Guarantee.from_dict(chosen), delta, names), is_simulated(provenance)
     shown = [Stated.of(Guarantee.from_dict(g), delta, names) for g in rows[:6]]
     accepted = list(dict.fromkeys(name for g in rows for name in g.get("accepted", ())))
-    scores = ("test_accuracy", "accuracy", "mean_squared_error")
+    answer, why = UNKNOWN, "The result holds no score."
+    scores = ("test_accuracy", "accuracy", "rmse", "test_mean_squared_error", "mean_squared_error", "loss")
     score = next((key for key in scores if key in metrics), None)
-    why = "The result holds no score."
-    if score is not None:
-        shown_score = percent(metrics[score]) if score == "accuracy" else f"{metrics[score]:.3f}"
+    if (sentence := comparison(metrics)) is not None:
+        answer, why = YES if metrics["better_than_trivial"] else NO, _sentence(sentence)
+    elif score is not None:
+        shown_score = percent(metrics[score]) if "accuracy" in score else f"{metrics[score]:.3f}"
         why = f"It ended with {score.replace('_', ' ')} {shown_score}."
     title = config.get("title") or metrics.get("title") or result["name"].replace("-", " ").capitalize()
     page = _page(
         "result",
         str(title),
-        [stated.private(accepted, simulated=simulated), _answer("Useful?", UNKNOWN, why)],
+        [stated.private(accepted, limit, simulated=simulated), _answer("Useful?", answer, why)],
         {"result": _digest({key: value for key, value in result.items() if key != "summary_page"})},
         members=[{"name": str(name)} for name in names or ()][:200],
         **stated.scope(accepted, simulated=simulated),
-        losses=[each.loss(each.against) for each in shown],
+        losses=[each.loss(each.against) for each in [stated, *(one for one in shown if one != stated)]],
+        budgets=_budgets((), "this run", stated, limit, delta),
     )
     page["marks"]["version"] = str(provenance.get("version", __version__))
     return page
@@ -395,7 +390,7 @@ def _budgets(
     keys = ("what", "delta", "spent", "adds", "total")
     return [
         {key: row[key] for key in keys}
-        | {"limit": row["epsilon"], "left": round(max(0.0, row["epsilon"] - row["total"]), 9)}
+        | {"limit": row["epsilon"], "left": max(0.0, row["epsilon"] - row["total"])}
         for row in rows
     ]
 

@@ -376,6 +376,7 @@ def run_cluster(
     checkpoint: str | Path | None = None,
     every: int = 0,
     plan: Mapping[str, Any] | None = None,
+    before_start: Callable[[int], None] | None = None,
     after_step: Callable[[int, Hosted], None] | None = None,
 ) -> Hosted:
     """Run ``steps`` steps on all ranks and return what this rank ends with.
@@ -391,6 +392,7 @@ def run_cluster(
     checkpoint, every : folder, and after how many steps it is written; the run goes on from what is there,
         written by any number of ranks or by one process, and its notes stay.
     plan : plain values that describe what is run; hashed together with the protocol, and the ranks compare.
+    before_start : called on every rank with the steps done before, when all is ready and nothing is drawn.
     after_step : called on every rank with (step, what it hosts).
 
     Guarantees
@@ -418,11 +420,17 @@ def run_cluster(
 
     with contextlib.ExitStack() as until_the_end:
 
-        def hold() -> None:
-            if folder is not None and cluster.rank == 0:
+        def hold() -> int:
+            if folder is None:
+                return 0
+            if cluster.rank == 0:
                 until_the_end.enter_context(folder.held(min(5.0, cluster.timeout / 2)))
+            saved = folder.latest()
+            return 0 if saved is None else saved.step
 
-        cluster.agree("the checkpoint", hold)
+        done = cluster.agree("the checkpoint", hold)
+        if before_start is not None:
+            before_start(done)
         start, state, notes = _resumed(cluster, folder, algorithm, agents)
         mixer = _Mixer(cluster, where, agents, noise)
         for k in range(start, steps):

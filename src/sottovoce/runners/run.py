@@ -1,7 +1,12 @@
-"""Run a plan: in this process, or over the ranks of one owner's cluster."""
+"""Run a plan: in this process, or over the ranks of one owner's cluster.
+
+Here protective noise meets a plan, so here it is charged to the lifetime ledger of this machine: after
+everything that can fail without noise, before the first noise is drawn.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +16,21 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sottovoce._io import digest
+from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation import ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.errors import InvalidInput
-from sottovoce.ledger.charge import ChargedTraining
+from sottovoce.errors import InvalidInput, TrainingDiverged
+from sottovoce.ledger.charge import ChargedTraining, charge
+from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
+from sottovoce.objectives.trivial import CONSTANTS
 from sottovoce.protocols import Protocol as CommunicationProtocol
 from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
+from sottovoce.runners.divergence import DivergenceCheck
 from sottovoce.runners.in_process import run_stacked
 from sottovoce.runners.progress import bar
 
@@ -32,6 +42,9 @@ OnStep = Callable[[int, Mapping[str, Any]], None]
 
 class OrderedSchedule(Protocol):
     """The protocol of every step."""
+
+    def __call__(self, k: int, /) -> CommunicationProtocol:
+        """Return the protocol of step ``k``."""
 
     def in_order(self) -> Callable[[int], CommunicationProtocol]:
         """Return the schedule for sequential access."""
@@ -54,6 +67,30 @@ class RunnablePlan(Protocol):
     @property
     def schedule(self) -> OrderedSchedule:
         """The protocol of every step."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row that travels."""
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether every step has the protocol of the first."""
+
+    @property
+    def observation(self) -> ObservationModel:
+        """What an adversary observes of the releases."""
+
+    @property
+    def adjacency(self) -> str:
+        """What neighboring data sets differ in."""
+
+    @property
+    def accounting(self) -> str:
+        """How sampled steps are composed."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of every guarantee about this plan."""
 
     def prepared(self, data: object) -> Any:
         """Return the data of all agents, checked."""
@@ -94,7 +131,8 @@ def run(
     checkpoint: str | Path | None = None,
     progress: bool = False,
     on_step: OnStep | None = None,
-    charged: ChargedTraining | None = None,
+    use: str = "run",
+    population: str | None = None,
     guarantees: Sequence[Mapping[str, Any]] | None = None,
 ) -> Result:
     """Run a plan in this process, all agents stacked, and return rows, metrics and guarantees.
@@ -102,7 +140,7 @@ def run(
     Parameters
     ----------
     plan, data : what runs, and the records (or values) of all its agents.
-    rng : a numpy Generator (a simulation) or a noise source.
+    rng : a numpy Generator (a simulation, charged to nobody) or a noise source.
     start : (dim,) or (n, dim) public starting point; by default the plan's own.
     evaluate : ``evaluate(rows)`` fills the history; what it reads from private records is not charged. By
         default the plan's own metrics, on public records, when ``every`` is given.
@@ -110,10 +148,24 @@ def run(
     checkpoint : folder; a run that was interrupted goes on from it to the same bytes.
     progress : show a bar on the terminal.
     on_step : called with (step, what was recorded) after each evaluation.
-    charged : the charge of this run in a lifetime ledger; the ledger learns how far checkpoints have come.
+    use : the word for this run in the lifetime ledger.
+    population : whose records they are, by the name in this machine's lifetime ledger; None for the first.
     guarantees : statements to store, as `Guarantee.to_dict` gives them; by default the plan's own.
+
+    Guarantees
+    ----------
+    On a machine with a member directory (`sottovoce peer init`) a run with protective noise is charged to its
+    lifetime ledger before any noise is drawn, with what `account` says of the plan, and refused beyond a
+    lifetime budget. Data, checkpoint, evaluation and callback have been tried on the starting rows by then: a
+    call that fails there costs nothing. A run that goes on from its ``checkpoint`` is not charged again.
+
+    Raises
+    ------
+    TrainingDiverged : released rows, or scores on test records, show that more steps would be wasted.
     """
-    this_run = _Run(plan, data, RunRandomness.from_rng(rng), evaluate, on_step, charged, guarantees)
+    this_run = _Run(
+        plan, data, RunRandomness.from_rng(rng), evaluate, on_step, use, population, checkpoint, guarantees
+    )
     agents = range(plan.n)
     evaluating = every is not None or evaluate is not None
     stretch = every or max(1, plan.steps // 50)
@@ -121,7 +173,10 @@ def run(
     saved = None if folder is None else folder.latest()
     if saved is not None and saved.about.get("seeds"):
         this_run.random = this_run.random.with_seeds(saved.about["seeds"])
-    algorithm = this_run.algorithm(this_run.data, agents, start)
+    first = this_run.starting_rows(this_run.data, agents, start)
+    algorithm = this_run.algorithm(this_run.data, agents, first)
+    this_run.begin(0 if saved is None else saved.step, first, evaluating)
+    this_run.charge()
     state, done = algorithm.init(), 0
     if folder is not None and (loaded := folder.load(np.arange(plan.n), state)) is not None:
         done, state, _ = loaded
@@ -129,9 +184,12 @@ def run(
 
         def after(k: int, now: object) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
+                rows = np.asarray(algorithm.output(now))
+                this_run.check_rows(k + 1, rows)
                 if evaluating:
-                    this_run.record(k + 1, np.asarray(algorithm.output(now)))
+                    this_run.record(k + 1, rows)
                 if folder is not None:
+                    this_run.saving(k + 1)
                     folder.save(k + 1, np.arange(plan.n), now, about={"seeds": this_run.random.seeds})
             show(k + 1, this_run.history[-1] if this_run.history else {})
 
@@ -160,7 +218,8 @@ def run_on_ranks(
     checkpoint: str | Path | None = None,
     owner: np.ndarray | None = None,
     on_step: OnStep | None = None,
-    charged: ChargedTraining | None = None,
+    use: str = "run",
+    population: str | None = None,
     guarantees: Sequence[Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result | None:
@@ -171,14 +230,15 @@ def run_on_ranks(
     cluster : this rank's membership.
     plan, data : the same on every rank; a rank reads the records of its own agents only.
     rng : a generator or noise source seeded alike on every rank, or a protective source.
-    evaluate, every, checkpoint, on_step, charged, guarantees : as in `run`; the folder must be seen by all
-        ranks, and any number of ranks can go on from it. Only rank 0 has ``charged``.
+    evaluate, every, checkpoint, on_step, use, population, guarantees : as in `run`; the folder must be seen
+        by all ranks, and any number of ranks can go on from it.
     owner : (n,) rank of every agent; even slices by default. Rank 0 must host an agent.
     progress : called on rank 0 with the number of steps done.
 
     Guarantees
     ----------
-    The statement is the plan's own: what travels between ranks stays with one owner and is no release.
+    The statement is the plan's own: what travels between ranks stays with one owner and is no release. Rank 0
+    charges as `run` does; if it is refused, every rank raises and none has drawn noise.
 
     Examples
     --------
@@ -203,7 +263,7 @@ def run_on_ranks(
         random = RunRandomness.from_rng(rng)
         if random.protective:
             random = RunRandomness(random.noise, random.batches, drawn)
-        return _Run(plan, data, random, evaluate, on_step, charged, guarantees)
+        return _Run(plan, data, random, evaluate, on_step, use, population, checkpoint, guarantees)
 
     this_run = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared.random.seeds))
     all_data, seeds = this_run.data, this_run.random.seeds
@@ -211,15 +271,28 @@ def run_on_ranks(
     def make(agents: np.ndarray) -> Algorithm:
         hosted = agents.tolist()
         part = all_data[agents] if isinstance(all_data, np.ndarray) else all_data.subset(hosted)
-        return this_run.algorithm(part, hosted)
+        return this_run.algorithm(part, hosted, this_run.starting_rows(part, hosted))
+
+    def begin(done: int) -> None:
+        if cluster.rank == 0:
+            this_run.begin(done, this_run.starting_rows(all_data, range(plan.n)), bool(every))
+            this_run.charge()
+
+    def ready(done: int) -> None:
+        if every or this_run.random.protective:
+            cluster.agree("the start", lambda: begin(done))
 
     def after(k: int, hosted: Hosted) -> None:
         if progress is not None and cluster.rank == 0:
             progress(k + 1)
+        if checkpoint is not None and ((k + 1) % stretch == 0 or k + 1 == plan.steps):
+            this_run.saving(k + 1)
         if every and (k + 1) % every == 0 and k + 1 < plan.steps:
-            this_run.record(k + 1, cluster.gather(hosted))
+            rows = cluster.gather(hosted)
+            cluster.agree("the run", lambda: this_run.record(k + 1, rows), failing="stopped")
 
     sizes = None if isinstance(all_data, np.ndarray) else all_data.sizes
+    stretch = every or max(1, plan.steps // 50)
     hosted = run_cluster(
         cluster,
         make,
@@ -228,9 +301,10 @@ def run_on_ranks(
         noise=this_run.random.noise,
         owner=owner,
         checkpoint=checkpoint,
-        every=every or max(1, plan.steps // 50),
+        every=stretch,
         plan={**plan.describe(), "sizes": sizes, "seeds": seeds},
-        after_step=after if every or progress else None,
+        before_start=ready,
+        after_step=after if every or progress or checkpoint is not None else None,
     )
     rows = cluster.gather(hosted)
     sent = cluster.meet(vars(cluster.traffic))
@@ -255,36 +329,108 @@ class _Run:
     random: RunRandomness
     evaluate: Evaluate | None
     on_step: OnStep | None
-    charged: ChargedTraining | None
+    use: str
+    population: str | None
+    checkpoint: str | Path | None
     guarantees: Sequence[Mapping[str, Any]] | None
+    charged: ChargedTraining | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    divergence: DivergenceCheck = field(default_factory=DivergenceCheck)
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self.data = self.plan.prepared(self.data)
 
-    def algorithm(self, data: object, agents: Sequence[int], start: np.ndarray | None = None) -> Algorithm:
-        """Return the update rule of the hosted agents, whose records are ``data``."""
-        plan, random = self.plan, self.random
-        first = plan.starting(data, random, agents) if start is None else _starting_rows(start, plan.n)
-        return plan.algorithm(plan.mechanism(data, agents, random), first)
+    def starting_rows(
+        self, data: object, agents: Sequence[int], start: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the public rows that the hosted agents begin with."""
+        if start is None:
+            return self.plan.starting(data, self.random, agents)
+        return _checked_start(start, self.plan.n)
 
-    def record(self, step: int, rows: np.ndarray | None) -> None:
-        """Evaluate the rows of all agents, where they are here."""
-        if rows is None:
+    def algorithm(self, data: object, agents: Sequence[int], first: np.ndarray) -> Algorithm:
+        """Return the update rule of the hosted agents, whose records are ``data``."""
+        return self.plan.algorithm(self.plan.mechanism(data, agents, self.random), first)
+
+    def begin(self, done: int, first: np.ndarray, evaluating: bool) -> None:
+        """Evaluate the starting rows, with which the run is compared; what may fail fails before a charge.
+
+        Those rows are public, so that an evaluation of them tells nothing; they do not enter the history.
+        """
+        scores = self._evaluated(first) if evaluating else {}
+        self.divergence.begin(scores)
+        if not self.random.protective:
             return
-        evaluate = self.evaluate or (lambda rows: self.plan.metrics(rows, self.data, self.random))
-        self.history.append({"step": step, **evaluate(rows)})
+        if evaluating and self.on_step is not None:
+            self.on_step(done, {"step": done, **scores})
+        if self.evaluate is not None or not evaluating:
+            self.plan.metrics(first, self.data, self.random)
+
+    def charge(self) -> None:
+        """Charge a run with protective noise, before it draws any."""
+        if not self.random.protective:
+            return
+        if self.guarantees is None:
+            self.guarantees = [guarantee.to_dict() for guarantee in self.plan.guarantees()]
+        self.charged = charge(
+            find_lifetime_ledger(),
+            self.plan,
+            self.use,
+            population=self.population,
+            checkpoint=self.checkpoint,
+        )
+
+    def saving(self, step: int) -> None:
+        """Tell the lifetime ledger how far checkpoints have come."""
         if self.charged is not None:
             self.charged.saving(step)
+
+    def _evaluated(self, rows: np.ndarray) -> Mapping[str, Any]:
+        if self.evaluate is not None:
+            return self.evaluate(rows)
+        return self.plan.metrics(rows, self.data, self.random)
+
+    def check_rows(self, step: int, rows: np.ndarray) -> None:
+        """Stop training whose released rows show that it diverges."""
+        if self.plan.steps > 1 and (reason := self.divergence.rows_reason(rows)) is not None:
+            raise TrainingDiverged(self._diverged(step, reason))
+
+    def record(self, step: int, rows: np.ndarray | None) -> None:
+        """Evaluate the rows of all agents, where they are here; stop training that diverges."""
+        if rows is None:
+            return
+        self.check_rows(step, rows)
+        self.scores = self._evaluated(rows)
+        reason = self.divergence.scores_reason(self.scores)
+        if reason is not None and step < self.plan.steps:  # the last step has no more budget to save
+            raise TrainingDiverged(self._diverged(step, reason))
+        varying = {name: value for name, value in self.scores.items() if name not in CONSTANTS}
+        self.history.append({"step": step, **varying})
         if self.on_step is not None:
             self.on_step(step, self.history[-1])
 
     def metrics(self, rows: np.ndarray) -> dict[str, Any]:
         """Return the plan's metrics of the final rows, which the history may hold already."""
         if self.evaluate is None and self.history and self.history[-1]["step"] == self.plan.steps:
-            return {name: value for name, value in self.history[-1].items() if name != "step"}
+            return dict(self.scores)
         return self.plan.metrics(rows, self.data, self.random)
+
+    def _diverged(self, step: int, reason: str) -> str:
+        """Return the sentence about a run that is stopped: why, what to do, what was spent."""
+        sentence = f"training diverged; lower the learning rate: after {step:,} of {self.plan.steps:,} steps "
+        sentence += f"{reason}."
+        if not (self.random.protective and has_noise(self.plan)):
+            return sentence
+        stated = [g for g in self.guarantees or () if "epsilon" in g]
+        spent = stated[0] if stated else self.plan.guarantees()[0].to_dict(1e-5)
+        epsilon = math.ceil(1000 * float(spent["epsilon"])) / 1000
+        against = wording.stored_adversary(spent["adversary"], noun="node")
+        sentence += (
+            f" Those steps are spent: at most epsilon {epsilon:.3f} at delta {spent['delta']:g} against "
+        )
+        return sentence + against + (", and stay charged." if self.charged is not None else ".")
 
     def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
         plan, guarantees = self.plan, self.guarantees
@@ -310,7 +456,7 @@ class _Run:
         return digest(about)
 
 
-def _starting_rows(start: np.ndarray, n: int) -> np.ndarray:
+def _checked_start(start: np.ndarray, n: int) -> np.ndarray:
     rows = np.asarray(start)
     if rows.dtype not in (np.float32, np.float64):
         rows = rows.astype(np.float64)

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce._format import Quantity, number
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.algorithms.registry import algorithm
 from sottovoce.data.images import load_images
 from sottovoce.errors import InvalidInput
@@ -71,7 +73,7 @@ def table5(
         for view, audit in audits.items():
             entry = {"algorithm": name, "look": view, **audit.to_dict()}
             entry["epsilon_paper"] = PRINTED.get(name) if view == "loss" else None
-            entry["noise_multiplier"] = plan.noise_multipliers[0]
+            entry["noise_multiplier"] = noise_multipliers(plan)[0]
             entry["seconds"] = round(time.perf_counter() - began, 1)
             history.append(entry)
     config = {"models": models, **options, "clip_norm": clip_norm, "confidence": confidence}
@@ -178,8 +180,9 @@ def table5_table(record: dict[str, Any]) -> ResultTable:
     verdict = f"BROKEN: {'; '.join(broken)}." if broken else "No bound exceeds its claim."
     columns = ("algorithm", "observed", "claimed", "paper: at least", "ours: at least", "ours / claimed")
     config = record["config"]
-    note = f"Epsilon at delta {config['delta']:g}, {config['models']:,} models each. {verdict}"
-    return ResultTable(columns, rows, note)
+    note = f"Epsilon at delta {number(config['delta'], 'delta')}, {config['models']:,} models each. {verdict}"
+    lower: dict[str, Quantity] = dict.fromkeys(columns[3:], "lower bound")
+    return ResultTable(columns, rows, note, {"claimed": "epsilon", **lower})
 
 
 def table5_held(record: dict[str, Any]) -> bool:
@@ -229,7 +232,7 @@ def histograms_table(record: dict[str, Any]) -> ResultTable:
     columns = ("budget", "mean loss with", "mean loss without", "std", "best threshold is right")
     rows = pick(record["history"], "budget", "with", "without", "std", "guessed")
     note = f"Loss on the record, {record['config']['models']:,} models a budget; .5 is a coin."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, {"best threshold is right": "lower bound"})
 
 
 def histograms_held(record: dict[str, Any]) -> bool | None:

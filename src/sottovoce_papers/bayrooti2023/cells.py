@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate, graphs
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.algorithms.registry import algorithm
 from sottovoce.data.images import load_images
@@ -128,7 +129,7 @@ def run_cell(
         "history": list(result.history),
         "printed": cell.printed(),
         "graph_fiedler": None if network is None else round(float(network.fiedler_normalized), 4),
-        "noise_multiplier": [round(z, 4) for z in plan.noise_multipliers],
+        "noise_multiplier": [round(z, 4) for z in noise_multipliers(plan)],
         "epsilon_spent": round(plan.privacy(seen).epsilon(DELTA), 6) if private else "inf",
         "guarantee": plan.privacy(seen).statement(DELTA) if private else "none: no noise",
         "provenance": provenance_now(started, noise=SIMULATED, **where),

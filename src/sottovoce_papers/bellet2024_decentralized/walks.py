@@ -75,7 +75,7 @@ def averaging_table(record: dict[str, Any]) -> ResultTable:
             rows.append((graph, method, count, f[method]["mean"], loss[0], loss[-1]))
     columns = ("graph", "method", "hops or rounds", "mean loss", "neighbors", "furthest")
     note = "Losses at the same noise in the result, in units of gossip's local loss (1)."
-    return ResultTable(columns, tuple(rows), note)
+    return ResultTable(columns, tuple(rows), note, dict.fromkeys(columns[3:], "loss"))
 
 
 def averaging_held(record: dict[str, Any]) -> bool:

@@ -108,7 +108,7 @@ def table(record: dict[str, Any]) -> ResultTable:
     runs = record["config"].get("runs")
     columns = ("form", "epsilon", "gap, tuned (median)", "least", "most", "noise std", "label")
     note = f"Objective gap relative to the zero vector (1), {runs} runs at the best gamma of one other run."
-    return ResultTable(columns, tuple(rows), note)
+    return ResultTable(columns, tuple(rows), note, {"epsilon": "epsilon", "noise std": "noise"})
 
 
 def held(record: dict[str, Any]) -> bool:

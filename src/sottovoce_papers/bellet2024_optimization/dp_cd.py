@@ -124,7 +124,7 @@ def table(record: dict[str, Any]) -> ResultTable:
     )
     columns = ("features", "method", "gap, tuned (median)", "least", "most", "epsilon spent")
     note = "Objective over the optimum, minus 1. The talk prints curves and no numbers: DP-CD below DP-SGD."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, {"epsilon spent": "epsilon"})
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -180,7 +180,8 @@ def table(record: dict[str, Any]) -> ResultTable:
         "penalty", "method", "objective, tuned (median)", "least", "most", "zero vector", "not private",
         "epsilon spent",
     )  # fmt: skip
-    return ResultTable(columns, tuple(rows), "Training objective; the talk prints curves and no numbers.")
+    note = "Training objective; the talk prints curves and no numbers."
+    return ResultTable(columns, tuple(rows), note, {"epsilon spent": "epsilon"})
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -128,7 +128,7 @@ def table(record: dict[str, Any]) -> ResultTable:
     config = record["config"]
     columns = ("noise std", "paper: bound (2)", "ours: E |u - u*|^2", "std", "relaxation")
     note = f"dimension {config['dim']}, tau = {config['tau']:g}, {config['steps']} steps."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, {"noise std": "noise"})
 
 
 def held(record: dict[str, Any]) -> bool:

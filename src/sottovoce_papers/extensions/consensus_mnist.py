@@ -24,6 +24,7 @@ import numpy as np
 
 from sottovoce import graphs
 from sottovoce.algorithms import ConsensusSGD, Optimizer
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data.images import load_images
 from sottovoce.data.partition import by_label
 from sottovoce.runners import Result
@@ -139,7 +140,7 @@ def run_trial(
         "skew": skew,
         "accuracy": round(100 * result.metrics["accuracy"], 2),
         "bit_identical": bool((result.outputs["rows"] == result.outputs["rows"][0]).all()),
-        "noise_multiplier": round(plan.noise_multipliers[0], 4) if private else 0.0,
+        "noise_multiplier": round(noise_multipliers(plan)[0], 4) if private else 0.0,
         "epsilon_spent": round(plan.epsilon(DELTA, "local"), 6) if private else "inf",
         "epsilon_of_the_worst_pair": round(plan.epsilon(DELTA, "network"), 4) if private else "inf",
         "guarantee": plan.privacy("local").statement(DELTA) if private else "no noise: no privacy",
@@ -211,7 +212,7 @@ def table(record: dict[str, Any]) -> ResultTable:
         "epsilon, worst pair",
     )  # fmt: skip
     note = "Test accuracy in percent; the model is not that of the paper. Epsilon none: not private."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, {"epsilon": "epsilon", "epsilon, worst pair": "epsilon"})
 
 
 def held(record: dict[str, Any]) -> bool | None:

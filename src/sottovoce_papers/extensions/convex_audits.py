@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sottovoce as sv
+from sottovoce._format import Quantity
 from sottovoce.algorithms import (
     DPDSGD,
     DPDSGT,
@@ -346,7 +347,8 @@ def table(record: dict[str, Any]) -> ResultTable:
     rows = pick([{"name": name, **row} for name, row in record["metrics"].items()], *keys)
     columns = ("plan", "against", "label", "measure", "claimed at most", "shown at least", "ratio")
     note = f"{record['config'].get('runs', 0):,} runs on each side; a ratio above 1 would prove a mistake."
-    return ResultTable(columns, rows, note)
+    held: dict[str, Quantity] = {"claimed at most": "loss", "shown at least": "lower bound"}
+    return ResultTable(columns, rows, note, held | {"ratio": "lower bound"})
 
 
 def held(record: dict[str, Any]) -> bool:

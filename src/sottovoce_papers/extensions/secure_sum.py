@@ -28,7 +28,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
+from sottovoce._format import Quantity
 from sottovoce.algorithms import DPSGD, ConsensusSGD, Optimizer, PrivateAveraging
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.privacy import ProtectiveNoise, gaussian_mu
@@ -214,7 +216,7 @@ def run_trial(
         "accept": ["tuning"],
         "n_params": objective.n_params,
         "accuracy": round(100 * result.metrics["accuracy"], 2),
-        "noise_multiplier": round(float(plan.noise_multipliers[0]), 4),
+        "noise_multiplier": round(float(noise_multipliers(plan)[0]), 4),
         "epsilon_spent": round(stated.epsilon(DELTA), 6),
         "epsilon_local": round(plan.epsilon(DELTA, "central" if against == "central" else "local"), 4),
         "guarantee": stated.statement(DELTA),
@@ -580,7 +582,8 @@ def table(record: dict[str, Any]) -> ResultTable:
     columns = ("data", "epsilon", "who must not learn more", "accuracy", "± std", "trials",
                "epsilon of own noise alone", "central, elsewhere")  # fmt: skip
     note = "Test accuracy in percent at delta 1e-5; settings were chosen on training records."
-    return ResultTable(columns, rows, note)
+    held: dict[str, Quantity] = {"epsilon": "epsilon", "epsilon of own noise alone": "epsilon"}
+    return ResultTable(columns, rows, note, held)
 
 
 def agents_table(record: dict[str, Any]) -> ResultTable:
@@ -597,7 +600,7 @@ def tuning_table(record: dict[str, Any]) -> ResultTable:
     keys = ("data", "epsilon", "noise", "features", "steps", "learning_rate", "held_out_accuracy")
     columns = ("data", "epsilon", "noise", "features", "steps", "learning rate", "accuracy, held out")
     note = "Held-out training records, noise of the summed law, seeds outside the trials."
-    return ResultTable(columns, pick(rows, *keys), note)
+    return ResultTable(columns, pick(rows, *keys), note, {"epsilon": "epsilon"})
 
 
 def network_table(record: dict[str, Any]) -> ResultTable:
@@ -608,7 +611,8 @@ def network_table(record: dict[str, Any]) -> ResultTable:
         for row in record["history"]
     )  # fmt: skip
     columns = ("average", "epsilon", "accuracy", "± std", "trials", "Bayrooti et al., same network and graph")
-    return ResultTable(columns, rows, "Test accuracy in percent at delta 1e-5, batches of 256, ten agents.")
+    note = "Test accuracy in percent at delta 1e-5, batches of 256, ten agents."
+    return ResultTable(columns, rows, note, {"epsilon": "epsilon"})
 
 
 def plot(record: dict[str, Any]) -> Any:

@@ -27,6 +27,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce import graphs, protocols
+from sottovoce._format import significant
 from sottovoce.accounting.observation.random_walk import complete_passage, first_passage, walk_loss
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
@@ -267,8 +268,9 @@ def table(record: dict[str, Any]) -> ResultTable:
     mean = record["config"]["mean_mu"]
     return ResultTable(
         columns, rows,
-        f"One mean privacy loss for all (mean mu {mean:g}); the paper prints curves at the same noise "
-        "instead (muffliato-iterations).",
+        f"One mean privacy loss for all (mean mu {significant(mean, 'mu')}); the paper prints curves at "
+        "the same noise instead (muffliato-iterations).",
+        {"noise multiplier": "noise"},
     )  # fmt: skip
 
 
@@ -310,8 +312,9 @@ def walk_table(record: dict[str, Any]) -> ResultTable:
     return ResultTable(
         columns, rows,
         f"houses, {config['users']:,} users on one Erdős-Rényi graph; one mean privacy loss for all (mean mu "
-        f"{config['mean_mu']:g}). The walk's cost is the path accountant's, an upper bound: on a sparse "
-        "graph a token soon comes back, and every return counts.",
+        f"{significant(config['mean_mu'], 'mu')}). The walk's cost is the path accountant's, an upper "
+        "bound: on a sparse graph a token soon comes back, and every return counts.",
+        {"noise multiplier": "noise"},
     )  # fmt: skip
 
 

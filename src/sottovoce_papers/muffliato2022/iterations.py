@@ -91,7 +91,7 @@ def table(record: dict[str, Any]) -> ResultTable:
     )
     columns = ("users", "method", "noise multiplier", "accuracy at the end (median)", "least", "most")
     note = "Same noise is the paper's comparison; equal loss gives both the same mean loss per step."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, {"noise multiplier": "noise"})
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -62,7 +62,7 @@ def ego_table(record: dict[str, Any]) -> ResultTable:
         "paper: beyond two hops, formula (6)",
     )  # fmt: skip
     note = "Loss towards others as a share of the local loss. The paper draws formula (6), not a bound."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, dict.fromkeys(columns[4:], "share"))
 
 
 def ego_held(record: dict[str, Any]) -> bool:
@@ -164,7 +164,7 @@ def distance_table(record: dict[str, Any]) -> ResultTable:
     note = (
         f"Share of the local loss. Rank correlation of formula (6) with distance and with hops: {written}. "
     )
-    return ResultTable(columns, rows, note + verdict)
+    return ResultTable(columns, rows, note + verdict, dict.fromkeys(columns[1:], "share"))
 
 
 def _falls(metrics: dict[str, Any]) -> bool:
@@ -258,7 +258,7 @@ def dropout_table(record: dict[str, Any]) -> ResultTable:
         "noise left, times n (1: exact)",
     )
     note = f"hypercube of {n} nodes, {record['config']['rounds']} rounds of plain gossip."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, dict.fromkeys(columns[1:4], "share"))
 
 
 def plot_dropout(record: dict[str, Any]) -> Any:
@@ -312,7 +312,7 @@ def histogram_table(record: dict[str, Any]) -> ResultTable:
     )
     columns = ("users", "rounds a step", "mean loss", "std", "least", "most")
     note = f"Share of the local loss (1), over {record['config']['steps']} steps with a fresh graph each."
-    return ResultTable(columns, rows, note)
+    return ResultTable(columns, rows, note, dict.fromkeys(("mean loss", "least", "most"), "share"))
 
 
 def histogram_held(record: dict[str, Any]) -> bool:

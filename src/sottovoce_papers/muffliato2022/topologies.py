@@ -127,6 +127,7 @@ def table(record: dict[str, Any]) -> ResultTable:
         columns, tuple(rows),
         f"Exact loss over the local loss (1); observers per graph: {config['observers']}, Erdős-Rényi "
         f"graphs: {config.get('draws', 1)}.",
+        dict.fromkeys(("next to it", "halfway", "furthest", "mean"), "share"),
     )  # fmt: skip
 
 

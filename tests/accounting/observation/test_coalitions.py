@@ -236,3 +236,15 @@ def test_worst_sides_on_a_tree_by_variance():
         Consensus(), Tree(network_of(edges, 6, "branches"), root=0), lambda a: one(a, stds[a])
     )
     assert account(plan, "colluders", colluders=2, user=0).mu == pytest.approx(1 / math.sqrt(1 + 8), rel=1e-9)
+
+
+def test_masked_members_with_noise_in_unlike_steps():
+    """The largest noise, in the first step alone, is no guide to who hides the others in the later ones."""
+
+    def releases(agent):
+        return one(agent, std=10.0) if agent == 0 else one(agent, std=2.0, steps=6)
+
+    masked = Masked(sv.graphs.complete(5), tolerate=3)
+    plan = stationary_plan(Consensus(), masked, releases, steps=6)
+    for c in (1, 2):
+        assert account(plan, "colluders", colluders=c).epsilon(D) == pytest.approx(by_name(plan, c), rel=1e-9)

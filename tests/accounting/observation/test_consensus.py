@@ -22,6 +22,7 @@ from tests.accounting.small_plans import (
 )
 
 import sottovoce as sv
+from sottovoce.accounting import question
 from sottovoce.accounting.observation import (
     Consensus,
 )
@@ -355,3 +356,17 @@ def test_sampled_consensus_by_dp_accounting(adjacency):
     assert epsilon == pytest.approx(expected, rel=2e-3)
     alone = composed_epsilon(D, (sampled(0.1, 1.5 / clip_norm, relation), 6))
     assert account(plan, "local").epsilon(D) == pytest.approx(alone, rel=2e-3)
+
+
+def test_any_so_many_over_fresh_trees_count_noise_only_where_it_is(monkeypatch):
+    """A member that is silent in a step hides nobody in it, whatever noise it has in others."""
+    rng = np.random.default_rng(3)
+    trees = [Tree(sv.graphs.complete(7), kind="uniform", rng=rng) for _ in range(4)]
+
+    def releases(u):
+        return one(u, steps=4 if u in (0, 3) else 1)
+
+    plan = plan_of(Consensus(), releases, n=7, steps=4, schedule=trees)
+    truth = by_name(plan, 3, user=3)
+    monkeypatch.setattr(question, "_MAX_COALITIONS", 1)  # too many to try
+    assert account(plan, "colluders", colluders=3, user=3).epsilon(D) >= truth * (1 - 1e-9)

@@ -1,6 +1,7 @@
 """Federations: secure sums, sampled clients, participations."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -133,3 +134,29 @@ def test_federations_by_dp_accounting():
     alone = composed_epsilon(D, (sampled(0.2, 6.0 / 2, pld.NeighborRel.REPLACE_ONE), 8))
     assert account(plan, "local").epsilon(D) == pytest.approx(alone, rel=2e-3)
     assert_gaussian(account(plan, "local", participations=8), Fraction(8) * Fraction(4, 6) ** 2)
+
+
+def test_participations_count_rounds_of_unlike_rates_together():
+    def releases(agent):
+        first = Release(agent, 0, sensitivity=1.0, noise_std=2.0, user_rate=0.5, steps=5)
+        return [first, replace(first, step=5, user_rate=0.25)]
+
+    plan = plan_of(Federation(4, secure_sum=False), releases, n=4, steps=10)
+    assert account(plan, "local", participations=8).mu == pytest.approx(math.sqrt(8) / 2)
+
+
+def test_a_federation_whose_masks_change_claims_no_more_than_local_privacy():
+    full = Masked(sv.graphs.complete(5), tolerate=2)
+    line = Masked(sv.graphs.complete(5), partners=[(v, v + 1) for v in range(4)], tolerate=None)
+    plan = plan_of(Federation(5, secure_sum=True), every(1.0, 2.0, steps=2), 5, 2, [full, line])
+    assert account(plan, "colluders", colluders=2).mu == pytest.approx(
+        math.sqrt(2) / 2
+    )  # two part one on a line
+
+
+def test_clients_that_send_in_unlike_rounds_do_not_hide_each_other():
+    def releases(agent):
+        return [Release(agent, agent, sensitivity=1.0, noise_std=2.0)]
+
+    plan = plan_of(Federation(4, secure_sum=True), releases, n=4, steps=4, schedule=Server(4))
+    assert account(plan, "network", observer=0).mu == pytest.approx(0.5)

@@ -300,3 +300,21 @@ def test_plans_with_a_walk_over_all_paths(final_public, contractive):
     plan = plan_of(TokenWalk(graph, steps, **facts), every(2.0, 2 * noise, steps), 4, steps)
     guarantee = account(plan, "pairwise", observer=2, user=0)
     assert guarantee.rdp(alpha) == pytest.approx(min(expected, steps * alpha / (2 * noise**2)), rel=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-170, 1.0, 1e200])
+def test_rates_count_in_proportion_however_small(unit):
+    """The square of a rate may be no float; what counts is its part of the noise that follows."""
+    passage = first_passage(sv.graphs.complete(3), 3, 0, 1)
+    rates = [unit, 2 * unit, unit]
+    loss = walk_loss(passage, [2.0, 8.0], 1.0, final_public=True, rates=rates)
+    plain = walk_loss(passage, [2.0, 8.0], 1.0, final_public=True, rates=[1.0, 2.0, 1.0])
+    np.testing.assert_allclose(loss, plain, rtol=1e-12)
+    assert (loss > 0.5).all()
+
+
+@pytest.mark.parametrize("rates", [(1.0, -0.5, 1.0), (1.0, 0.5, math.nan), (1.0, 0.5, math.inf), (1.0, 0.5)])
+def test_rates_that_are_no_lengths_are_refused(rates):
+    passage = first_passage(sv.graphs.complete(3), 3, 0, 1)
+    with pytest.raises(InvalidInput, match="one per step"):
+        walk_loss(passage, [2.0], 1.0, rates=rates)

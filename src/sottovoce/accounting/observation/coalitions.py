@@ -34,7 +34,9 @@ def worst_coalitions(question: PrivacyQuestion, protocol: Protocol) -> list[tupl
     if stds is None:
         return question.coalitions
     if protocol.masked:
-        if all(one.hides_from(size) for one in _protocols(question, protocol)):
+        if releases_are_alike(question) and all(
+            one.hides_from(size) for one in _protocols(question, protocol)
+        ):
             # all others stay in one component, so the coalition with the largest noise removes most of it
             return question.largest_noise_coalitions(stds)
     elif protocol.sum_tree is not None and size > 1 and (stds > 0).all() and steps_are_alike(question):
@@ -54,11 +56,15 @@ def _protocols(question: PrivacyQuestion, first: Protocol) -> list[Protocol]:
 def steps_are_alike(question: PrivacyQuestion) -> bool:
     """Whether one protocol averages all steps and the releases of all agents are in the same steps."""
     plan = question.plan
-    if not (plan.observation.averages_once or plan.steps == 1 or plan.is_stationary):
-        return False
+    alike = plan.observation.averages_once or plan.steps == 1 or plan.is_stationary
+    return alike and releases_are_alike(question)
+
+
+def releases_are_alike(question: PrivacyQuestion) -> bool:
+    """Whether the releases of all agents are in the same steps, so that all noise is in every step."""
     shapes = {
         tuple((r.step, r.steps, r.count, r.joint) for r in question.releases(u) if r.mechanism == "gaussian")
-        for u in range(plan.n)
+        for u in range(question.plan.n)
     }
     return len(shapes) == 1
 

@@ -21,6 +21,7 @@ from sottovoce.accounting.observation.coalitions import (
     all_equal,
     coalition_assumptions,
     leakage_with_noise,
+    releases_are_alike,
     steps_are_alike,
     worst_coalitions,
 )
@@ -111,7 +112,7 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     )
     work = math.comb(plan.n - 1, size) * len(users) * plan.steps
     memory = plan.n**2 * plan.steps * (plan.n // 64 + 1) * 8
-    if not single or memory > _MAX_MASK_BYTES:
+    if not single or not releases_are_alike(question) or memory > _MAX_MASK_BYTES:
         return None
     from sottovoce.accounting.fresh_trees import MAX_WORK, FreshTrees
 

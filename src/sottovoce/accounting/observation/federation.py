@@ -8,7 +8,11 @@ import numpy as np
 
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
-from sottovoce.accounting.observation.coalitions import coalition_assumptions, worst_coalitions
+from sottovoce.accounting.observation.coalitions import (
+    coalition_assumptions,
+    releases_are_alike,
+    worst_coalitions,
+)
 from sottovoce.accounting.question import SAMPLED_CLIENTS, PrivacyQuestion
 from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
@@ -32,13 +36,14 @@ class Federation(ObservationModel):
                 f"The observation model is for {self.users} users, the plan has {question.plan.n} agents."
             )
         stds = question.noise_stds()
-        if question.view == "local" or not self.secure_sum or stds is None:
+        seen = question.view == "local" or not self.secure_sum
+        if seen or stds is None or not releases_are_alike(question):
             # a secure sum needs an answer of every client, so clients that were not drawn send noise alone
             return question.local_guarantee(hidden=self.secure_sum)
         protocol = question.plan.schedule(0)
         if protocol.masked:
             coalitions = worst_coalitions(question, protocol)
-            if coalitions is None:
+            if coalitions is None or not question.plan.is_stationary:  # later masks may hide less
                 return question.local_guarantee(hidden=True)
             assumptions = list(coalition_assumptions(question, protocol, coalitions, ()))
         else:

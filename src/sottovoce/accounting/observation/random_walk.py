@@ -267,19 +267,21 @@ class _WaitingCost:
             with np.errstate(over="ignore"):
                 self._common = np.exp(factors[:, None] / (t if contractive else np.ones(steps)))
         else:
-            if len(rates) != steps or not min(rates) >= 0:
+            self._rates = np.asarray(rates, dtype=np.float64)
+            if len(rates) != steps or not (np.isfinite(self._rates) & (self._rates >= 0)).all():
                 raise InvalidInput(
                     f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}."
                 )
-            self._squares = np.square(np.asarray(rates, dtype=np.float64))
 
     def __call__(self, s: int) -> np.ndarray:
         left = self.steps - s
         if self._common is not None:
             return self._common[:, :left]
-        noise = np.cumsum(self._squares[s:])  # of the steps s .. s + t - 1
-        share = np.divide(self._squares[s], noise, out=np.zeros(left), where=noise > 0)
-        return np.exp(self.factors[:, None] * share)
+        if not self._rates[s]:
+            return np.ones((len(self.factors), left))  # a step of length 0 moves nothing
+        # in units of the step's own rate, whose square alone may be too small or too large for a float
+        noise = np.cumsum(np.square(self._rates[s:] / self._rates[s]))  # of the steps s .. s + t - 1
+        return np.exp(self.factors[:, None] / noise)
 
 
 def _expectation(

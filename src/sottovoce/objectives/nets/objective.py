@@ -39,6 +39,7 @@ from sottovoce.objectives.nets.layers import Slot
 from sottovoce.objectives.nets.losses import LOSSES, TASKS, PerSampleLoss, logits, sharing_copy
 from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
+from sottovoce.objectives.trivial import trivial_scores, with_trivial
 
 
 class NetObjective:
@@ -259,7 +260,8 @@ class NetObjective:
 
         Classification and yes-or-no labels: mean and least accuracy, shares between 0 and 1.
         Regression: the root of the mean squared error. A custom loss: accuracy if labels are whole numbers
-        and the outputs have more numbers than one. Empty without a test set.
+        and the outputs have more numbers than one. Each beside that of a constant answer
+        (`sottovoce.objectives.trivial`). Empty without a test set.
         """
         if data.test is None:
             return {}
@@ -276,9 +278,11 @@ class NetObjective:
         metrics = {"loss": float(np.mean(losses))}
         if (task is None and (targets.is_floating_point() or targets.ndim != 1)) or not scores:
             return metrics
+        trivial = trivial_scores(task or "classification", targets.cpu().numpy(), log_loss=task is not None)
         if task == "regression":
-            return metrics | {"rmse": float(np.mean(scores))}
-        return metrics | {"accuracy": float(np.mean(scores)), "accuracy_least": float(np.min(scores))}
+            return with_trivial(metrics | {"rmse": float(np.mean(scores))}, trivial)
+        accuracy = {"accuracy": float(np.mean(scores)), "accuracy_least": float(np.min(scores))}
+        return with_trivial(metrics | accuracy, trivial)
 
     def outputs(self, theta: Tensor | np.ndarray, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
         """Yield the outputs of each agent's network for all inputs, in evaluation mode."""

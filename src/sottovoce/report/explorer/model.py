@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce import graphs
-from sottovoce._format import fixed, number
+from sottovoce._format import fixed, number, rounded
 from sottovoce._io import to_toml
 from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
@@ -300,11 +300,14 @@ class ExplorerModel:
             "most_rounds": self.most_rounds,
             "adjustable": self.adjustable,
             "can_draw": plan.query_kind == "value" and (opened is None or opened.tables is not None),
-            "delta": number(delta),
+            "delta": number(delta, "delta"),
             "adjacency": wording.adjacency(plan.adjacency, noun="participant"),
-            "local": {"epsilon": fixed(local.epsilon(delta)), "words": wording.guess(local.best_guess)},
+            "local": {
+                "epsilon": fixed(local.epsilon(delta), "epsilon"),
+                "words": wording.guess(local.best_guess),
+            },
             "useful": {"verdict": use.verdict, "words": use.sentence},
-            "noise": number(float(self.setting.noise)),
+            "noise": number(float(self.setting.noise), "noise"),
             "error": None if use.error is None else number(float(math.hypot(use.error, use.bias))),
             "cost": f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages{size}",
             "notes": missing_links(network, protocol),
@@ -373,8 +376,8 @@ class ExplorerModel:
                 "name": names[u],
                 "looks": False,
                 "value": round(min(share, 1.0), 4),
-                "share": fixed(share),
-                "epsilon": fixed(losses[u]),
+                "share": fixed(share, "share"),
+                "epsilon": fixed(losses[u], "epsilon"),
                 "label": stated.label,
                 "words": wording.learned(share, stated.best_guess),
                 "determined": share > 1 - DETERMINED,
@@ -393,7 +396,7 @@ class ExplorerModel:
         worst, typical = order[-1], order[(len(order) - 1) // 2]
         summary = (
             f"{learns} most of {names[worst]}: epsilon {rows[worst]['epsilon']} at delta "
-            f"{number(self.setting.delta)} ({rows[worst]['label']}); the best guess is right "
+            f"{number(self.setting.delta, 'delta')} ({rows[worst]['label']}); the best guess is right "
             f"{wording.guess(each[worst].best_guess)}. Of a typical participant, {names[typical]}: epsilon "
             f"{rows[typical]['epsilon']}; the best guess is right {wording.guess(each[typical].best_guess)}."
         )
@@ -407,7 +410,7 @@ class ExplorerModel:
             "known": known,
             "worst": worst,
             "typical": typical,
-            "mean": fixed(float(np.mean([shares[u] for u in each]))),
+            "mean": fixed(float(np.mean([shares[u] for u in each])), "share"),
         }
 
     def matrix(self) -> dict[str, Any]:
@@ -417,7 +420,9 @@ class ExplorerModel:
             [None if u == v else round(min(share, 1.0), 4) for v, share in enumerate(row)]
             for u, row in enumerate(shares)
         ]
-        shown = [["–" if u == v else fixed(x) for v, x in enumerate(row)] for u, row in enumerate(shares)]
+        shown = [
+            ["–" if u == v else fixed(x, "share") for v, x in enumerate(row)] for u, row in enumerate(shares)
+        ]
         return {"values": values, "shown": shown}
 
     def course(self, observers: Iterable[int]) -> dict[str, Any]:
@@ -431,16 +436,17 @@ class ExplorerModel:
         for t in rounds:
             then = self.at(t)
             h, formula = then._shares(who)[others], then._published(who)
-            course["worst"].append(round(float(h.max(initial=0.0)), 5))
-            course["mean"].append(round(float(h.mean()), 5))
+            course["worst"].append(float(rounded(h.max(initial=0.0), "share", places=5)))
+            course["mean"].append(float(rounded(h.mean(), "share", places=5)))
             if formula is None:
                 course["published"] = None
             else:
                 course["published"].append(round(float(np.minimum(formula[others], 1.0).mean()), 5))
-        words = f"After {rounds[-1]} rounds the worst share is {fixed(course['worst'][-1])}, the mean "
-        words += fixed(course["mean"][-1])
+        worst, mean = (fixed(course[key][-1], "share") for key in ("worst", "mean"))
+        words = f"After {rounds[-1]} rounds the worst share is {worst}, the mean {mean}"
         if course["published"] is not None:
-            words += f", and the published formula (shown at most as 1) says {fixed(course['published'][-1])}"
+            last = fixed(course["published"][-1])
+            words += f", and the published formula (shown at most as 1) says {last}"
         return course | {"words": words + "."}
 
     def plan_text(self) -> str:

@@ -57,5 +57,5 @@ if __name__ == "__main__":
     )
     result = plan.run(data, np.random.default_rng(0))
     right = np.mean(np.sign(data.X @ result.outputs["coef"]) == data.y)
-    print(f"accuracy {right:.3f} at epsilon {plan.epsilon(1e-5):.3g} against any one member")
+    print(f"accuracy {right:.3f}; {plan.privacy().statement(1e-5)}")
     print(sv.advice.usefulness(plan, sample="synthetic"))

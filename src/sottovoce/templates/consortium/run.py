@@ -6,6 +6,7 @@ On three machines the same three commands are typed at each member: `peer keygen
 """
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def report(folder):
     accuracy = float(np.mean((public[:, :-1] @ models[0] > 0) == (public[:, -1] == 1)))
     equal = all(np.array_equal(models[0], other) for other in models)
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
-    print(f"accuracy {accuracy:.3f} on public records; epsilon {epsilon:.3g} at delta {delta:g}")
+    print(f"accuracy {accuracy:.3f} on public records; epsilon {math.ceil(1000 * epsilon) / 1000} at delta {delta:g}")
     print(f"the three models are {'equal to the last bit' if equal else 'DIFFERENT'}")
     return accuracy, equal, epsilon
 
