@@ -61,6 +61,7 @@ class Priced:
     plan: Any
     words: str
     cost: Callable[[str], list[Composition]]
+    closed_form: bool = True  # False: recomputed from below only
 
 
 def federation(rng: np.random.Generator) -> Priced:
@@ -76,7 +77,9 @@ def federation(rng: np.random.Generator) -> Priced:
 
     def cost(view: str) -> list[Composition]:
         if not secure:
-            return [(Step("seen coin", squared, steps, rate),)]
+            odds = [math.comb(steps, k) * mpmath.mpf(rate) ** k * mpmath.mpf(1 - rate) ** (steps - k)
+                    for k in range(steps + 1)]  # fmt: skip
+            return [(Step("mixture", tuple((k * squared, odd) for k, odd in enumerate(odds))),)]
         hiding = 1 if view == "local" else users - members(view)
         return [(Step("sampled", 2 / math.sqrt(squared / hiding), steps, rate, True),)]
 
@@ -103,7 +106,10 @@ def others(rng: np.random.Generator) -> Priced:
             return (question, coalitions, None) if known else ({"view": "local"}, [()], None)
 
         with mock.patch.object(recomputation, "whom", asked):
-            return make(np.random.default_rng(seed)), known
+            case = make(np.random.default_rng(seed))
+        asked_view, asked_size = view.partition(":")[0], members(view)
+        same = case.question.get("view", asked_view) == asked_view  # some ask another question all the same
+        return case, known and same and case.question.get("colluders", asked_size) == asked_size
 
     case, _ = drawn("local")
     if case.words["algorithm"] in ("decor", "mafalda", "federated-admm"):
@@ -113,7 +119,8 @@ def others(rng: np.random.Generator) -> Priced:
         again, known = drawn(view)
         return again.compositions() if known else [()]
 
-    return Priced(case.plan, ", ".join(map(str, case.words.values())), cost)
+    words = ", ".join(map(str, case.words.values()))
+    return Priced(case.plan, words, cost, closed_form="closed_form" not in case.words)
 
 
 def members(view: str) -> int:
@@ -154,9 +161,10 @@ class Charged:
         """Return whether the recomputation is less than what may be claimed, so that nothing can be close.
 
         How far removing a record moves what was released about replacing one is not known, only half of it;
-        and what a member learns of a secret walk is not recomputed.
+        secret walks and fresh trees are recomputed from below.
         """
-        if (self.priced.plan.adjacency, adjacency) == ("replace-one", "add-remove"):
+        halved = (self.priced.plan.adjacency, adjacency) == ("replace-one", "add-remove")
+        if halved or not self.priced.closed_form:
             return True
         return self.compositions(adjacency, view) == [()]
 
@@ -187,23 +195,20 @@ def _restated(step: Step, replaced: bool) -> Step:
 
 def least_delta(steps: Composition, epsilon: float) -> Any:
     """Return a delta that the composition does not stay below at epsilon."""
-    coins = [step for step in steps if step.kind == "seen coin"]
-    rest = [step for step in steps if step.kind != "seen coin"]
+    mixtures = [step.size for step in steps if step.kind == "mixture"]
+    rest = [step for step in steps if step.kind != "mixture"]
     if any(step.kind == "gaussian" and step.size == math.inf for step in rest):
         return mpmath.mpf(1)
+    known = sum((step.size for step in rest if step.kind == "gaussian"), Fraction(0))
+    distributions = [step for step in rest if step.kind != "gaussian"]
     total = mpmath.mpf(0)
-    for rounds in itertools.product(*(range(coin.count + 1) for coin in coins)):
-        weight = mpmath.mpf(1)
-        gaussian = sum((step.size for step in rest if step.kind == "gaussian"), Fraction(0))
-        for coin, taken in zip(coins, rounds, strict=True):
-            share = mpmath.mpf(coin.rate) ** taken * mpmath.mpf(1 - coin.rate) ** (coin.count - taken)
-            weight *= math.comb(coin.count, taken) * share
-            gaussian += taken * coin.size
-        distributions = [step for step in rest if step.kind != "gaussian"]
-        if not distributions:
-            total += weight * (recomputation.gaussian_delta(gaussian, epsilon) if gaussian else 0)
+    for drawn in itertools.product(*mixtures):
+        gaussian = sum((squared for squared, _ in drawn), known)
+        if distributions:
+            delta = _distribution_delta((Step("gaussian", gaussian), *distributions), epsilon)
         else:
-            total += weight * _distribution_delta((Step("gaussian", gaussian), *distributions), epsilon)
+            delta = recomputation.gaussian_delta(gaussian, epsilon) if gaussian else 0
+        total += mpmath.fprod(odd for _, odd in drawn) * delta
     return total
 
 
@@ -231,7 +236,7 @@ def judge(charges: Sequence[Charged], budget: LifetimeBudget, total: float) -> d
     together = [tuple(itertools.chain.from_iterable(one)) for one in itertools.product(*parts)]
     if any(step.size == math.inf for one in together for step in one):
         return {"low": total < math.inf, "close": total == math.inf, "exact": True}
-    exact = all(step.kind in ("gaussian", "seen coin") for one in together for step in one)
+    exact = all(step.kind in ("gaussian", "mixture") for one in together for step in one)
     closed = exact and not any(each.known_from_below(*budget.kind) for each in charges)
     slack = recomputation.GAUSSIAN_SLACK if exact else recomputation.SAMPLED_SLACK
     bound = budget.delta * (1 + (mpmath.mpf(10) ** -9))

@@ -9,6 +9,7 @@ from sottovoce.algorithms import FederatedADMM
 from sottovoce.algorithms.federated_admm import absorbed
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.admm import ClientProxMechanism
 from sottovoce.noise.grid import mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
@@ -59,6 +60,23 @@ def admm(**more):
         "users": 6, "steps": 12, "sample_rate": 1.0, "gamma": 1.0, "clip_norm": 1.0, "noise_std": 6.0
     } | more  # fmt: skip
     return FederatedADMM(GLM("squared", dim=3), **options)
+
+
+def test_a_result_names_the_rounds_of_clients_where_they_are_seen(monkeypatch):
+    sent, release = np.zeros(6, dtype=int), ClientProxMechanism.release
+
+    def counted(self, rows, places, k):
+        sent[places] += 1
+        return release(self, rows, places, k)
+
+    monkeypatch.setattr(ClientProxMechanism, "release", counted)
+    data = unequal_shards([5] * 6)
+    seen = admm(sample_rate=0.5, secure_sum=False).run(data, np.random.default_rng(3))
+    drawn = (seen.metrics["fewest_rounds"], seen.metrics["most_rounds"])
+    assert drawn == (sent.min(), sent.max())
+    assert 0 < drawn[0] < drawn[1] < 12
+    hidden = admm(sample_rate=0.5).run(data, np.random.default_rng(3))
+    assert "most_rounds" not in hidden.metrics
 
 
 def test_masked_admm_equals_admm_with_a_server():

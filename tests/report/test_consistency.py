@@ -286,5 +286,5 @@ def test_delta_is_explained_rightly():
         np.zeros(5), np.random.default_rng(0)
     )
     text = text_of(build([result.to_dict()]))
-    assert "with probability δ the protection may fail completely" in text
+    assert "at most the factor e ε , and beyond that by at most δ" in text
     assert "probability that the bound is exceeded" not in text

@@ -100,7 +100,7 @@ class Budget:
 def delta_warning(delta: float, units: float | None, adjacency: str) -> str | None:
     """Return a sentence about a delta above a tenth of one over the number of units; None for a smaller one.
 
-    With probability delta a guarantee may fail completely: a mechanism that publishes one of ``units`` records
+    Delta bounds what may be added to the probability of any event: a mechanism that publishes one of ``units`` records
     as it is, chosen at random, has epsilon 0 at delta 1 / units.
 
     >>> delta_warning(1e-5, 300, "add-remove") is None

@@ -30,7 +30,7 @@ from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import as_network
-from sottovoce.mechanisms.admm import ClientProxMechanism, ProximalMechanism
+from sottovoce.mechanisms.admm import ClientProxMechanism, ProximalMechanism, sample_participants
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
@@ -57,8 +57,10 @@ class FederatedADMM(UsersADMM):
 
     Guarantees
     ----------
-    "local": every message seen, a client that takes part in all K rounds: mu^2 = K (4 C / sigma)^2; with
-    ``participations`` known, K_i in place of K. "central" (secure sum only): K sampled Gaussian rounds, a
+    "local" without a secure sum: everybody sees who takes part, so that sampling does not amplify; the number
+    of a client's rounds is drawn, mu^2 = N (4 C / sigma)^2 with N ~ Bin(K, q). With ``participations`` known,
+    that number; a result names the most and the fewest rounds of a client. "local" with one: K sampled
+    Gaussian rounds, because every client answers in every round. "central" (secure sum only): the same, a
     client's data being replaced. Every client adds noise in every round, sampled or not, so the sum always
     holds n shares (less those of the members named as colluders). A client's dual depends on the
     rounds it took part in, which nobody sees, and the result does not tell. Sampling amplifies all the
@@ -157,6 +159,14 @@ class FederatedADMM(UsersADMM):
         if self.protocol is not None:
             return super()._traffic()
         return 2 * self.steps, 2 * self.users * self.steps  # model down, noisy step up
+
+    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
+        """Return in how many rounds clients took part, where everybody sees it."""
+        if self.secure_sum:
+            return {}
+        drawn = (sample_participants(random, k, self.users, self.sample_rate) for k in range(self.steps))
+        rounds = np.sum([*drawn], axis=0)
+        return {"fewest_rounds": int(rounds.min()), "most_rounds": int(rounds.max())}
 
     def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> ClientProxMechanism:
         random = noise_on_grid(self, random, agents, [1.0] * len(agents))

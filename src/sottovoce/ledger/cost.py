@@ -159,13 +159,13 @@ def _question(view: str) -> dict[str, Any]:
     return {"view": view} if count is None else {"view": "colluders", "colluders": count}
 
 
-def _restated_releases(listed: OwnReleases, adjacency: str) -> OwnReleases:
+def _restated_releases(stated: OwnReleases, adjacency: str) -> OwnReleases:
     """Return the same releases under the other record-level adjacency."""
 
     def releases(agent: int) -> list[Release]:
-        return [_restated(each, adjacency) for each in listed.releases(agent)]
+        return [_restated(each, adjacency) for each in stated.releases(agent)]
 
-    return replace(listed, adjacency=adjacency, releases=releases)
+    return replace(stated, adjacency=adjacency, releases=releases)
 
 
 def _restated(release: Release, adjacency: str) -> Release:
