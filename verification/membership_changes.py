@@ -104,6 +104,8 @@ class Consortium:
         pem = self.folder / "pem"
         for name in self.names:
             for other in self.agreement.members:
+                if other.name == name:
+                    continue
                 pem.write_text(other.certificate)
                 self.directories[name].pinned_certificates.trust(pem, "read aloud", instead=True)
         for name in self.names:

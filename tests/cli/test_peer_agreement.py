@@ -94,6 +94,10 @@ def test_status_and_ledger_of_a_finished_run(cli, consortium):
     _, other = cli("ledger", group.state(1))
     heard = {h["round"]: h["digest"] for h in other["heard"] if h["sender"] == 0}
     assert heard == {int(r): digest for r, digest in ledgers["sent"].items()}
+    assert cli("compare", group.state(0), group.state(1)) == (0, {"ledgers": 2, "contradictions": []})
+    code, answer = cli("compare", group.state(0), group.folder)
+    assert code == 1
+    assert "is not a state folder" in answer["error"]
 
 
 def test_titles_with_brackets_are_shown_as_they_are(consortium, call):

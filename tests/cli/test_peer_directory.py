@@ -249,3 +249,30 @@ def test_ledgers_are_compared(sottovoce, tmp_path):
     assert "member 1 sent different rows in round 0, by the ledgers of members 0, 3" in output
     (tmp_path / "0.json").write_text("no")
     assert "is not JSON" in sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")[1]
+
+
+def test_a_pin_is_removed_by_name(sottovoce, directories):
+    north, south = directories
+    words = ("--why", "south has left", "--directory", north)
+    assert sottovoce("peer", "trust", "--forget", "south", *words) == (0, "south is no longer pinned.\n")
+    assert json.loads(sottovoce("peer", "init", north, "--json")[1])["trusted"] == {}
+    code, output = sottovoce("peer", "trust", "--forget", "south", *words)
+    assert code == 1
+    assert "No member 'south' is pinned" in output
+    for wrong in ((), (south / "identity" / "certificate.pem", "--forget", "south")):
+        code, output = sottovoce("peer", "trust", *wrong, *words)
+        assert code == 1
+        assert "one of the two" in output
+
+
+def test_certificates_that_cannot_be_pinned_leave_the_key_alone(sottovoce, directories, tmp_path):
+    north = directories[0]
+    key = (north / "identity" / "key.pem").read_bytes()
+    own = north / "identity" / "certificate.pem"
+    (tmp_path / "junk.pem").write_bytes(b"\xff" * 40)
+    for file in (own, tmp_path / "junk.pem", tmp_path, tmp_path / "absent.pem"):
+        code, output = sottovoce("peer", "trust", file, "--why", "x", "--replace", "--directory", north)
+        assert code == 1
+        assert "Traceback" not in output
+        assert "bug" not in output
+    assert (north / "identity" / "key.pem").read_bytes() == key

@@ -78,6 +78,9 @@ class MemoryLink:
         except PeerError:
             self.connections.refused += 1
 
+    def refuse(self, sender, why, details=""):
+        self.connections.refused += 1
+
     def expired(self, *members):
         return []
 
@@ -217,7 +220,8 @@ class Members:
     def pin(self, agreement):
         for member in agreement.members:
             (self.folder / "pem").write_text(member.certificate)
-            for directory in self.directories.values():
+            others = [each for name, each in self.directories.items() if name != member.name]
+            for directory in others:
                 directory.pinned_certificates.trust(self.folder / "pem", "read aloud", instead=True)
 
     def state(self, name, agreement):

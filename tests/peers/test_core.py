@@ -364,3 +364,70 @@ def test_other_rows_at_another_neighbor_stop_a_peer(witnessing):
     core.receive(0.0, 1, witnessing.receipt(2, 3, rows=1, lineage=lineage))
     with pytest.raises(PeerError, match="sent it other rows"):
         core.receive(0.0, 1, witnessing.receipt(2, 3, rows=1, lineage=b"q" * 32))
+
+
+def test_history_is_bounded_and_positions_cost_the_same_after_many_rounds():
+    """Old digests become one hash; what it says about all rows is what a list of all rows would say."""
+    scene = Scene(steps=700)
+    scene.hello()
+    core, sent, heard = scene.core, {}, {}
+    for r in range(600):
+        sent |= core.sent
+        scene.receive_rows(r)
+        heard |= {key: proof[:32] for key, proof in core.heard.items()}
+    assert core.program.at == 600
+    assert len(core.sent) <= 260
+    assert len(core.heard) <= 3 * 260
+    for at in (400, 599, 600):
+        rows = hashlib.sha256(b"".join(sent[r] for r in range(at))).digest()
+        heard_of_1 = hashlib.sha256(b"".join(heard[r, 1] for r in range(at))).digest()
+        assert core._sent_to[1].lineage(at) == rows
+        assert core._heard_of[1].lineage(at) == heard_of_1
+        assert core.receive(0.0, 1, scene.position(1, at=at, lineage=rows)) == []
+    assert core.incidents == []
+    # a neighbor that is far behind gets an answer, so that it learns of its own newer rows
+    assert kinds(core.receive(1.0, 1, scene.position(1, at=3, lineage=EMPTY, answer=True)))[0] == POSITION
+    assert core.incidents == []
+    core.receive(0.0, 1, scene.position(1, at=600, lineage=b"x" * 32))
+    assert core.incidents == ["member 1 says that it heard other rows of this peer"]
+    restarted = Scene(steps=700, disk=scene.disk).core
+    assert len(restarted.sent) <= 260
+    assert restarted._sent_to[2].lineage(600) == core._sent_to[2].lineage(600)
+
+
+def test_a_neighbor_cannot_have_heard_rows_that_were_not_sent(scene):
+    scene.core.receive(0.0, 1, scene.position(1, at=3, lineage=hashlib.sha256(scene.core.sent[0]).digest()))
+    assert scene.core.incidents == ["member 1 says that it heard other rows of this peer"]
+
+
+def test_a_liar_adds_a_bounded_number_of_rows_to_the_ledger():
+    scene = Scene(steps=200)
+    scene.hello()
+    before = len(scene.disk.durable)
+    for r in range(1, 150):
+        scene.core.receive(0.0, 1, scene.position(1, highest=r, digest=b"x" * 32))
+    assert len(scene.disk.durable) - before == len(scene.core.incidents) == 16
+    scene.core.receive(0.0, 2, scene.position(2, highest=1, digest=b"x" * 32))
+    assert "unfounded claim of member 2 about round 1" in scene.core.incidents
+
+
+@pytest.mark.parametrize("way", ["heads", "heads inside receipts", "nonces"])
+def test_a_flood_of_signed_heads_is_refused_by_origin(way, witnessing):
+    """Neither stored nor forwarded: the members behind this one never see it."""
+    core = witnessing.core
+    before, forwarded, refused = len(witnessing.disk.durable), 0, 0
+    for count in range(1, 1001):
+        rows, nonce = (1, count.to_bytes(32, "big")) if way == "nonces" else (count, NOTHING)
+        head = LedgerHead(rows, 0, 0, b"h" * 32, NOTHING, nonce)
+        raw = witnessing.codec.head(head, sender=3)
+        if way == "heads inside receipts":
+            raw = witnessing.receipt(3, 3, raw)
+        try:
+            forwarded += kinds(core.receive(count / 1000, 1, raw)).count(FrameCodec.kind_of(raw))
+        except FrameError:
+            refused += 1
+    assert refused > 900
+    assert forwarded <= 2 * 40
+    assert len(witnessing.disk.durable) - before <= 40
+    core.receive(1.0, 1, witnessing.head(5, sender=2))  # others are not affected
+    core.receive(60.0, 1, witnessing.head(2000, sender=3))

@@ -1,5 +1,7 @@
 """`sottovoce peer draft`: a plan file becomes an agreement that costs what the plan costs."""
 
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -122,3 +124,45 @@ def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tm
     assert call("peer", "draft", "plan.toml").code == 0
     again = call("peer", "draft", "plan.toml")
     assert (again.code, "exists already" in again.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("4", "--compute", "logistic", "--features", "5", "--records", "4000"),
+        ("4", "--compute", "linear", "--features", "5", "--records", "4000", "--values", "0,1"),
+        ("6", "--hide", "member", "--values", "0,10"),
+        ("file:roads.txt", "--records", "4000"),
+    ],
+)
+def test_the_plan_of_an_advice_becomes_a_draft(words, call, tmp_path):
+    (tmp_path / "roads.txt").write_text("bern basel\nbasel zurich\nzurich bern\n")
+    done = call("advise", *words, "--epsilon", "4", "--out", "advice")
+    assert done.code == 0, done.err
+    done = call("peer", "draft", "advice/plan.toml", "-o", "draft.toml")
+    assert done.code == 0, done.err
+    content = tomllib.loads((tmp_path / "draft.toml").read_text())
+    advised = tomllib.loads((tmp_path / "advice" / "agreement-draft.toml").read_text())
+    assert content["graph"] == advised["graph"]
+    assert content["model"]["parameters"] == advised["model"]["parameters"]
+    multiplier = content["algorithm"]["noise_multiplier"]
+    assert multiplier == pytest.approx(advised["algorithm"]["noise_multiplier"], rel=1e-3)
+
+
+def test_an_agreement_of_one_member_and_one_over_another_file_are_refused(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(AVERAGE)
+    assert call("peer", "draft", "plan.toml", "-o", "draft.toml").code == 0
+    for name in ("a", "b", "c"):
+        assert call("peer", "keygen", name, "--name", name).code == 0
+    members = [
+        word for i, name in enumerate("abc") for word in ("-m", f"{name}/certificate.pem@h:{7000 + i}")
+    ]
+    done = call("peer", "agree", "draft.toml", *members[:2], "-o", "new.toml")
+    assert done.code == 1
+    assert "two members or more, got 1" in done.err
+    assert not (tmp_path / "new.toml").exists()
+    key = (tmp_path / "a" / "key.pem").read_bytes()
+    done = call("peer", "agree", "draft.toml", *members, "-o", "a/key.pem")
+    assert done.code == 1
+    assert "exists already" in done.err
+    assert (tmp_path / "a" / "key.pem").read_bytes() == key

@@ -1,9 +1,11 @@
 """A whole peer: over memory and sockets, at an agreed pace, when the world around it fails, as a process."""
 
 import asyncio
+import dataclasses
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -13,6 +15,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,12 +28,14 @@ from sottovoce.errors import (
     LostPeer,
     PeerError,
     SottovoceError,
+    TryLater,
 )
 from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers import runtime
 from sottovoce.peers.core import Timing
 from sottovoce.peers.status import read_proof, read_status
+from sottovoce.peers.transport import BAD_FRAME
 from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 
 LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 5, "noise_multiplier": 40.0}
@@ -195,7 +200,7 @@ def test_a_span_takes_a_bounded_number_of_frames(paced):
     peer._deliver(1, b"good")
     asyncio.run(peer._paced_turn(0.5))
     assert [raw for _, raw in sent] == [b"answer to good"]
-    assert peer.refused["m1"] == 1
+    assert peer.transport.refusals["m1", BAD_FRAME] == 1
     for _ in range(runtime._FRAMES_PER_TURN):
         peer._deliver(1, b"more")
     with pytest.raises(FrameError, match="one span"):
@@ -543,3 +548,79 @@ def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
     assert not statement["finished"]
     assert status["releases"] == statement["guarantee"]["releases"] > 0
     assert np.load(group.state(1) / "model.npz")["parameters"].shape == (3,)
+
+
+def garbage(rng, raw, largest):
+    """Return bytes that are almost, or not at all, a frame of the run."""
+    match rng.randrange(4):
+        case 0:
+            return rng.randbytes(rng.randint(1, 5))
+        case 1:
+            return raw[: rng.randrange(1, len(raw))]
+        case 2:
+            flipped = bytearray(raw)
+            flipped[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+            return bytes(flipped)
+        case _:
+            return rng.randbytes(rng.randint(1, largest))
+
+
+def test_a_run_finishes_among_random_and_truncated_messages(consortium):
+    """One member sends 5 damaged messages before each frame, over TLS; all are refused, counted, logged."""
+    group = consortium(n=3, graph="complete:3", algorithm={"protocol": "gossip:20"}, epsilon=600.0)
+    rng, events, broken, damaged = random.Random(5), [], [], 0
+
+    async def play():
+        nonlocal damaged
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: broken.append(context))
+        peers = group.peers(log=events.append)
+        liar = peers[2].transport
+        send = liar.send
+
+        def send_among_garbage(to, raw):
+            nonlocal damaged
+            for connection in liar._known[to].connections:
+                for _ in range(5):
+                    connection.send(garbage(rng, raw, liar.largest))
+                    damaged += 1
+            send(to, raw)
+
+        liar.send = send_among_garbage
+        outcomes = await asyncio.wait_for(asyncio.gather(*[peer.run() for peer in peers]), 30)
+        return peers, outcomes
+
+    peers, outcomes = asyncio.run(play())
+    assert broken == []
+    assert [outcome.rounds for outcome in outcomes] == [20, 20, 20]
+    counted = sum(peer.transport.refusals.total() for peer in peers[:2])
+    assert damaged > 150
+    assert counted > 0.7 * damaged  # what is in flight when a finished peer leaves is not read
+    assert all(who == "m2" for peer in peers[:2] for who, _ in peer.transport.refusals)
+    assert len([event for event in events if event["event"] == "refused"]) <= 12
+
+
+def test_an_unwritable_log_stops_a_run_that_goes_on_later(consortium):
+    group = consortium(n=2, graph="path:2")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def play():
+        peers = group.peers()
+        for peer in peers:
+            peer.config = dataclasses.replace(peer.config, log=Mock(side_effect=full))
+        return await asyncio.gather(*[peer.run() for peer in peers], return_exceptions=True)
+
+    for problem in asyncio.run(play()):
+        assert isinstance(problem, TryLater)
+        assert "The log cannot be written (No space left on device)" in str(problem)
+    assert [outcome.rounds for outcome in group.run()] == [4, 4]
+
+
+@pytest.mark.parametrize(("jump", "error"), [(0.0, IdentityError), (90 * 86400.0, TryLater)])
+def test_a_clock_that_jumped_is_told_from_a_certificate_that_expired(jump, error, consortium):
+    first, second = consortium(n=2, graph="path:2").peers()
+    first._clock_ahead -= jump
+    problem = first._expired("m1")
+    assert isinstance(problem, error)
+    assert ("clock jumped (90 d 0 h ahead)" in str(problem)) == bool(jump)
+    for peer in (first, second):
+        peer.ledger.close()

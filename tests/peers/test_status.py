@@ -75,7 +75,12 @@ def test_health_is_on_localhost_and_counts(consortium):
     numbers, well, missing, post, rubbish = asyncio.run(scene())
     assert 'sottovoce_connected{member="m1"} 1' in numbers
     assert "sottovoce_rounds 4" in numbers
-    assert json.loads(well.split("\r\n\r\n")[1])["well"]
+    health = json.loads(well.split("\r\n\r\n")[1])
+    assert health["well"]
+    assert "m2" in health["waiting"]
+    assert 0 <= health["seconds_since_round"] < 60
+    assert 'sottovoce_waiting_for{member="m2"} 1' in numbers
+    assert "sottovoce_seconds_since_round " in numbers
     assert missing.startswith("HTTP/1.1 404")
     assert post.startswith("HTTP/1.1 405")
     assert rubbish == "" or rubbish.startswith("HTTP/1.1 405")

@@ -215,7 +215,7 @@ def test_a_neighbor_with_another_agreement_is_refused_with_a_reason(hello, why):
     raw = hello if isinstance(hello, bytes) else hello.to_bytes()
     _, frames, server = meet(lambda s: s.call(IDENTITIES["friend"], ROW_FRAME, hello=raw))
     assert frames == []
-    (event,) = [event for event in server.events if event["event"] == "trouble"]
+    (event,) = [event for event in server.events if event["event"] == "refused"]
     assert event["member"] == "friend"
     assert why in event["why"]
     assert server.transport.report()["neighbors"]["friend"]["why"] == event["why"]
@@ -267,7 +267,7 @@ def test_frames_after_a_refused_one_are_taken():
     server = meet(scene)[2]
     assert server.transport.refusals.total() == 1
     assert [raw for _, raw in seen] == [ROW_FRAME, ROW_FRAME + b"two"]
-    assert {"event": "refused", "member": "friend", "why": "no frame"} in server.events
+    assert {"event": "refused", "member": "friend", "why": "no frame", "count": 1} in server.events
 
 
 def test_control_frames_are_limited_and_rows_are_not():

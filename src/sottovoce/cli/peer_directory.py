@@ -87,21 +87,29 @@ def init(
 
 
 def trust(
-    certificate: Annotated[Path, Argument(help="Another member's certificate.")],
     why: Why,
+    certificate: Annotated[Path | None, Argument(help="Another member's certificate.")] = None,
     directory: DirectoryOption = None,
     replace: Annotated[bool, Option("--replace", help="Take it instead of the one pinned.")] = False,
+    forget: Annotated[str, Option(help="Trust the member of this name no longer.")] = "",
     json: Json = False,
 ) -> None:
     """Pin another member's certificate, after its words were compared by telephone.
 
     \b
-    Example:
+    Examples:
         sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
+        sottovoce peer trust --forget south --why "south has left"
     """
     from sottovoce.peers.identity import proquint
 
     pinned_certificates = require_directory(directory).pinned_certificates
+    if (certificate is None) == (not forget) or (forget and replace):
+        raise ConfigError("Name a certificate to trust, or a member to --forget; one of the two.")
+    if certificate is None:
+        pinned_certificates.forget(forget, why)
+        emit({"name": forget, "pinned": False}, json, [f"{safe(forget)} is no longer pinned."])
+        return
     name = pinned_certificates.trust(certificate, why, instead=replace)
     fingerprint = pinned_certificates.pinned()[name]
     result = {"name": name, "fingerprint": fingerprint, "words": proquint(fingerprint)}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json as _json
+import re
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping
@@ -19,15 +22,27 @@ from sottovoce.errors import (
     TryLater,
 )
 
-__all__ = ["LEVELS", "Log", "exit_code", "sentence"]
+__all__ = ["LEVELS", "Log", "exit_code", "may_pass", "sentence"]
 
 LEVELS = ("debug", "info", "warning", "error")
+_MAY_PASS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPIPE)
 _OFTEN = 30.0  # seconds after which a round is logged even if it is not a tenth of the run
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the cause of an error is a full or failing disk, or another lack that can pass by itself."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _MAY_PASS:
+            return True
+        if isinstance(error, sqlite3.Error) and re.search("full|disk I/O", str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def exit_code(error: SottovoceError) -> int:
     """Return how a long-running command ends: 75 try again, 78 wrong configuration, 1 refused or failed."""
-    if isinstance(error, TryLater):
+    if isinstance(error, TryLater) or may_pass(error):
         return 75
     wrong = (ConfigError, DataError, GraphError, IdentityError, MissingDependency)
     return 78 if isinstance(error, wrong) else 1
@@ -47,7 +62,9 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
     if kind in ("trouble", "lost"):
         return "warning", f"{event['member']} {event['why']}"
     if kind == "refused":
-        return "warning", f"a message of {event['member']} was refused: {event['why']}"
+        count = event.get("count", 1)
+        messages = "a message" if count == 1 else f"{count:,} messages"
+        return "warning", f"{messages} of {event['member']} refused: {event['why']}"
     if kind == "clock":
         return "warning", f"the clock of {event['member']} is {event['apart']}, by this machine's"
     if kind == "waiting":

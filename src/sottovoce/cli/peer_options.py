@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sottovoce.errors import ConfigError, SottovoceError
+from sottovoce.errors import ConfigError, SottovoceError, TryLater
 
 if TYPE_CHECKING:
     from sottovoce.peers.member_directory import MemberDirectory
@@ -56,13 +58,34 @@ ProxyOption = Annotated[
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """Give errors of a command that a service manager starts their exit code, 75 or 78."""
-    from sottovoce.cli.peer_log import exit_code
+    from sottovoce.cli.peer_log import exit_code, may_pass
 
     try:
         yield
     except SottovoceError as error:
         error.exit_code = exit_code(error)
         raise
+    except OSError as error:
+        if not may_pass(error):
+            raise
+        later = TryLater(f"The system lacks something now ({error.strerror}); start the same command again.")
+        later.exit_code = exit_code(later)
+        raise later from error
+
+
+@contextlib.contextmanager
+def private_process() -> Iterator[None]:
+    """Let a command write files for its owner only, whatever the umask, and leave no memory on the disk.
+
+    A core dump would hold records and keys.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def check_relay(address: str) -> str:

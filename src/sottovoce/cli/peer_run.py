@@ -28,6 +28,7 @@ from sottovoce.cli.peer_options import (
     check_relay,
     exit_codes,
     identity_folder,
+    private_process,
 )
 from sottovoce.errors import ConfigError, PeerError
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 
 @exit_codes()
+@private_process()
 def run(
     agreement: Annotated[Path, Argument(help="The agreement, signed by all.")],
     data: Annotated[Path, Option(help="This member's records, CSV or NPZ; they stay here.")],
@@ -69,7 +71,7 @@ def run(
     The model, its statement and its columns are stored in STATE/saved_model;
     sottovoce predict STATE/saved_model new.csv uses it.
 
-    Exit code 0: finished. 75: start the same command again later (stopped, or a neighbor is away).
+    Exit code 0: finished. 75: start the same command again later (stopped, a neighbor is away, disk full).
     78: a file, key or option is wrong. 1: anything else. SIGTERM stops it cleanly, SIGHUP is ignored.
 
     \b
@@ -254,7 +256,10 @@ def ledger(state: State, json: Json = False) -> None:
 
 
 def compare(
-    files: Annotated[list[Path], Argument(help="Outputs of `peer ledger --json` of two members or more.")],
+    files: Annotated[
+        list[Path],
+        Argument(help="Outputs of `peer ledger --json`, or state folders, of two members or more."),
+    ],
     json: Json = False,
 ) -> None:
     """Compare the ledgers of members: a member that sent different messages to others is found.
@@ -263,12 +268,14 @@ def compare(
     Example:
         sottovoce peer compare north.json south.json east.json
     """
-    from sottovoce.peers.status import compare_proofs
+    from sottovoce.peers.status import compare_proofs, read_proof
 
     proofs = []
     for file in files:
         try:
-            proofs.append(json_module.loads(file.read_bytes()))
+            proofs.append(read_proof(file) if file.is_dir() else json_module.loads(file.read_bytes()))
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read ({error.strerror}).") from None
         except ValueError:
             raise ConfigError(f"{file} is not JSON; `sottovoce peer ledger --json` prints it.") from None
     contradictions = compare_proofs(proofs)

@@ -27,6 +27,7 @@ from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
 from sottovoce.peers.identity import (
+    DAMAGED,
     MEMBER_NAME,
     Identity,
     check_certificate,
@@ -98,7 +99,7 @@ class Member(_Part):
         pem = self.certificate.encode()
         try:
             digest, owner = fingerprint(pem), common_name(pem)
-        except ValueError:
+        except DAMAGED:
             raise ValueError(f"the certificate of {self.name} cannot be read") from None
         _refuse_if(
             digest != self.fingerprint, f"the fingerprint of {self.name} is not that of the certificate"

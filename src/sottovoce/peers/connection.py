@@ -417,7 +417,7 @@ class Connection:
                     return
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
-        except (OSError, ValueError, FrameError) as error:
+        except Exception as error:  # whatever a message leads to ends this connection only
             self.close(error)
             return
         self._loop.call_soon(self._read)  # others first; TLS may hold more than the selector knows of

@@ -19,9 +19,10 @@ Clock, network, disk and randomness belong to the caller, `sottovoce.peers.runti
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -44,6 +45,9 @@ from sottovoce.peers.wire_format import (
     Position,
 )
 from sottovoce.peers.witnesses import Outgoing, Witnesses
+
+_KEPT = 256  # rows of each neighbor, and to each, whose digests are remembered one by one
+_INCIDENTS = 16  # of one member that are recorded; each is a permanent row, and a liar can make many
 
 
 class Store(Protocol):
@@ -73,6 +77,35 @@ class Timing(NamedTuple):
     linger: float = 60.0  # a finished peer stays so long for neighbors that still need its last rows
     drop_after: float = math.inf  # only for gossip, where an exchange can be dropped at both ends
     witness: int = 0  # rows after which all members must hold the head of this ledger; 0: nobody is asked
+
+
+class RowHistory:
+    """Digests of the rows that went one way between two members: recent ones by round, older ones hashed.
+
+    The hash of all rows before any recent round costs the same after ten rounds and after a million.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, bytes] = {}
+        self.first = 0  # rows of earlier rounds are known as one hash only
+        self._settled = hashlib.sha256()
+
+    def lineage(self, at: int) -> bytes:
+        """Return the hash of all rows before round ``at``, which is not before `first`."""
+        total = self._settled.copy()
+        total.update(b"".join(digest for r, digest in self.rows.items() if r < at))
+        return total.digest()
+
+    def settle(self, before: int) -> list[int]:
+        """Keep the newest rows and those from round ``before`` on; return the rounds of the others."""
+        settled = []
+        for r in list(itertools.islice(self.rows, max(0, len(self.rows) - _KEPT))):
+            if r >= before:
+                break
+            self._settled.update(self.rows.pop(r))
+            self.first = r + 1
+            settled.append(r)
+        return settled
 
 
 class Core:
@@ -122,6 +155,17 @@ class Core:
         self.proposed: set[tuple[int, int]] = set()  # asked for and not answered yet
         for note in saved.notes:
             self._recall(note)
+        # rows to and from each contact
+        self._sent_to = {s: RowHistory() for s in program.contacts}
+        self._heard_of = {s: RowHistory() for s in program.contacts}
+        self._next_row = max(self.sent, default=-1) + 1  # no row of this or a later round was sent
+        self._oldest_sent = 0  # the digests of earlier rows were forgotten
+        for r, digest in sorted(self.sent.items()):
+            for s in program.sends(r):
+                if (r, s) not in self.dropped:
+                    self._sent_to[s].rows[r] = digest
+        for (r, s), proof in sorted(self.heard.items()):
+            self._heard_of[s].rows[r] = proof[:DIGEST]
         self.failed: SottovoceError | None = None
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
@@ -130,6 +174,8 @@ class Core:
         self._highest = dict.fromkeys(program.contacts, (-1, NOTHING + UNSIGNED))
         for (r, sender), proof in sorted(self.heard.items()):
             self._highest[sender] = (r, proof)
+        # a row that is not in the outbox was confirmed by all
+        self._forget_history(dict.fromkeys(program.contacts, min(self.outbox, default=self.durable_at)))
         self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
@@ -239,16 +285,16 @@ class Core:
             if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
-            self.incident(f"second payload from member {sender} for round {r}", held + frame.proof)
+            self.incident(sender, f"second payload from member {sender} for round {r}", held + frame.proof)
             return [(sender, self.codec.refusal(held, sender=self.program.node, round=r))]
         if r < self.program.at:
-            raise FrameError(f"Round {r} is over; member {sender} was not expected in it.")
+            raise FrameError(f"Round {r} is over; a row of member {sender} for it is not expected.")
         self._require_near(r)
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
         if self.bound is not None and np.abs(self.codec.values(frame)).max(initial=0.0) > self.bound:
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
-            self.incident(note, frame.proof)
+            self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
         self._highest[sender] = max(self._highest[sender], (r, frame.proof))
@@ -262,15 +308,10 @@ class Core:
     def _position(self, now: float, sender: int, position: Position) -> Outgoing:
         if not self._compare(sender, position.highest, position.digest, position.signature):
             return []
-        own = [
-            self.sent.get(r, NOTHING)
-            for r in range(position.at)
-            if sender in self.program.sends(r) and (r, sender) not in self.dropped
-        ]
         open_question = any(s == sender and r < position.at for r, s in self.proposed)
-        if _lineage(own) != position.lineage and not open_question:
+        if not self._heard_right(sender, position) and not open_question:
             # the newest row, with its signature, fits: so the other cannot prove this
-            self.incident(f"member {sender} says that it heard other rows of this peer")
+            self.incident(sender, f"member {sender} says that it heard other rows of this peer")
             return []
         first = sender in self.unanswered
         self.unanswered.discard(sender)
@@ -290,6 +331,16 @@ class Core:
         reply = self._positions([sender], answer=False) if position.answer else []
         return reply + again + out
 
+    def _heard_right(self, sender: int, position: Position) -> bool:
+        """Whether a contact's hash of the rows it heard of this peer is possible."""
+        history = self._sent_to[sender]
+        if position.at < history.first:
+            return True  # it has confirmed more before; its newest row was compared
+        beyond = range(self._next_row, min(position.at, self._next_row + _KEPT))
+        if any(sender in self.program.sends(r) and (r, sender) not in self.dropped for r in beyond):
+            return False  # it cannot have heard a row that was not sent
+        return history.lineage(position.at) == position.lineage
+
     def _due(self, now: float, r: int, to: int) -> bool:
         """Whether a row may be sent once more: not while the last sending is probably still on its way."""
         due = now - self._last_sent.get((r, to), -math.inf) >= self.timing.retry_row
@@ -299,7 +350,7 @@ class Core:
 
     def _compare(self, sender: int, highest: int, digest: bytes, signature: bytes) -> bool:
         """Stop if a contact proves a row of this peer that the ledger does not know; note mere claims."""
-        if highest < 0 or self.sent.get(highest) == digest:
+        if highest < self._oldest_sent or self.sent.get(highest) == digest:
             return True
         if self.codec.signed_row(self.program.node, highest, digest, signature):
             problem = (
@@ -307,7 +358,7 @@ class Core:
                 "state folder was copied or is an older one; go on from the newest folder only."
             )
             self.fail(LedgerError(problem))
-        self.incident(f"unfounded claim of member {sender} about round {highest}")
+        self.incident(sender, f"unfounded claim of member {sender} about round {highest}")
         return False
 
     # ---- exchanges that both ends drop -----------------------------------------------------------
@@ -349,6 +400,7 @@ class Core:
         self.proposed.discard(key)
         if dropped:
             self.dropped.add(key)
+            self._sent_to[key[1]].rows.pop(key[0], None)
             self.inbox.pop(key, None)
         self._notes.append(f"{'drop' if dropped else 'keep'} {key[0]} {key[1]}")
         self.commit_notes()
@@ -360,9 +412,13 @@ class Core:
 
     # ---- notes -----------------------------------------------------------------------------------
 
-    def incident(self, note: str, proof: bytes = b"") -> None:
-        """Record what a member did, on the disk before anybody learns that it was seen."""
-        if note not in self.incidents:
+    def incident(self, member: int, note: str, proof: bytes = b"", *, fatal: bool = False) -> None:
+        """Record what a member did, on the disk before anybody learns that it was seen.
+
+        Of one member only the first few are recorded, and one that ends the run.
+        """
+        known = sum(f"member {member} " in f"{each} " for each in self.incidents)
+        if note not in self.incidents and (fatal or known < _INCIDENTS):
             self.incidents.append(note)
             self._notes.append(note)
             if proof:
@@ -439,6 +495,7 @@ class Core:
                     if s not in dropped:
                         frame = self.inbox.pop((r, s))
                         rows[s], self.heard[r, s] = self.codec.values(frame), frame.proof
+                        self._heard_of[s].rows[r] = frame.digest
                         self.witnesses.heard(s, r, frame.proof)
                         self._newly_heard.append((r, s, frame.proof))
                 # the weight of a neighbor dropped at both ends goes to this node's own row
@@ -485,6 +542,11 @@ class Core:
             return self._positions(self.program.contacts, answer=False) + self.witnesses.announce()
         self.outbox[r] = frame
         self.sent[r] = frame_digest(frame)
+        self._next_row = r + 1
+        for s in to:
+            if (r, s) not in self.dropped:
+                self._sent_to[s].rows[r] = self.sent[r]
+        self._forget_history(self.passed)
         self._last_sent.update({(r, s): now for s in to})
         return self.witnesses.row_sent([(s, frame) for s in to])
 
@@ -501,11 +563,24 @@ class Core:
         """Rounds whose row every destination has durably used."""
         return tuple(r for r in self.outbox if all(self.passed[s] > r for s in self.program.sends(r)))
 
+    def _forget_history(self, confirmed: Mapping[int, int]) -> None:
+        """Forget single digests of old rows: those to a contact before the round that it has confirmed."""
+        for s in self.program.contacts:
+            for r in self._heard_of[s].settle(self.durable_at):
+                del self.heard[r, s]
+            self._sent_to[s].settle(confirmed[s])
+        while self.sent:
+            r = next(iter(self.sent))
+            if any(r in self._sent_to[s].rows for s in self.program.sends(r)) or len(self.sent) <= _KEPT:
+                break
+            del self.sent[r]
+            self._oldest_sent = r + 1
+
     def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
         out, at = [], self.durable_at
         for s in to:
             highest, proof = self._highest[s]
-            lineage = _lineage(self.heard[r, s][:DIGEST] for r in range(at) if (r, s) in self.heard)
+            lineage = self._heard_of[s].lineage(at)
             position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], lineage, answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))
         return out
@@ -525,7 +600,3 @@ class Core:
         """End the run with an error; every later call raises it again."""
         self.failed = error
         raise error
-
-
-def _lineage(digests: Iterable[bytes]) -> bytes:
-    return hashlib.sha256(b"".join(digests)).digest()

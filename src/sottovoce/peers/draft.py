@@ -20,6 +20,10 @@ _NOT_OPTIONS = {"algorithm", "fresh_graph", "evaluate_every", "values"} | {
     *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate"),
 }
 
+_SCALED = (
+    "Every member prepares the same columns in the same order and scales each record to length at most 1."
+)
+
 
 def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
     """Return the text of the draft.
@@ -62,6 +66,9 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
             model |= {"kind": "logistic", "classes": len(classes)}
     options = section.model_dump(exclude_unset=True, exclude=_NOT_OPTIONS)
     title, graph = settings.title or where, settings.network.graph
+    if graph.startswith("file:"):  # an agreement depends on no other file
+        assert loaded.network is not None
+        graph = "edges:" + ",".join(f"{u}-{v}" for u, v in loaded.network.edges.tolist())
     if settings.network.weights is not None:
         graph += f":weights={settings.network.weights}"
     epsilon = math.inf  # not used unless sums are masked
@@ -76,6 +83,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
         protocol=_protocol(loaded, where),
         options=options | {"noise_multiplier": plan.noise_multiplier},
         sample_rate=rate,
+        comments=[_SCALED] if settings.data is not None and settings.data.unit_rows else (),
     )
 
 
@@ -115,16 +123,18 @@ def _sample_rate(plan: Any, where: str) -> float:
 def _columns(loaded: LoadedPlan, data: DataSection, where: str) -> dict[str, Any]:
     """Return what the agreement says about members' files."""
     assert loaded.records is not None
-    if data.unit_rows or data.standardize or data.missing == "drop":
+    bounds = data.bounds if isinstance(data.bounds, dict) else {}
+    # records that are only announced have no names for their columns yet: members prepare the columns
+    prepared = loaded.records.data is None and data.features is None and not bounds
+    if (data.unit_rows and not prepared) or data.standardize or data.missing == "drop":
         raise ConfigError(
             f"{where}: an agreement knows bounds, categories and an intercept, but neither unit_rows, "
             "standardize nor missing; leave them out (the clip bounds what a record can do)."
         )
     columns: Any = loaded.records.columns
     features = () if columns is None else tuple(columns.features)
-    bounds = data.bounds if isinstance(data.bounds, dict) else {}
-    if loaded.records.data is None and data.features is None and not bounds:
-        features = ()  # records that are only announced have no names for their columns yet
+    if prepared:
+        features = ()
     table = {
         "features": features,
         "target": data.label,
@@ -144,6 +154,12 @@ def add_members(draft: Path, members: Sequence[str], out: Path) -> Agreement:
         if not at or not certificate:
             raise ConfigError(f"A member is CERTIFICATE@HOST:PORT, got {text!r}.")
         entries.append(member_entry(read_certificate(certificate), address))
+    if len(entries) < 2:
+        raise ConfigError(
+            f"An agreement has two members or more, got {len(entries)}; give --member for each."
+        )
+    if out.exists():
+        raise ConfigError(f"{out} exists already; name another file with --out.")
     try:
         content = tomllib.loads(draft.read_text())
     except (OSError, ValueError) as error:

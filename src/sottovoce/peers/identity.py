@@ -5,8 +5,8 @@ certificate that is listed, byte for byte, and whose owner is a neighbor. Whoeve
 list a certificate of its own as somebody else's, so a member directory pins the certificates that it got by
 hand, after the fingerprint was read aloud. A private key that others can read is refused.
 
-Keys are P-256 and nothing else: the TLS inside gRPC (BoringSSL) offers no Ed25519 signatures, and an RSA key
-would make TLS 1.2 possible. Another key is refused when it is read, not when the peers fail to connect.
+Keys are P-256 and nothing else: one kind of signature with a fixed length, and no RSA key, which would make
+TLS 1.2 possible. Another key is refused when it is read, not when the peers fail to connect.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import os
 import re
 import stat
 import struct
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, SignatureAlgorithmOID
 
 from sottovoce._io import atomic_write
-from sottovoce.errors import DataError, IdentityError
+from sottovoce.errors import DataError, IdentityError, TryLater
 from sottovoce.ledger.lifetime import LifetimeLedger
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 MEMBER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+# what reading a damaged certificate raises, at once or when one of its parts is used
+DAMAGED = (ValueError, OverflowError, UnsupportedAlgorithm, x509.InvalidVersion)
+_FORGOTTEN = ""  # the fingerprint of a member that was pinned and is no longer
 _ECDSA = ec.ECDSA(hashes.SHA256())
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
@@ -66,6 +70,10 @@ class Identity:
     def sign(self, content: bytes) -> bytes:
         """Return a signature of ``content``."""
         return _private_key(self.key).sign(content, _ECDSA)
+
+
+class NotYetValid(IdentityError, TryLater):
+    """A certificate begins later than now: this machine's clock is behind, or will get there."""
 
 
 class CertificateSigner:
@@ -100,6 +108,13 @@ class CertificateSigner:
         return True
 
 
+def require_member_name(name: str, where: str = "A member's name") -> None:
+    """Raise unless a name can stand in an agreement; such a name is also safe as the name of a file."""
+    if not MEMBER_NAME.fullmatch(name):
+        rule = "lower-case letters a to z, digits and hyphens, at most 63 characters"
+        raise IdentityError(f"{where} must have {rule}, got {name[:80]!a}.")
+
+
 def make_identity(
     folder: str | Path, name: str, *, days: float = 730.0, start: dt.datetime | None = None
 ) -> Identity:
@@ -113,9 +128,7 @@ def make_identity(
     >>> make_identity(tempfile.mkdtemp() + "/bob", "bob").name
     'bob'
     """
-    if not MEMBER_NAME.fullmatch(name):
-        rule = "lower-case letters, digits and hyphens, at most 63"
-        raise IdentityError(f"A member's name has {rule}, got {name!r}.")
+    require_member_name(name)
     folder = Path(folder)
     if (folder / KEY).exists():
         raise IdentityError(f"{folder / KEY} exists already; keep it, or choose another folder.")
@@ -142,7 +155,7 @@ def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
         old = (folder / CERTIFICATE).read_bytes()
         key = serialization.load_pem_private_key((folder / KEY).read_bytes(), password=None)
         until = x509.load_pem_x509_certificate(old).not_valid_after_utc
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, TypeError, *DAMAGED) as error:
         raise IdentityError(
             f"{folder} holds no key and certificate to renew ({error}); name the identity folder."
         ) from None
@@ -202,26 +215,44 @@ def read_certificate(path: str | Path) -> bytes:
 
 
 def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) -> bytes:
-    """Return the canonical PEM of a certificate that is valid now, or raise with the remedy."""
+    """Return the canonical PEM of a certificate that is valid now, or raise with the remedy.
+
+    Guarantees
+    ----------
+    The certificate has one name that can stand in an agreement, a P-256 key and dates that include ``now``.
+    Damaged bytes raise `IdentityError`, whatever part of the certificate they are in.
+    """
     try:
-        parsed = x509.load_pem_x509_certificate(raw)
-    except ValueError:
-        raise IdentityError(f"{where} is not a certificate.") from None
-    key = parsed.public_key()
+        with warnings.catch_warnings(action="error"):
+            parsed = x509.load_pem_x509_certificate(raw)
+            key, names = parsed.public_key(), parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            first, last = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+            pem = parsed.public_bytes(serialization.Encoding.PEM)
+    except (Warning, *DAMAGED):
+        raise IdentityError(
+            f"{where} is not a certificate, or a damaged one; get it from its owner again."
+        ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != ec.SECP256R1.name:
         raise IdentityError(
-            f"The certificate {where} must have a P-256 key (gRPC's TLS takes no Ed25519); "
-            "`sottovoce peer keygen` makes one."
+            f"The certificate {where} must have a P-256 key; `sottovoce peer keygen` makes one."
+        )
+    if len(names) != 1:
+        raise IdentityError(f"The certificate {where} must have one name, got {len(names)}.")
+    require_member_name(str(names[0].value), f"The name in the certificate {where}")
+    signed = parsed.signature_algorithm_oid == SignatureAlgorithmOID.ECDSA_WITH_SHA256
+    if not signed or not _verified(key, parsed.signature, parsed.tbs_certificate_bytes):
+        raise IdentityError(
+            f"The certificate {where} is damaged or not signed with its own key; get it from its owner again."
         )
     now = now or dt.datetime.now(dt.UTC)
-    first, last = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     if not first <= now <= last:
-        remedy = "check this machine's clock" if now < first else "make a new identity and a new agreement"
-        raise IdentityError(
+        early = now < first
+        remedy = "check this machine's clock" if early else "make a new identity and a new agreement"
+        raise (NotYetValid if early else IdentityError)(
             f"The certificate {where} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and "
             f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC; {remedy}."
         )
-    return parsed.public_bytes(serialization.Encoding.PEM)
+    return pem
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -269,44 +300,74 @@ class PinnedCertificates:
     ----------
     A certificate is pinned by `trust` only, which is an act in the lifetime ledger. A file that was exchanged
     since does not match the lifetime ledger and is refused; so is an agreement with a member who is not
-    pinned, or is pinned with another certificate (`require`).
+    pinned, or is pinned with another certificate (`require`). Only files ``NAME.pem`` in ``folder`` are
+    written or removed, where NAME is a member's name other than ``own``.
     """
 
-    def __init__(self, folder: str | Path, lifetime_ledger: LifetimeLedger) -> None:
-        self.folder, self.lifetime_ledger = Path(folder), lifetime_ledger
+    def __init__(self, folder: str | Path, lifetime_ledger: LifetimeLedger, own: str) -> None:
+        self.folder, self.lifetime_ledger, self.own = Path(folder), lifetime_ledger, own
 
     def trust(self, certificate: str | Path, why: str, *, instead: bool = False) -> str:
         """Pin a certificate and return the member's name; ``instead`` allows another one than before."""
         pem = read_certificate(certificate)
         name, digest = common_name(pem), fingerprint(pem)
-        known = self.lifetime_ledger.pinned.get(name)
+        if name == self.own:
+            raise IdentityError(
+                f"{certificate} is a certificate for {name}, this member's own name; the others pin it, or "
+                "another member must choose another name."
+            )
+        known, file = self._known().get(name), self.folder / f"{name}.pem"
         if known not in (None, digest) and not instead:
             raise IdentityError(
                 f"{name} is pinned with another certificate ({proquint(known or '')}) than this one "
                 f"({proquint(digest)}); ask {name} by telephone, then use --replace."
             )
-        try:
-            atomic_write(self.folder / f"{name}.pem", pem, mode=0o600)
-        except DataError as error:
-            raise IdentityError(f"The address book cannot be written: {error}") from None
+        if known is None and file.exists() and not instead:
+            raise IdentityError(
+                f"{file} exists, but the lifetime ledger pins no {name}; look at it, then use --replace."
+            )
         if known != digest:
             self.lifetime_ledger.trust(name, digest, why)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            atomic_write(file, pem, mode=0o600)
+        except (OSError, DataError) as error:
+            raise IdentityError(
+                f"The address book cannot be written ({error}); run `peer trust` again."
+            ) from None
         return name
+
+    def forget(self, name: str, why: str) -> None:
+        """Trust a member's certificate no longer; agreements that list it are refused from now on."""
+        if name not in self._known():
+            raise IdentityError(f"No member {name!a} is pinned; `peer init FOLDER` lists who is.")
+        self.lifetime_ledger.trust(name, _FORGOTTEN, why)
+        if MEMBER_NAME.fullmatch(name):  # another name may point outside the folder
+            (self.folder / f"{name}.pem").unlink(missing_ok=True)
 
     def pinned(self) -> dict[str, str]:
         """Return fingerprints by name, each compared with its file."""
-        known = self.lifetime_ledger.pinned
+        known = self._known()
         for name, digest in known.items():
+            if not MEMBER_NAME.fullmatch(name):
+                raise IdentityError(
+                    f"The address book pins {name!a}, which is not a member's name; remove it with "
+                    f"`peer trust --forget {name!a}`."
+                )
             try:
                 same = fingerprint((self.folder / f"{name}.pem").read_bytes()) == digest
-            except (OSError, ValueError):
+            except (OSError, *DAMAGED):
                 same = False
             if not same:
                 raise IdentityError(
                     f"The certificate of {name} in the address book is not the one the lifetime ledger "
-                    f"names; get it from {name} again and run `peer trust`."
+                    f"names; get it from {name} again and run `peer trust`, or `peer trust --forget {name}`."
                 )
         return known
+
+    def _known(self) -> dict[str, str]:
+        pinned = self.lifetime_ledger.pinned
+        return {name: digest for name, digest in pinned.items() if digest != _FORGOTTEN}
 
     def require(self, agreement: Agreement, own: str) -> None:
         """Raise unless every member other than ``own`` (a fingerprint) is pinned as it is listed."""

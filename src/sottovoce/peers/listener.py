@@ -182,7 +182,7 @@ class Listener:
             await self.enter(sock, pending.host)
         except asyncio.CancelledError:
             pending.sock.close()
-        except (OSError, PeerError):
+        except Exception:  # whatever a caller sends ends this connection only
             self.counts["without a listed certificate" if self.context else "turned away"] += 1
             pending.sock.close()
         finally:

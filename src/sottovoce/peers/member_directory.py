@@ -79,7 +79,9 @@ class MemberDirectory:
         member = MemberFile.read(self.folder)
         self.name, self.copy = member
         self.lifetime_ledger = member.ledger(self.folder)
-        self.pinned_certificates = PinnedCertificates(self.folder / "addresses", self.lifetime_ledger)
+        self.pinned_certificates = PinnedCertificates(
+            self.folder / "addresses", self.lifetime_ledger, self.name
+        )
 
     @classmethod
     def create(

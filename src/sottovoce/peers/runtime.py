@@ -21,7 +21,6 @@ import json
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +61,14 @@ from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.statements import backup_assumptions, checks
 from sottovoce.peers.status import LIVE, Health
-from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
+from sottovoce.peers.transport import (
+    BAD_FRAME,
+    CLOCK,
+    TlsTransport,
+    Transport,
+    TransportConfig,
+    apart_in_words,
+)
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
 _LOG_WAITING_AFTER = 10.0  # seconds without a round before the members that are waited for are logged
@@ -176,6 +182,11 @@ class PeerConfig:
         return TransportConfig(self.agreement.run_id, self.agreement.session, relay, self.proxy, log)
 
 
+def _clock_ahead() -> float:
+    """Return the wall clock minus a clock that nobody sets and that counts while the machine sleeps."""
+    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class Peer:
     """One organization's side of a run.
 
@@ -199,7 +210,9 @@ class Peer:
     def __init__(self, config: PeerConfig) -> None:
         config.check()
         self.config, self.agreement, self.identity = config, config.agreement, config.identity
-        self.node, self.timing, self.log = config.node, config.core_timing, config.log
+        self.node, self.timing = config.node, config.core_timing
+        self.log: Log = config.log
+        self._clock_ahead = _clock_ahead()
         self.names = self.agreement.names
         self.agreed_run = AgreedRun(self.agreement, module=config.module, weights=config.weights)
         self._secrets = config.secrets_folder
@@ -213,7 +226,6 @@ class Peer:
             self.before.require(self.agreed_run, self.node)
             self.ledger = self._open_ledger(earlier, program.contacts, key is not None)
         self.state = self.ledger.folder
-        self.refused: Counter[str] = Counter()  # frames the core did not take, by member
         self.pace_missed = 0
         self._wake = asyncio.Event()
         self._logged_at, self._stopping = -1, False
@@ -240,6 +252,7 @@ class Peer:
         except BaseException:
             self.ledger.close()
             raise
+        self.log = self._log_or_stop
         self._erase_key()
         self._health = None if config.health is None else Health(self.report, config.health)
 
@@ -409,7 +422,14 @@ class Peer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=min(pause, 1.0))
 
-    def _expired(self, name: str) -> IdentityError:
+    def _expired(self, name: str) -> PeerError:
+        jump = _clock_ahead() - self._clock_ahead
+        if abs(jump) > CLOCK:
+            return TryLater(
+                f"This machine's clock jumped ({apart_in_words(jump)}), and now the certificate of {name} "
+                f"is expired; the run stopped at round {self.core.durable_at} of {self.agreed_run.rounds}, "
+                "everything spent is recorded; correct the clock and start the same command again."
+            )
         return IdentityError(
             f"The certificate of {name} expired during the run, which ends at round {self.core.durable_at} "
             f"of {self.agreed_run.rounds}, everything spent is recorded; renew it (`peer keygen --renew`) "
@@ -430,7 +450,7 @@ class Peer:
                 try:
                     out += self.core.receive(time.monotonic(), sender, raw)
                 except FrameError as error:
-                    self._log_refused(self.names[sender], error)
+                    self.transport.refuse(sender, BAD_FRAME, str(error))
             out += self.core.tick(time.monotonic())
         except SottovoceError:
             if self.core.failed is None:
@@ -453,9 +473,7 @@ class Peer:
             return
         try:
             self._send(self.core.receive(time.monotonic(), sender, raw))
-        except SottovoceError as error:
-            if isinstance(error, FrameError):
-                self.refused[self.names[sender]] += 1
+        except SottovoceError:
             if self.core.failed is None:
                 raise  # the frame was refused
             raise PeerError("this peer has stopped") from None  # the reason stays on this machine
@@ -470,6 +488,19 @@ class Peer:
             self.transport.send(to, raw)
 
     # ---- reporting -------------------------------------------------------------------------------
+
+    def _log_or_stop(self, event: dict[str, Any]) -> None:
+        """Log an event; a run that can no longer be watched stops, to go on when it can."""
+        try:
+            self.config.log(event)
+        except OSError as error:
+            self.stop()
+            if isinstance(self.core.failed, TryLater):
+                self.core.failed = TryLater(
+                    f"The log cannot be written ({error.strerror}), so the run stopped at round "
+                    f"{self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded; make "
+                    "room and start the same command again."
+                )
 
     def _log_listening(self) -> None:
         own = self.agreement.members[self.node]
@@ -486,11 +517,6 @@ class Peer:
         self._progress_at = self._logged_waiting = time.monotonic()
         event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self.core.draws}
         self.log({**event, "waiting": self._waiting})
-
-    def _log_refused(self, name: str, error: FrameError) -> None:
-        self.refused[name] += 1
-        if self.refused[name] in (1, 10, 100) or not self.refused[name] % 1000:
-            self.log({"event": "refused", "member": name, "why": str(error)})
 
     def _log_transport(self, event: dict[str, Any]) -> None:
         self.log(event)
@@ -544,9 +570,9 @@ class Peer:
             "failed": self.core.failed is not None,
             "releases": self.core.draws,
             "waiting": self._waiting,
+            "seconds_since_round": round(time.monotonic() - self._progress_at, 1),
             "incidents": len(self.core.incidents),
             "pace_missed": self.pace_missed,
-            "refused_frames": dict(self.refused),
             **self.transport.report(),
         }
 

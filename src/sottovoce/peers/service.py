@@ -20,7 +20,7 @@ After=network-online.target time-sync.target
 [Service]
 Type=exec
 ExecStart={command}
-{user}# 0 the model is there; 75 stopped in order, or a neighbor is away: the same command goes on
+{user}# 0 the model is there; 75 stopped in order, a neighbor away, the disk full: the same command goes on
 SuccessExitStatus=75
 Restart=on-failure
 RestartForceExitStatus=75
@@ -30,6 +30,7 @@ RestartSec=30
 KillSignal=SIGTERM
 TimeoutStopSec=60
 LimitNOFILE=65536
+LimitCORE=0
 UMask=0077
 NoNewPrivileges=yes
 PrivateTmp=yes

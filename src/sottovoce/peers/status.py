@@ -88,7 +88,7 @@ def _live(folder: Path) -> dict[str, Any] | None:
         age = time.time() - float(report["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    names = ("neighbors", "refused", "refused_frames", "listener", "waiting", "pace_missed")
+    names = ("neighbors", "refused", "listener", "waiting", "pace_missed")
     return {"age": round(max(0.0, age), 1), **{name: report[name] for name in names if name in report}}
 
 
@@ -217,7 +217,8 @@ class Health:
         if words[1] == "/healthz":
             away = [name for name, each in report.get("neighbors", {}).items() if not each["connected"]]
             well = not report["failed"]
-            facts = {key: report[key] for key in ("member", "round", "rounds", "finished", "waiting")}
+            names = ("member", "round", "rounds", "finished", "waiting", "seconds_since_round")
+            facts = {key: report[key] for key in names}
             body = json.dumps({"well": well, "away": away, **facts}) + "\n"
             return ("200 OK" if well else "503 Service Unavailable"), "application/json", body.encode()
         return "404 Not Found", "text/plain", b"GET /healthz or /metrics\n"
@@ -226,6 +227,7 @@ class Health:
 _OF_THE_PEER = (  # metric, type, help, key of the report
     ("round", "gauge", "Rounds that are durable.", "round"),
     ("rounds", "gauge", "Rounds of the whole run.", "rounds"),
+    ("seconds_since_round", "gauge", "Since the last round became durable.", "seconds_since_round"),
     ("releases_total", "counter", "Noisy releases charged so far.", "releases"),
     ("finished", "gauge", "Whether the model is there.", "finished"),
     ("incidents_total", "counter", "Second payloads and other breaches noted.", "incidents"),
@@ -256,6 +258,8 @@ def metrics(report: Mapping[str, Any]) -> str:
     for name, kind, about, key in _OF_NEIGHBORS:
         neighbors = report.get("neighbors", {})
         add(name, kind, about, [({"member": member}, each[key]) for member, each in neighbors.items()])
+    waiting_for = [({"member": name}, 1.0) for name in report.get("waiting", ())]
+    add("waiting_for", "gauge", "Members whose message is missing for the next round.", waiting_for)
     refused = [
         ({"from": each["from"], "why": each["why"]}, each["count"]) for each in report.get("refused", ())
     ]

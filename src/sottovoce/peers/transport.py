@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import ssl
 import struct
 import time
@@ -42,7 +43,7 @@ from sottovoce.peers.connection import (
 )
 from sottovoce.peers.identity import Identity, expiry
 from sottovoce.peers.listener import PATIENCE, Listener
-from sottovoce.peers.wire_format import HEAD, POSITION, ROW, VERSION, WITNESS, FrameCodec
+from sottovoce.peers.wire_format import HEAD, KINDS, POSITION, ROW, VERSION, WITNESS, FrameCodec
 
 _QUEUE = 256
 _CONNECTIONS = 4  # of one member; the oldest is closed, it is most likely a dead one
@@ -51,8 +52,10 @@ _HEADSTART = 1.0  # seconds that the first of two who could both call is waited 
 _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at once
 # signed heads and their receipts pass through every neighbor: many, each verified once
 _WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
-_FRAMES = 20_000  # frames a second of one connection before it is paused
-_AGAIN = 10.0  # seconds before another refused frame of the same member is logged
+_FRAMES = 4_000  # frames a second of one connection before it is paused
+_CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
+_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
+BAD_FRAME = "not a frame of this run"
 CLOCK = 60.0  # seconds that two clocks may differ without a message
 HELLO = struct.Struct("<4sBB2x32s32sd24s")
 _MAGIC = b"SVOH"
@@ -155,6 +158,9 @@ class Transport(Protocol):
     async def stop(self) -> None:
         """End listening and sending."""
 
+    def refuse(self, sender: int, why: str, details: str = "") -> None:
+        """Count a frame or a call of a member that was not taken, and log it now and then."""
+
     def report(self) -> dict[str, Any]:
         """Return ``neighbors`` (connected or not, and why) and what was refused; nothing is about data."""
 
@@ -184,8 +190,8 @@ class NeighborState:
         self.down.set()
         self.why = self.package = ""
         self.heard = self.clock = 0.0
-        self.logged = -_AGAIN  # when a refused frame was last logged
         self.frames = 0
+        self.calls = RateLimit(_CALLS, _CALLS_BURST)
         self.control = RateLimit(_CONTROL, _BURST)
         self.witnessed = RateLimit(_WITNESSED, _WITNESSED_BURST)
 
@@ -228,6 +234,7 @@ class TlsTransport:
         self.deliver, self.largest = deliver, max(largest, HELLO.size)
         self.clock, self.config = clock, config
         self.refusals: Counter[tuple[str, str]] = Counter()  # (member, why): frames that were not taken
+        self._refusal_logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and the count then
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
         self._until = {s: expiry(self.members[s].certificate.encode()) for s in (node, *self.contacts)}
         self._known = {s: NeighborState() for s in self.contacts}
@@ -309,14 +316,19 @@ class TlsTransport:
         """Accept a connection that has passed TLS if its certificate and its agreement are right."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
-            self.refusals["a stranger", "the certificate is not a neighbor's"] += 1
+            self._refuse("a stranger", "the certificate is not a neighbor's")
+            tls.close()
+            return
+        if not self._known[sender].calls.take(time.monotonic()):
+            self.refuse(sender, "too many connections")
             tls.close()
             return
         try:
             await self._greet(tls, sender, calling=False)
         except PeerError as error:
-            self.refusals[self.members[sender].name, "another agreement, keys or version"] += 1
-            self._trouble(sender, str(error))
+            self.refuse(sender, "another agreement, keys or version", str(error))
+            if not self._known[sender].connections:
+                self._known[sender].why = str(error)
 
     async def _keep(self, to: int) -> None:
         """Call a contact whenever there is no connection with it, if it or the relay can be called."""
@@ -330,7 +342,8 @@ class TlsTransport:
             await contact.down.wait()
             if headstart:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(contact.up.wait(), headstart)
+                    async with asyncio.timeout(headstart):  # wait_for can lose a cancellation
+                        await contact.up.wait()
                 if contact.connections:
                     continue
             begun = time.monotonic()
@@ -430,33 +443,41 @@ class TlsTransport:
             connection.send(contact.queue.popleft())
 
     def _receive(self, sender: int, connection: Connection, raw: bytes) -> None:
-        name, contact, now = self.members[sender].name, self._known[sender], time.monotonic()
+        contact, now = self._known[sender], time.monotonic()
         contact.heard = now
         contact.frames += 1
         if not contact.connections[connection].take(now):
             connection.pause(0.05)
         kind = FrameCodec.kind_of(raw)
+        if kind not in KINDS:  # not charged to the allowance of the member's true control frames
+            self.refuse(sender, BAD_FRAME)
+            return
         allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
         if kind != ROW and not allowed.take(now):
-            self.refusals[name, "too many control frames"] += 1
+            self.refuse(sender, "too many control frames")
             return
         if self.expired(sender, self.node):
-            self.refusals[name, "the certificate has expired"] += 1
+            self.refuse(sender, "the certificate has expired")
             connection.close()
             return
         try:
             self.deliver(sender, raw)
         except FrameError as error:
-            self._refuse(sender, error)  # the frames that follow are still taken
+            self.refuse(sender, BAD_FRAME, str(error))  # the frames that follow are still taken
         except PeerError:
             connection.close()  # this peer has stopped
 
-    def _refuse(self, sender: int, error: FrameError) -> None:
-        name, contact, now = self.members[sender].name, self._known[sender], time.monotonic()
-        self.refusals[name, "not a frame of this run"] += 1
-        if now - contact.logged >= _AGAIN:
-            contact.logged = now
-            self.config.log({"event": "refused", "member": name, "why": str(error)})
+    def refuse(self, sender: int, why: str, details: str = "") -> None:
+        self._refuse(self.members[sender].name, why, details)
+
+    def _refuse(self, who: str, why: str, details: str = "") -> None:
+        self.refusals[who, why] += 1
+        count, now = self.refusals[who, why], time.monotonic()
+        logged_at, logged_count = self._refusal_logged.get((who, why), (-math.inf, 0))
+        if now - logged_at >= _AGAIN:
+            self._refusal_logged[who, why] = now, count
+            event = {"event": "refused", "member": who, "why": details or why}
+            self.config.log({**event, "count": count - logged_count})
 
     def _lost(self, to: int, connection: Connection, error: Exception | None) -> None:
         contact = self._known[to]
@@ -465,7 +486,7 @@ class TlsTransport:
         del contact.connections[connection]
         contact.queue.extendleft(reversed(connection.take_back()))
         if isinstance(error, FrameError):
-            self._refuse(to, error)
+            self.refuse(to, BAD_FRAME, str(error))
         if contact.connections:
             self._pour(to)
             return

@@ -30,7 +30,7 @@ from sottovoce.ledger.store import DIGEST, SIGNATURE, TRAILER, frame_digest
 
 MAGIC = b"SVOC"
 VERSION = 1
-ROW, POSITION, REFUSAL, DROP, HEAD, WITNESS = 1, 2, 3, 4, 5, 6
+KINDS = ROW, POSITION, REFUSAL, DROP, HEAD, WITNESS = 1, 2, 3, 4, 5, 6
 SIGNED = (ROW, HEAD, WITNESS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s64s32sB7x")
@@ -165,8 +165,8 @@ class FrameCodec:
 
     @staticmethod
     def kind_of(raw: bytes) -> int:
-        """Return the kind in a frame's header; nothing else is read."""
-        return raw[_KIND]
+        """Return the kind in a frame's header, 0 if it is too short for one; nothing else is read."""
+        return raw[_KIND] if len(raw) > _KIND else 0
 
     @staticmethod
     def wants_answer(raw: bytes) -> bool:

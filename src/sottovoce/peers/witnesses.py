@@ -12,7 +12,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sottovoce.errors import LedgerError, PeerError
+from sottovoce.errors import FrameError, LedgerError, PeerError
 from sottovoce.ledger.store import DIGEST, StoredRun
 from sottovoce.peers.wire_format import HEAD, NOTHING, Frame, HeadReceipt, LedgerHead
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 Outgoing = list[tuple[int, bytes]]
 _RECEIPT_DELAY = 0.05  # seconds in which a row may be committed that a head can be committed with
 _REMEMBERED = 4096  # digests of forwarded frames
+# New heads that one member may have signed: at once, a second, and per announcement that the rounds allow. An
+# honest member stays far below; beyond it a head is neither stored nor forwarded.
+_HEADS, _HEADS_PER_SECOND, _HEADS_PER_ANNOUNCEMENT = 32.0, 1.0, 4.0
+_RECEIPTS_PER_HEAD = 4  # by each other member, as it comes on several ways
+_KEPT = 1024  # hashes of each member's rows, for the receipts of others that are behind
 
 
 class Witnesses:
@@ -50,7 +55,9 @@ class Witnesses:
         self.not_durable: dict[int, bytes] = {}  # heads of others to be written with the next commit
         self._forwarded: dict[bytes, float] = {}
         self._chains: dict[int, bytes] = {}
-        self._lineages: dict[int, list[bytes]] = {}
+        self._rows_heard: dict[int, int] = {}  # of each member, in all its first rounds
+        self._lineages: dict[int, deque[bytes]] = {}  # the chained hashes of the newest of them
+        self._allowances: dict[tuple[int, int], tuple[float, float, int]] = {}
         for (r, sender), proof in sorted(stored.heard.items()):
             self.heard(sender, r, proof)
 
@@ -139,8 +146,11 @@ class Witnesses:
         if not self.others or frame.sender == self.node:
             return None, []
         out: Outgoing = []
+        new = frame.digest not in self._forwarded
         if frame.kind == HEAD:
             head = self.codec.read_head(frame)
+            if new:
+                self._charge(now, frame.sender)
             self._hold(frame.sender, head, bytes(raw))
             due = (frame.sender, head.nonce, via)
             if due not in self.receipts:
@@ -151,8 +161,13 @@ class Witnesses:
             receipt = self.codec.read_witnessed(frame)
             if receipt.about == self.node:
                 return self._confirm(frame.sender, receipt), []
+            if new:
+                self._charge(now, frame.sender, _RECEIPTS_PER_HEAD * len(self.others))
             if receipt.held:
-                self._hold(receipt.about, self._head(receipt.held), receipt.held)
+                head = self._head(receipt.held)
+                if self._is_news(receipt.about, head):
+                    self._charge(now, receipt.about)
+                self._hold(receipt.about, head, receipt.held)
             self._same_rows(frame.sender, receipt)
         if now - self._forwarded.get(frame.digest, -math.inf) >= self.core.timing.retry_row:
             if len(self._forwarded) > _REMEMBERED:
@@ -161,10 +176,27 @@ class Witnesses:
             out += [(s, bytes(raw)) for s in self.contacts if s not in (via, frame.sender)]
         return None, out
 
+    def _charge(self, now: float, author: int, scale: int = 1) -> None:
+        """Charge a signed frame to its author's allowance, whoever forwarded it; raise if there is none."""
+        at = self.core.program.at
+        left, then, at_then = self._allowances.get((author, scale), (scale * _HEADS, now, at))
+        earned = (now - then) * _HEADS_PER_SECOND + (at - at_then) * _HEADS_PER_ANNOUNCEMENT / self.every
+        left = min(scale * _HEADS, left + scale * earned)
+        if left < 1:
+            raise FrameError(
+                f"Member {author} signed more heads or receipts than the rounds of this run need."
+            )
+        self._allowances[author, scale] = left - 1, now, at
+
+    def _is_news(self, v: int, head: LedgerHead) -> bool:
+        known = self.heads.get(v)
+        return known is None or (head.rows, head.at) > (known.rows, known.at)
+
     def heard(self, sender: int, r: int, proof: bytes) -> None:
         """Extend the chained hash of a member's rows, as long as one came in every round."""
-        rows = self._lineages.setdefault(sender, [])
-        if len(rows) == r:
+        rows = self._lineages.setdefault(sender, deque(maxlen=_KEPT))
+        if self._rows_heard.get(sender, 0) == r:
+            self._rows_heard[sender] = r + 1
             rows.append(hashlib.sha256((rows[-1] if rows else NOTHING) + proof[:DIGEST]).digest())
 
     def receipts_due(self, hurry: bool) -> Outgoing:
@@ -175,9 +207,9 @@ class Witnesses:
             self.core.commit_notes()
         out = []
         for v, nonce, via in self.receipts:
-            rows = self._lineages.get(v, [])
-            lineage = rows[-1] if rows else NOTHING
-            receipt = HeadReceipt(v, len(rows), len(rows), lineage, nonce, self.frames.get(v, b""))
+            rows, lineages = self._rows_heard.get(v, 0), self._lineages.get(v)
+            lineage = lineages[-1] if lineages else NOTHING
+            receipt = HeadReceipt(v, rows, rows, lineage, nonce, self.frames.get(v, b""))
             out.append((via, self.codec.witnessed(receipt, sender=self.node)))
         self.receipts.clear()
         self.receipts_by = math.inf
@@ -205,8 +237,8 @@ class Witnesses:
         known = self.heads.get(v)
         if known is not None and head.rows == known.rows and head.head != known.head:
             proof = self.codec.decode(self.frames[v]).proof + self.codec.decode(raw).proof
-            self.core.incident(f"two ledgers of member {v} with {head.rows} rows", proof)
-        if known is None or (head.rows, head.at) > (known.rows, known.at):
+            self.core.incident(v, f"two ledgers of member {v} with {head.rows} rows", proof)
+        if self._is_news(v, head):
             self.frames[v], self.heads[v], self.not_durable[v] = raw, head, raw
         self._same_chain(v, head)
 
@@ -214,7 +246,7 @@ class Witnesses:
         own = self._chains.get(head.step, NOTHING)
         if NOTHING not in (own, head.chain) and own != head.chain:
             proof = self.codec.decode(self.frames[v]).proof
-            self.core.incident(f"member {v} has another model after step {head.step}", proof)
+            self.core.incident(v, f"member {v} has another model after step {head.step}", proof, fatal=True)
             problem = (
                 f"Member {v} has signed another model after step {head.step} than this peer has: somebody "
                 "between them sent different sums; compare ledgers with `peer compare`, everything spent is "
@@ -224,9 +256,11 @@ class Witnesses:
 
     def _same_rows(self, w: int, receipt: HeadReceipt) -> None:
         """Compare what another member heard of a third with what this peer heard, if both heard all."""
-        v, at, own = receipt.about, receipt.at, self._lineages.get(receipt.about, [])
-        if 0 < at == receipt.rows <= len(own) and own[at - 1] != receipt.lineage:
-            self.core.incident(f"member {v} sent other rows to member {w} before round {at}")
+        v, at, own = receipt.about, receipt.at, self._lineages.get(receipt.about, deque())
+        place = at - 1 - (self._rows_heard.get(v, 0) - len(own))  # among the hashes that are kept
+        if at == receipt.rows and 0 <= place < len(own) and own[place] != receipt.lineage:
+            note = f"member {v} sent other rows to member {w} before round {at}"
+            self.core.incident(v, note, fatal=True)
             problem = (
                 f"Member {w} has signed that member {v} sent it other rows than this peer received before "
                 f"round {at}; compare ledgers with `peer compare`, everything spent is recorded."
