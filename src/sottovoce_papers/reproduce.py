@@ -15,7 +15,7 @@ from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, if_stopped, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.runners.sweep import sweep
-from sottovoce_papers.common import commit, differences
+from sottovoce_papers.common import MACHINE, commit, differences
 from sottovoce_papers.option_help import meaning
 from sottovoce_papers.paper_index import ITEMS, lasted, stored_results
 from sottovoce_papers.registry import find, options_of, registry
@@ -278,6 +278,8 @@ def _run(
     came = record["provenance"]
     if earlier:
         came["assembled_from"] = earlier[0]
+        for key in MACHINE:  # of this computer, not of the one that ran the trials
+            came.pop(key, None)
     came["commit"] = commit()
     return record
 

@@ -26,7 +26,7 @@ from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
-from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
+from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 
 NAMES = {
@@ -142,7 +142,7 @@ def _run(
         jobs.append([Trial(f"{cell.key} {label}trial={k}", {**plain, "trial": k}) for k in range(trials)])
     values = run_cells(spread, cell_trial, jobs)
     rows = [_row(name, *pair, records, quick) for pair, records in zip(pairs, values, strict=True)]
-    return _result(name, rows, trials, quick, settings, provenance_now(started))
+    return _result(name, rows, trials, quick, settings, made_here(started))
 
 
 def _quick(name: str, cells: Sequence[Cell]) -> list[Cell]:
@@ -353,13 +353,7 @@ def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
             })  # fmt: skip
     config = {"steps": steps, "trials": trials, "quick": quick}
     metrics = {"methods": len(rows)}
-    return result("table3", started, config, history=rows, metrics=metrics, threads=_threads())
-
-
-def _threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
+    return result("table3", started, config, history=rows, metrics=metrics)
 
 
 def _seconds(cell: Cell, trial: int) -> float:

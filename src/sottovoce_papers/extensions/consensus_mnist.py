@@ -28,10 +28,9 @@ from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data.images import load_images
 from sottovoce.data.partition import by_label
 from sottovoce.runners import Result
-from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
-from sottovoce_papers.common import SIMULATED, accuracy_of, result
+from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result
 from sottovoce_papers.registry import Experiment, ResultTable
 
 DELTA = 1e-5
@@ -144,7 +143,7 @@ def run_trial(
         "epsilon_spent": round(plan.epsilon(DELTA, "local"), 6) if private else "inf",
         "epsilon_of_the_worst_pair": round(plan.epsilon(DELTA, "network"), 4) if private else "inf",
         "guarantee": plan.privacy("local").statement(DELTA) if private else "no noise: no privacy",
-        "provenance": provenance_now(started, noise=SIMULATED),
+        "provenance": made_here(started, noise=SIMULATED),
     }
     write_trial(path, record)
     return record

@@ -35,13 +35,12 @@ from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 from sottovoce.runners import Result
-from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import Cell, cell_trial
 from sottovoce_papers.bayrooti2023.printed import printed
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
-from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
+from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
 from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.feature_rows import rows_of
 from sottovoce_papers.registry import Experiment, ResultTable, pick
@@ -220,7 +219,7 @@ def run_trial(
         "epsilon_spent": round(stated.epsilon(DELTA), 6),
         "epsilon_local": round(plan.epsilon(DELTA, "central" if against == "central" else "local"), 4),
         "guarantee": stated.statement(DELTA),
-        "provenance": provenance_now(started, noise=SIMULATED),
+        "provenance": made_here(started, noise=SIMULATED),
     }
     write_trial(path, record)
     return record
