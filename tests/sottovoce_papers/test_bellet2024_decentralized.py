@@ -70,7 +70,7 @@ def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(n
 
 
 def test_the_florentine_record_counts_nodes_that_are_not_identifiable_apart():
-    """Five families with one neighbor see .6 to .7 of the pictures, mostly of such nodes."""
+    """Five families at the border see .6 to .7 of the pictures, mostly of such nodes."""
     record = json.loads((RESULTS / "attack-florentine.json").read_text())
     assert record["config"]["steps"] == 7
     families = {row["attacker"]: row for row in record["history"]}
