@@ -60,10 +60,8 @@ def experiments(names: Sequence[str] | None = None) -> str:
         if names is not None and name not in names:
             continue
         experiment = find(name)
-        held = None if experiment.held is None else experiment.held(stored)
-        word = {True: "held", False: "did not hold", None: "cannot say"}[held]
         numbers = "" if experiment.table is None else _numbers(experiment.table(stored))
-        rows.append((f"`{name}`", experiment.claim, word, numbers))
+        rows.append((f"`{name}`", experiment.claim, experiment.verdict(stored), numbers))
     return markdown(("name", "the source says", "here", "from the result"), rows)
 
 
@@ -105,10 +103,16 @@ def _printed(row: dict[str, Any]) -> str:
     return f"{row['paper']:.2f} ± {row['paper_std']:.2f}"
 
 
-def _tuned() -> dict[tuple[str, float, Any], dict[str, Any]]:
-    """The cells of Table 1 by method, budget and graph; tuned settings where there are some."""
-    rows = [row for row in result("table1")["history"] if row["trials"]]
-    return {(row["method"], row["epsilon"], row["fiedler"]): row for row in rows}  # tuned come last
+def _tuned(table: str = "table1") -> dict[tuple[str, float, Any, float], dict[str, Any]]:
+    """The cells of a table by method, budget, graph and skew, in the tuned setting."""
+    from sottovoce_papers.bayrooti2023.tables import in_setting
+
+    rows = in_setting(result(table)).values()
+    return {
+        (row["method"], row["epsilon"], row["fiedler"], row["skew"]): dict(row)
+        for row in rows
+        if row["trials"]
+    }
 
 
 def table1() -> str:
@@ -116,7 +120,7 @@ def table1() -> str:
     cells, rows = _tuned(), []
     for graph, fiedler in (("complete", 1.0), (".06", 0.06)):
         for method, name in METHODS.items():
-            found = [cells[method, epsilon, fiedler] for epsilon in BUDGETS]
+            found = [cells[method, epsilon, fiedler, 1.0] for epsilon in BUDGETS]
             rows.append([graph, name, *(text for row in found for text in (_mean(row), _printed(row)))])
     heads = [text for e in BUDGETS for text in (f"epsilon {e:g}", PAPER)]
     return markdown(("graph", "method", *heads), rows)
@@ -142,9 +146,9 @@ def overview() -> str:
     exact = {row["epsilon"]: row for row in result("consensus-mnist")["history"]}
     rows = [["**exact consensus, linear on fixed features**", *(_mean(exact[e]) for e in BUDGETS)]]
     for method in ("dsgt", "dinno", "dsgd"):
-        rows.append([f"{METHODS[method]} (ours)", *(_mean(cells[method, e, 0.06]) for e in BUDGETS)])
-    best = [max((cells[m, e, 0.06] for m in METHODS), key=lambda row: row["paper"]) for e in BUDGETS]
-    central = [cells["central", e, None] for e in BUDGETS]
+        rows.append([f"{METHODS[method]} (ours)", *(_mean(cells[method, e, 0.06, 1.0]) for e in BUDGETS)])
+    best = [max((cells[m, e, 0.06, 1.0] for m in METHODS), key=lambda row: row["paper"]) for e in BUDGETS]
+    central = [cells["central", e, None, 1.0] for e in BUDGETS]
     rows.append([f"{PAPER}, best decentralized", *map(_printed, best)])
     rows.append([f"{PAPER}, central DP-SGD", *map(_printed, central)])
     return markdown(("", *(f"epsilon {e:g}" for e in BUDGETS)), rows)

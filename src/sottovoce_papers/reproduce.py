@@ -280,7 +280,7 @@ def _run(
         came["assembled_from"] = earlier[0]
         for key in MACHINE:  # of this computer, not of the one that ran the trials
             came.pop(key, None)
-    came["commit"] = commit()
+    came |= {"commit": commit()} | ({"quick": True} if quick else {})
     return record
 
 
@@ -380,9 +380,9 @@ def _show(screen: Any, experiment: Any, record: dict[str, Any], written: Sequenc
         if shown.note:
             screen.print(safe(shown.note))
     if experiment.claim:
-        held = None if experiment.held is None else experiment.held(record)
-        verdict = {True: "it held here", False: "it did NOT hold here", None: "this run cannot say"}[held]
-        screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}\nIn this record: {verdict}.")
+        verdict = experiment.verdict(record)
+        shown = f"In this record it {verdict}." if verdict else "A quick form is too small to decide it."
+        screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}\n{shown}")
     came = record["provenance"]
     took = f"Took {lasted(came.get('trial_seconds', came.get('seconds', 0.0)))}."
     files = f" Written: {', '.join(map(str, written))}." if written else ""
