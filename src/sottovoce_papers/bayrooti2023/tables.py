@@ -114,17 +114,9 @@ def _which(settings: str) -> tuple[str, ...]:
 
 
 def _run(
-    name: str,
-    quick: bool,
-    filters: Mapping[str, Any],
-    settings: str,
-    trials: int,
-    results: str | None,
-    spread: Spread,
-    *,
-    steps: int = 20_000,
-    **options: Any,
-) -> Result:
+    name: str, quick: bool, filters: Mapping[str, Any], settings: str, trials: int, results: str | None,
+    spread: Spread, *, steps: int = 20_000, **options: Any,
+) -> Result:  # fmt: skip
     """Run the cells of a table that the filters select, and put ours beside the paper's."""
     started = time.perf_counter()
     cells = _wanted(name, cells_of(name, steps), **filters)
@@ -237,63 +229,38 @@ def figure1_of(table1: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table1(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    fiedler: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    fiedler: tuple[float, ...] | None = None, settings: str = "tuned", trials: int = 5,
+    results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Table 1: methods, budgets and graphs, one digit per agent."""
     filters = {"method": method, "epsilon": epsilon, "fiedler": fiedler}
     return _run("table1", quick, filters, settings, trials, results, spread)
 
 
 def table2(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    skew: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    skew: tuple[float, ...] | None = None, settings: str = "tuned", trials: int = 5,
+    results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Table 2: how skewed data may be, on the sparsest graph."""
     filters = {"method": method, "epsilon": epsilon, "skew": skew}
     return _run("table2", quick, filters, settings, trials, results, spread)
 
 
 def figure1(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    settings: str = "tuned", trials: int = 5, results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Figure 1: accuracy against connectivity, per method and budget (the cells of Table 1)."""
     return _run("figure1", quick, {"method": method, "epsilon": epsilon}, settings, trials, results, spread)
 
 
 def table4(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    skew: tuple[float, ...] | None = None,
-    trials: int = 3,
-    steps: int = 20_000,
-    device: str = "cpu",
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    skew: tuple[float, ...] | None = None, trials: int = 3, steps: int = 20_000, device: str = "cpu",
+    results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Table 4 and Figure 2: CIFAR-100, private and not; needs the official files.
 
     The quick form takes one step of the same ResNet-9 on colored digits. ``device`` is torch's name of where

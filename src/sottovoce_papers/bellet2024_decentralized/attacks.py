@@ -289,13 +289,9 @@ def line_mnist(
 
 
 def _line(
-    name: str,
-    config: dict[str, Any],
-    attacked: Callable[[np.random.Generator], tuple[np.ndarray, Any]],
-    repeats: int,
-    seed: int,
-    started: float,
-) -> Result:
+    name: str, config: dict[str, Any], attacked: Callable[[np.random.Generator], tuple[np.ndarray, Any]],
+    repeats: int, seed: int, started: float,
+) -> Result:  # fmt: skip
     """Attack ``repeats`` draws of pictures; everything of the first is kept, of the others their scores.
 
     Whose gradient is determined the graph alone says, so it is the same in every draw.
