@@ -408,6 +408,27 @@ def test_a_walk_of_equal_noise_is_compared_in_gossips_unit(quick):
     assert 0 < metrics["walk"]["mean"]
 
 
+def test_the_talks_own_accounting_of_walk_and_gossip_crosses_with_distance():
+    """The printed walk formula is below formula (6) for neighbors, above it for the furthest nodes."""
+    record = record_of("walk-vs-gossip-averaging")
+    walk, gossip = (
+        record["metrics"]["hypercube"][m]["loss"] for m in ("walk, printed formula", "gossip, formula (6)")
+    )
+    assert walk[0] < gossip[0]
+    assert walk[-1] > gossip[-1]
+    # the hypercube of 64 by hand: formula (6) for a neighbor, its first round shows the row itself
+    network = sv.graphs.hypercube(6)
+    rounds = record["metrics"]["hypercube"]["rounds"]
+    assert gossip[0] == pytest.approx(sv.privacy.published_loss(network, rounds)[0, 1])
+
+
+def test_a_new_record_names_processor_and_threads_and_an_assembled_one_does_not(quick, unpacked):
+    came = quick("attack-geometric")["provenance"]
+    assert came["processor"]
+    assert came["threads"] >= 1
+    assert "processor" not in from_trials("table1", unpacked).to_dict()["provenance"]
+
+
 def test_erdos_renyi_is_taken_over_draws():
     record = find("topologies").run(quick=True, draws=3).to_dict()
     assert record["metrics"]["erdos-renyi"]["graphs"] == 3
