@@ -128,3 +128,27 @@ def test_the_example_in_a_commands_help_is_a_plan_that_works(command, call):
     Path("plan.toml").write_text("\n".join([*lines[first:last], "[noise]", "seed = 1"]))
     answer = call(command, "plan.toml")
     assert answer.code == 0, answer.err
+
+
+def test_sentences_about_results_follow_the_records(monkeypatch):
+    """Pages include tables that exist; a changed record changes the sentence."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    import result_tables
+
+    written = result_tables.tables()
+    included = {
+        name for page in DOCS for name in re.findall(r"_generated/tables/([\w-]+)\.txt", page.read_text())
+    }
+    assert included <= set(written)
+    stored = result_tables.result
+    assert "0 of 85 cells" not in written["tuned-cells"]
+
+    def all_reached(name):
+        record = stored(name)
+        for row in record["history"] if name in ("table1", "table2") else ():
+            row["accuracy"] = row["paper"] or row["accuracy"]
+        return record
+
+    monkeypatch.setattr(result_tables, "result", all_reached)
+    assert "0 of 85 cells" in result_tables.tuned_cells()
+    assert "52 are within" in result_tables.printed_cells()

@@ -183,10 +183,7 @@ def gallery(results: Path, folder: Path) -> None:
 
 
 def _told(name: str, found: Any, record: dict[str, Any]) -> str:
-    held = None if found.held is None else found.held(dict(record))
-    verdict = {True: "It held here.", False: "It did **not** hold here.", None: "This record cannot say."}[
-        held
-    ]
+    verdict = f"It {found.verdict(record)} here.".replace(" not ", " **not** ")
     alt = found.title.replace("[", "(").replace("]", ")")
     speaker = "Our own claim" if found.own else "The source says"
     said = f"{speaker}: {found.claim} {verdict}" if found.claim else ""

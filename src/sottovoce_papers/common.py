@@ -1,10 +1,13 @@
-"""What experiments share: the mean of trials, result files that hold their trials, the commit of the code."""
+"""What experiments share: the mean of trials, result files that hold their trials, where they were made."""
 
 from __future__ import annotations
 
 import json
+import platform
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from sottovoce.runners.base import Result, provenance_now
 from sottovoce.runners.sweep import write_trial
 from sottovoce_papers import drawing
 
+MACHINE = ("processor", "instructions", "threads", "torch")  # what `made_here` says of the computer
 SIMULATED = "simulation: reproducible, not protective"  # the noise, in the provenance of results and trials
 
 
@@ -31,8 +35,35 @@ def result(
 ) -> Result:  # fmt: skip
     """Return the result of an experiment that started at ``started``; ``config`` may be its dataclass."""
     options = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
-    came = provenance_now(started, **provenance)
+    came = made_here(started, **provenance)
     return Result(name, options, outputs or {}, metrics or {}, history, provenance=came)
+
+
+def made_here(started: float, **more: Any) -> dict[str, Any]:
+    """Return the provenance of a record: versions, seconds since ``started``, processor and threads.
+
+    The last bit of a sum depends on the processor and the threads; where steps follow the sign of a gradient,
+    so does the accuracy.
+    """
+    from threadpoolctl import threadpool_info
+
+    threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
+    machine: dict[str, Any] = {"processor": _processor(), "threads": threads}
+    if torch := sys.modules.get("torch"):
+        instructions = torch.backends.cpu.get_cpu_capability()
+        machine |= {"torch": str(torch.__version__), "instructions": instructions}
+    return provenance_now(started, **machine, **more)
+
+
+@cache
+def _processor() -> str:
+    """Return the processor's name as the operating system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def trial_costs(cells: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Experiment:
 
     ``run(quick=False, **options)`` returns a `Result`; ``quick`` is the form that the tests run. With
     independent trials it has an option ``spread``, which runs them (`sottovoce.runners.sweep`). ``held`` says
-    whether a result bears the claim out, None where it cannot say. ``config`` is the dataclass of options.
+    whether a result bears the claim out, None if it does not decide. ``config`` is the dataclass of options.
     """
 
     title: str
@@ -146,6 +146,13 @@ class Experiment:
     def own(self) -> bool:
         """Whether the claim is this library's, and no source's."""
         return self.paper.startswith(("beyond", "no paper", "own"))
+
+    def verdict(self, record: Mapping[str, Any]) -> str:
+        """Say whether the claim held in a record; nothing of a quick form, whose data and steps are toys."""
+        if not self.claim or record["provenance"].get("quick"):
+            return ""
+        held = None if self.held is None else self.held(dict(record))
+        return {True: "held", False: "did not hold", None: "was not decided"}[held]
 
 
 def registry() -> dict[str, Experiment]:

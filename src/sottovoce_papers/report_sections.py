@@ -32,9 +32,8 @@ def experiment(record: Mapping[str, Any]) -> Section:
     settings = pairs(scalars(record["config"]), "setting", "value")
     if settings is not None:
         blocks.append(settings)
-    held = None if entry.held is None else entry.held(plain)
-    verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
-    lead = f"{entry.paper}. {entry.claim} {verdict}" if entry.claim else f"{entry.paper}."
+    verdict = entry.verdict(record)
+    lead = f"{entry.paper}. {entry.claim}" + (f" In this record it {verdict}." if verdict else "")
     return Section(entry.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
 
 

@@ -15,7 +15,7 @@ from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, if_stopped, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.runners.sweep import sweep
-from sottovoce_papers.common import commit, differences
+from sottovoce_papers.common import MACHINE, commit, differences
 from sottovoce_papers.option_help import meaning
 from sottovoce_papers.paper_index import ITEMS, lasted, stored_results
 from sottovoce_papers.registry import find, options_of, registry
@@ -278,7 +278,9 @@ def _run(
     came = record["provenance"]
     if earlier:
         came["assembled_from"] = earlier[0]
-    came["commit"] = commit()
+        for key in MACHINE:  # of this computer, not of the one that ran the trials
+            came.pop(key, None)
+    came |= {"commit": commit()} | ({"quick": True} if quick else {})
     return record
 
 
@@ -378,9 +380,9 @@ def _show(screen: Any, experiment: Any, record: dict[str, Any], written: Sequenc
         if shown.note:
             screen.print(safe(shown.note))
     if experiment.claim:
-        held = None if experiment.held is None else experiment.held(record)
-        verdict = {True: "it held here", False: "it did NOT hold here", None: "this run cannot say"}[held]
-        screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}\nIn this record: {verdict}.")
+        verdict = experiment.verdict(record)
+        shown = f"In this record it {verdict}." if verdict else "A quick form is too small to decide it."
+        screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}\n{shown}")
     came = record["provenance"]
     took = f"Took {lasted(came.get('trial_seconds', came.get('seconds', 0.0)))}."
     files = f" Written: {', '.join(map(str, written))}." if written else ""

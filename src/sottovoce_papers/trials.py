@@ -106,7 +106,9 @@ def pending(
         for which in settings
         for cell in cells.values()
         if not (folder / f"{trial_key(cell, which, trial)}.json").exists()
-        and (which == "printed" or tuned_apart(cell))  # where nothing was tuned one run serves both
+        and (
+            which == "printed" or tuned_apart(cell.method, cell.epsilon, cell.fiedler)
+        )  # where nothing was tuned one run serves both
     ]
 
 

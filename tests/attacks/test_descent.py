@@ -28,6 +28,24 @@ def test_constant_gradients_come_back_exactly(averaging):
     assert np.isnan(estimate[[0, 2]]).all()
 
 
+def test_nodes_that_are_not_identifiable_get_the_minimum_norm_solution():
+    """Of the two leaves behind a hub only the sum is known: half of it each; two steps off, nothing."""
+    rng = np.random.default_rng(0)
+    attack = descent.gradient_attack(sv.graphs.star(5), attackers=1, steps=3)
+    assert attack.identifiable == (0,)
+    gradients = rng.normal(size=(5, 4))
+    seen = descent.run_descent(attack, lambda theta, t: gradients, np.zeros((5, 4)), learning_rate=0.05)
+    estimate = attack.gradients(seen, np.zeros(4), 0.05)
+    np.testing.assert_allclose(estimate[0], gradients[0], atol=1e-8)
+    np.testing.assert_allclose(estimate[2:], np.tile(gradients[2:].mean(axis=0), (3, 1)), atol=1e-8)
+    early = descent.gradient_attack(sv.graphs.path(5), attackers=0, steps=2)
+    assert early.reached == (1, 2)
+    seen = descent.run_descent(early, lambda theta, t: gradients, np.zeros((5, 4)), learning_rate=0.05)
+    estimate = early.gradients(seen, np.zeros(4), 0.05)
+    assert np.isnan(estimate[[0, 3, 4]]).all()
+    assert np.isfinite(estimate[[1, 2]]).all()
+
+
 def test_known_matrix_for_one_round_a_step():
     """The row of (t, w) is the sum of the powers of the targets' block."""
     network = sv.graphs.florentine()

@@ -51,6 +51,16 @@ def test_softmax_regression_gives_every_picture_away_unless_noise_hides_it():
     assert noisy.success_rate < 1
 
 
+def test_mixtures_of_different_classes_give_pictures_away():
+    """A leaf of a star knows only the sum of the other leaves' gradients; classes separate it."""
+    images, labels = draw_pictures("digits", 5, np.random.default_rng(1))
+    labels = np.arange(5)
+    attack = attack_softmax(sv.graphs.star(5), 1, images, labels, steps=4, learning_rate=1e-6, classes=10)
+    assert attack.attack.identifiable == (0,)
+    assert set(attack.above_grey) & {2, 3, 4}
+    assert attack.to_dict()["above_grey"] == list(attack.above_grey)
+
+
 def test_a_network_is_attacked_by_search():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

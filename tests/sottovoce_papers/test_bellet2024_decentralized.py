@@ -1,11 +1,14 @@
 """Quick forms of the attack experiments, and what the full ones must show."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from sottovoce.report.sections import section_of
 from sottovoce_papers.registry import find, registry
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def assert_has_pictures(record):
@@ -64,6 +67,22 @@ def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(n
     curves = find(name).plot(record).axes[0]
     assert len(curves.containers) == 2
     assert all(c.has_yerr for c in curves.containers)
+
+
+def test_the_florentine_record_counts_nodes_that_are_not_identifiable_apart():
+    """Five families at the border see .6 to .7 of the pictures, mostly of such nodes."""
+    record = json.loads((RESULTS / "attack-florentine.json").read_text())
+    assert record["config"]["steps"] == 7
+    families = {row["attacker"]: row for row in record["history"]}
+    for name in ("Acciaiuoli", "Salviati", "Pazzi", "Ginori", "Lamberteschi"):
+        row = families.pop(name)
+        assert row["identifiable"] <= 2
+        assert 0.55 < row["above_grey"]["all"] < 0.75
+        assert row["above_grey"]["others"] > 0.5
+        known, shares = row["identifiable"] / 14, row["above_grey"]
+        total = known * shares["identifiable"] + (1 - known) * shares["others"]
+        assert shares["all"] == pytest.approx(total)
+    assert all(row["identifiable"] == 14 and row["above_grey"]["all"] > 0.95 for row in families.values())
 
 
 def test_no_membership_bound_exceeds_the_nominal_loss():

@@ -12,8 +12,8 @@ with one column block of :math:`F` per step. For one gossip round a step the row
 References: [1] El Mrini, Cyffers, Bellet 2024; Bellet, talk "Privacy in decentralized machine learning",
 2024, slides "Knowledge matrix and observation vector for decentralized GD".
 Departures from [1]: any linear protocol and any number of rounds a step; the covariance uses the targets'
-own numbering (the published code indexes it by unshifted node numbers); identifiable nodes are decided in
-exact arithmetic.
+own numbering (the published code indexes it by unshifted node numbers); nodes whose gradient is
+determined are told from others in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -88,10 +88,17 @@ class GradientAttack:
         best = max(rank for rank, _ in answers)
         return next(nodes for rank, nodes in answers if rank == best)
 
-    def gradients(self, seen: Transcript, initial: np.ndarray, learning_rate: float) -> np.ndarray:
-        """Return the estimated gradients ``(n, dim)``; NaN for attackers and for unidentifiable nodes.
+    @property
+    def reached(self) -> tuple[int, ...]:
+        """The targets whose contribution is part of any message received."""
+        return tuple(np.array(self.targets)[self.response.any(axis=(0, 1))].tolist())
 
-        ``initial`` is the common first model ``(dim,)``. Messages are weighed by their covariance.
+    def gradients(self, seen: Transcript, initial: np.ndarray, learning_rate: float) -> np.ndarray:
+        """Return the gradients ``(n, dim)`` estimated by generalized least squares.
+
+        ``initial`` is the common first model ``(dim,)``. Messages are weighed by their covariance. For nodes
+        that are not `identifiable` this is the solution of minimum norm, a known mixture of gradients; for
+        attackers and for nodes that are not `reached` it is NaN.
         """
         nu = _validate.positive(learning_rate, "learning_rate")
         clean = self._without_own(seen, np.asarray(initial, dtype=np.float64))
@@ -99,8 +106,7 @@ class GradientAttack:
         left, size, _ = self._factors
         solver = np.linalg.pinv(self.whitened, rcond=1e-13) @ (left / size).T
         estimate[list(self.targets)] = solver @ clean / -nu
-        hidden = sorted(set(range(self.protocol.n)) - set(self.identifiable))
-        estimate[hidden] = np.nan
+        estimate[sorted(set(self.targets) - set(self.reached))] = np.nan
         return estimate
 
     def variance(self, noise_std: float = 1.0) -> np.ndarray:

@@ -28,16 +28,20 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SUCCESS = 10.0  # decibels: the threshold of the talk
+ABOVE_GREY = 3.0  # decibels above the best picture of one grey, which alone often reaches that threshold
 
 
 @dataclass(frozen=True, eq=False)
 class InputAttack:
-    """Records recovered from a descent.
+    """Records recovered from a descent: of every target, identifiable or not.
+
+    The gradient of a node that is not identifiable is estimated as a mixture. Softmax regression has one row
+    per class, so a mixture of gradients of different classes still gives the pictures away.
 
     Attributes
     ----------
     attack : the linear system that was solved.
-    inputs : ``(n, ...)``, the estimates; NaN for attackers and unidentifiable nodes.
+    inputs : ``(n, ...)``, the estimates; NaN for attackers and nodes that no message depends on.
     labels : ``(n,)``, the classes read off the gradients, -1 where unknown.
     psnr : ``(n,)`` against the truth; minus infinity where there is no estimate.
     grey : ``(n,)``, the score of the best constant picture: what knowing nothing but its mean gives.
@@ -59,6 +63,11 @@ class InputAttack:
         """Share of the targets recovered."""
         return len(self.recovered) / len(self.attack.targets)
 
+    @property
+    def above_grey(self) -> tuple[int, ...]:
+        """Nodes whose record came back at least three decibels better than the best picture of one grey."""
+        return tuple(np.flatnonzero(self.psnr >= self.grey + ABOVE_GREY).tolist())
+
     def to_dict(self) -> dict[str, object]:
         """Return the JSON-ready form, without the pictures."""
         return {
@@ -66,6 +75,7 @@ class InputAttack:
             "steps": self.attack.steps,
             "identifiable": list(self.attack.identifiable),
             "recovered": list(self.recovered),
+            "above_grey": list(self.above_grey),
             "count": len(self.recovered),
             "success_rate": self.success_rate,
             "psnr": [float(p) if np.isfinite(p) else None for p in self.psnr],
@@ -102,7 +112,7 @@ def attack_softmax(
     start = np.zeros((len(flat), count * (flat.shape[1] + 1)))
     seen = run_descent(attack, softmax_gradients(flat, wanted, count), start, learning_rate, rng, noise_std)
     gradients = attack.gradients(seen, start[0], learning_rate).reshape(len(flat), count, -1)
-    solved = list(attack.identifiable)
+    solved = list(attack.reached)
     estimates = np.full(flat.shape, np.nan)
     recovered_labels = np.full(len(flat), -1)
     inverted = inversion.invert_linear(gradients[solved, :, :-1], gradients[solved, :, -1])
@@ -133,7 +143,7 @@ def attack_network(
     gradients, start = module_gradients(model, pixels, wanted)
     seen = run_descent(attack, gradients, np.tile(start, (len(pixels), 1)), learning_rate, rng, noise_std)
     recovered = attack.gradients(seen, start, learning_rate)
-    solved = list(attack.identifiable)
+    solved = list(attack.reached)
     estimates = np.full(pixels.shape, np.nan)
     recovered_labels = np.full(len(pixels), -1)
     recovered_labels[solved] = inversion.labels_from_gradients(model, recovered[solved])

@@ -142,7 +142,14 @@ def dgd(
             recovered = "recovered" if u in result.recovered else ""
             rows.append([safe(network.label(u)), identifiable, *quality, recovered])
         screen.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
-        share = f"{len(result.recovered)} of {len(result.attack.targets)}"
-        screen.print(f"{share} pictures come back with a PSNR of 10 or more.")
+        for word, nodes in (
+            ("identifiable", set(result.attack.identifiable)),
+            ("other", set(result.attack.targets) - set(result.attack.identifiable)),
+        ):
+            back, clear = (len(nodes & set(kind)) for kind in (result.recovered, result.above_grey))
+            screen.print(
+                f"{len(nodes)} {word} nodes: {back} pictures come back with a PSNR of 10 or more, "
+                f"{clear} at least 3 dB above grey."
+            )
 
     emit(as_result("attack-dgd", config, result.to_dict()), json, text, out)

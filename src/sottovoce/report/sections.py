@@ -278,7 +278,9 @@ def attack_dgd(result: StoredResult) -> Section:
         for u, psnr in enumerate(values["psnr"])
         if u not in values["attackers"]
     )
-    lead = f"{values['count']} of {len(rows)} pictures come back with a PSNR of 10 or more."
+    others = len(set(values["recovered"]) - set(values["identifiable"]))
+    lead = f"{values['count']} of {len(rows)} pictures come back with a PSNR of 10 or more"
+    lead += f", {others} of them from nodes whose gradient is not determined." if others else "."
     table = Table(("node", "identifiable", "PSNR in dB", "comes back"), rows)
     return _section(result, "What gradients give away", lead, table, guarantees=False)
 

@@ -25,11 +25,10 @@ from sottovoce.algorithms.registry import algorithm
 from sottovoce.data.images import load_images
 from sottovoce.data.partition import by_label
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import read_trial, write_trial
 from sottovoce_papers.bayrooti2023.printed import INF, RATES, printed
 from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
-from sottovoce_papers.common import SIMULATED
+from sottovoce_papers.common import SIMULATED, made_here
 
 DELTA = 1e-5
 COLORED = "colored digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
@@ -132,7 +131,7 @@ def run_cell(
         "noise_multiplier": [round(z, 4) for z in noise_multipliers(plan)],
         "epsilon_spent": round(plan.privacy(seen).epsilon(DELTA), 6) if private else "inf",
         "guarantee": plan.privacy(seen).statement(DELTA) if private else "none: no noise",
-        "provenance": provenance_now(started, noise=SIMULATED, **where),
+        "provenance": made_here(started, noise=SIMULATED, **where),
     }
     write_trial(path, record)
     return record

@@ -26,7 +26,7 @@ from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
-from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
+from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 
 NAMES = {
@@ -89,11 +89,9 @@ def _wanted(name: str, cells: list[Cell], **filters: Any) -> list[Cell]:
     return selected
 
 
-def tuned_apart(cell: Cell) -> bool:
-    """Whether a cell has tuned settings that differ from the printed ones."""
-    tuned, printed = (
-        settings_of(cell.method, cell.epsilon, cell.fiedler, which) for which in ("tuned", "printed")
-    )
+def tuned_apart(method: str, epsilon: float, fiedler: float) -> bool:
+    """Whether tuning chose other settings than the printed ones."""
+    tuned, printed = (settings_of(method, epsilon, fiedler, which) for which in ("tuned", "printed"))
     return tuned != printed
 
 
@@ -116,17 +114,9 @@ def _which(settings: str) -> tuple[str, ...]:
 
 
 def _run(
-    name: str,
-    quick: bool,
-    filters: Mapping[str, Any],
-    settings: str,
-    trials: int,
-    results: str | None,
-    spread: Spread,
-    *,
-    steps: int = 20_000,
-    **options: Any,
-) -> Result:
+    name: str, quick: bool, filters: Mapping[str, Any], settings: str, trials: int, results: str | None,
+    spread: Spread, *, steps: int = 20_000, **options: Any,
+) -> Result:  # fmt: skip
     """Run the cells of a table that the filters select, and put ours beside the paper's."""
     started = time.perf_counter()
     cells = _wanted(name, cells_of(name, steps), **filters)
@@ -142,7 +132,7 @@ def _run(
         jobs.append([Trial(f"{cell.key} {label}trial={k}", {**plain, "trial": k}) for k in range(trials)])
     values = run_cells(spread, cell_trial, jobs)
     rows = [_row(name, *pair, records, quick) for pair, records in zip(pairs, values, strict=True)]
-    return _result(name, rows, trials, quick, settings, provenance_now(started))
+    return _result(name, rows, trials, quick, settings, made_here(started))
 
 
 def _quick(name: str, cells: Sequence[Cell]) -> list[Cell]:
@@ -239,63 +229,38 @@ def figure1_of(table1: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table1(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    fiedler: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    fiedler: tuple[float, ...] | None = None, settings: str = "tuned", trials: int = 5,
+    results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Table 1: methods, budgets and graphs, one digit per agent."""
     filters = {"method": method, "epsilon": epsilon, "fiedler": fiedler}
     return _run("table1", quick, filters, settings, trials, results, spread)
 
 
 def table2(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    skew: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    skew: tuple[float, ...] | None = None, settings: str = "tuned", trials: int = 5,
+    results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Table 2: how skewed data may be, on the sparsest graph."""
     filters = {"method": method, "epsilon": epsilon, "skew": skew}
     return _run("table2", quick, filters, settings, trials, results, spread)
 
 
 def figure1(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    settings: str = "tuned", trials: int = 5, results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Figure 1: accuracy against connectivity, per method and budget (the cells of Table 1)."""
     return _run("figure1", quick, {"method": method, "epsilon": epsilon}, settings, trials, results, spread)
 
 
 def table4(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    skew: tuple[float, ...] | None = None,
-    trials: int = 3,
-    steps: int = 20_000,
-    device: str = "cpu",
-    results: str | None = None,
-    spread: Spread = in_turn,
-) -> Result:
+    quick: bool = False, *, method: tuple[str, ...] | None = None, epsilon: tuple[float, ...] | None = None,
+    skew: tuple[float, ...] | None = None, trials: int = 3, steps: int = 20_000, device: str = "cpu",
+    results: str | None = None, spread: Spread = in_turn,
+) -> Result:  # fmt: skip
     """Run Table 4 and Figure 2: CIFAR-100, private and not; needs the official files.
 
     The quick form takes one step of the same ResNet-9 on colored digits. ``device`` is torch's name of where
@@ -353,13 +318,7 @@ def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
             })  # fmt: skip
     config = {"steps": steps, "trials": trials, "quick": quick}
     metrics = {"methods": len(rows)}
-    return result("table3", started, config, history=rows, metrics=metrics, threads=_threads())
-
-
-def _threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
+    return result("table3", started, config, history=rows, metrics=metrics)
 
 
 def _seconds(cell: Cell, trial: int) -> float:
@@ -374,12 +333,20 @@ def _with_std(accuracy: float | None, std: float | None, trials: int | None = No
     return f"{accuracy:.2f}" + ("" if std is None else f" ± {std:.2f}")
 
 
-def _grouped(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return {cell: {settings: row}}, in the order of the rows."""
-    cells: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        cells.setdefault(row["cell"], {})[row.get("settings", "tuned")] = row
-    return cells
+def in_setting(record: Mapping[str, Any], which: str | None = None) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a table by cell, all of one setting; by default tuned, unless only printed was run.
+
+    A row is chosen by its setting, never by its accuracy on the test set. Where tuning chose the paper's own
+    settings, one run serves both.
+    """
+    which = which or ("printed" if record["config"]["settings"] == "printed" else "tuned")
+    rows: dict[str, Mapping[str, Any]] = {}
+    for row in sorted(record["history"], key=lambda row: bool(row["settings"] == which)):  # its own come last
+        place = row["method"], float(row["epsilon"]), row["fiedler"] or 1.0
+        alike = "cifar100" not in row["cell"] and not tuned_apart(*place)
+        if (row["settings"] == which or alike) and (row["trials"] or row["cell"] not in rows):
+            rows[row["cell"]] = row
+    return {row["cell"]: rows[row["cell"]] for row in record["history"] if row["cell"] in rows}
 
 
 COLUMNS = ("method", "Fiedler", "t", "epsilon", "paper", "ours as printed", "ours tuned", "trials", "reached")
@@ -387,43 +354,42 @@ COLUMNS = ("method", "Fiedler", "t", "epsilon", "paper", "ours as printed", "our
 
 def cell_table(record: dict[str, Any]) -> ResultTable:
     """Return paper, ours as printed and ours tuned, one line per cell."""
-    rows = []
-    for ours in _grouped(record["history"]).values():
-        one = next(iter(ours.values()))
+    rows, settings = [], [in_setting(record, which) for which in WHICH]
+    judged = in_setting(record)
+    for one in {row["cell"]: row for row in record["history"]}.values():
         graph = "–" if one["fiedler"] is None else f"{one['fiedler']:g}"
         epsilon = "none" if one["epsilon"] == "inf" else f"{one['epsilon']:g}"
-        accuracies = [
-            _with_std(row["accuracy"], row["std"], row["trials"]) if (row := ours.get(which)) else ""
-            for which in WHICH
+        ours = [
+            rows_of.get(one["cell"], {"accuracy": None, "std": None, "trials": 0}) for rows_of in settings
         ]
+        accuracies = (_with_std(row["accuracy"], row["std"], row["trials"]) for row in ours)
         paper = _with_std(one["paper"], one["paper_std"])
-        trials = " / ".join(str(ours[w]["trials"]) if w in ours else "–" for w in WHICH)
         cell = (NAMES[one["method"]], graph, f"{one['skew']:g}", epsilon)
-        rows.append((*cell, paper, *accuracies, trials, _verdict(ours.values())))
+        trials = " / ".join(str(row["trials"]) for row in ours)
+        rows.append((*cell, paper, *accuracies, trials, _verdict(judged.get(one["cell"]))))
     count = record["metrics"]
     shared = any("trials_of" in row for row in record["history"])
     note = (
         f"Test accuracy in percent, mean ± std; {count['cells']} of {count.get('cells_in_the_paper', '?')} "
-        "cells run. Reached: at or above the paper's mean minus its std in the better of the settings run."
-        " Trials: as printed / tuned."
+        "cells run. Reached: the tuned setting is at or above the paper's mean minus its std (the printed "
+        "one if no other was run). Trials: as printed / tuned; where tuning chose the paper's settings they "
+        "are the same."
     )
     more = " Exact sums are the same on every graph: trials on one stand for all." if shared else ""
     return ResultTable(COLUMNS, tuple(rows), note + more)
 
 
-def _verdict(rows: Iterable[Mapping[str, Any]]) -> str:
-    ran = [row for row in rows if row["accuracy"] is not None]
-    if not ran or ran[0]["paper"] is None:
+def _verdict(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["accuracy"] is None or row["paper"] is None:
         return ""
-    least = ran[0]["paper"] - (ran[0]["paper_std"] or 0.0)
-    return "yes" if max(row["accuracy"] for row in ran) >= least else "no"
+    return "yes" if row["accuracy"] >= row["paper"] - (row["paper_std"] or 0.0) else "no"
 
 
 def _accuracies(record: dict[str, Any]) -> dict[tuple[str, Any, Any, float], float]:
-    """Return {(method, epsilon, fiedler, skew): accuracy} of the cells that were run, the better setting."""
+    """Return {(method, epsilon, fiedler, skew): accuracy} of the cells that were run, in one setting."""
     return {
         (row["method"], row["epsilon"], row["fiedler"], row["skew"]): row["accuracy"]
-        for row in _best(record["history"])
+        for row in in_setting(record).values()
         if row["accuracy"] is not None and row["paper"] is not None
     }
 
@@ -474,15 +440,6 @@ def skew_matters(record: dict[str, Any]) -> bool | None:
     return lost["dsgt"] <= 3 < min(lost["dsgd"], lost["dinno"])
 
 
-def _best(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return, per cell, the better of the settings run."""
-    cells = _grouped(rows)
-    return [
-        max(by_settings.values(), key=lambda r: -1.0 if r["accuracy"] is None else r["accuracy"])
-        for by_settings in cells.values()
-    ]
-
-
 def _curves(panel: Any, rows: Sequence[Mapping[str, Any]], x: Any, k: int, label: str) -> None:
     """Draw ours with its spread and the paper's with its own; cells that were not run are left out."""
     for key, std, name in (("accuracy", "std", label), ("paper", "paper_std", f"{label}, paper")):
@@ -499,7 +456,7 @@ def _name(panel: Any, panels: Sequence[Any], xlabel: str, title: str) -> None:
 
 def plot_table1(record: dict[str, Any]) -> Any:
     """Draw accuracy by budget, one panel per graph, ours solid and the paper's dotted."""
-    rows = _best(record["history"])
+    rows = list(in_setting(record).values())
     graphs: list[float | None] = [f for f in FIEDLERS if any(r["fiedler"] == f for r in rows)]
     graphs = graphs or [None]
     budgets = [e for e in (0.5, 1.0, 10.0, 100.0, "inf") if any(r["epsilon"] == e for r in rows)]
@@ -518,7 +475,7 @@ def plot_table1(record: dict[str, Any]) -> Any:
 
 def plot_figure1(record: dict[str, Any]) -> Any:
     """Draw accuracy against the normalized Fiedler value, one panel per method."""
-    rows = [row for row in _best(record["history"]) if row["fiedler"] is not None]
+    rows = [row for row in in_setting(record).values() if row["fiedler"] is not None]
     methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
     with drawing.figure_of(max(len(methods), 1), sharey=True) as (figure, panels):
         for panel, method in zip(panels, methods, strict=False):
@@ -532,7 +489,7 @@ def plot_figure1(record: dict[str, Any]) -> Any:
 
 def plot_skew(record: dict[str, Any]) -> Any:
     """Draw accuracy against the skew t, one panel per budget, non-private first."""
-    rows = _best(record["history"])
+    rows = list(in_setting(record).values())
     budgets = sorted({r["epsilon"] for r in rows}, key=lambda e: -float(e))
     with drawing.figure_of(len(budgets), sharey=False) as (figure, panels):
         for panel, epsilon in zip(panels, budgets, strict=True):

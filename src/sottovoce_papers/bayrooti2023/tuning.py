@@ -21,13 +21,12 @@ import numpy as np
 from sottovoce.data.partition import by_label
 from sottovoce.errors import TrainingDiverged
 from sottovoce.runners import Result
-from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, _graph, _images, _plan, _tensors
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, INF
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
-from sottovoce_papers.common import SIMULATED, result, trial_costs
+from sottovoce_papers.common import SIMULATED, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 
 HELD_OUT = 10_000
@@ -163,7 +162,7 @@ def tuning_trial(
         "seed": seed,
         "held_out": held_out,
         "accuracy": round(reached, 2),
-        "provenance": provenance_now(started),
+        "provenance": made_here(started),
     }
     write_trial(path, record)
     return record

@@ -35,13 +35,12 @@ from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 from sottovoce.runners import Result
-from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import Cell, cell_trial
 from sottovoce_papers.bayrooti2023.printed import printed
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
-from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
+from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
 from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.feature_rows import rows_of
 from sottovoce_papers.registry import Experiment, ResultTable, pick
@@ -70,8 +69,8 @@ NETWORK_WORDS = {
 }
 PRINTED_METHODS = {"dsgd": "DP-DSGD", "dsgt": "DP-DSGT", "dinno": "DP-DiNNO", "central": "DP-SGD, central"}
 FIEDLER = 0.39
-# Central figures at delta 1e-5 from scratch: Table 2 of the DPSUR paper (Fu et al. 2024), and Bayrooti et
-# al.'s own.
+# Central figures at delta 1e-5 from scratch: Table 2 of the DPSUR paper (Fu et al. 2024), DP-RandP (Tang et
+# al. 2023: random priors, no public data), and Bayrooti et al.'s own.
 ANCHORS: dict[str, dict[float, dict[str, float]]] = {
     "mnist": {
         0.5: {"Bayrooti et al., central": 90.82},
@@ -83,7 +82,7 @@ ANCHORS: dict[str, dict[float, dict[str, float]]] = {
         3.0: {"DPSUR": 89.71, "ScatterNet": 89.01},
     },
     "cifar10": {
-        1.0: {"DPSUR": 64.41, "ScatterNet": 63.15},
+        1.0: {"DP-RandP": 72.3, "DPSUR": 64.41, "ScatterNet": 63.15},
         3.0: {"DPSUR": 70.83, "ScatterNet": 69.35},
     },
 }  # fmt: skip
@@ -141,14 +140,9 @@ def by_class(y: np.ndarray, agents: int, rng: np.random.Generator) -> list[np.nd
 
 
 def plan_of(
-    against: str,
-    objective: Any,
-    sizes: Sequence[int],
-    network: Any,
-    setting: Setting,
-    epsilon: float,
+    against: str, objective: Any, sizes: Sequence[int], network: Any, setting: Setting, epsilon: float,
     seed: int,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return the plan with the least noise that meets the budget against the adversary named."""
     options: dict[str, Any] = {
         **{key: getattr(setting, key) for key in ("steps", "learning_rate", "clip_norm")},
@@ -173,15 +167,9 @@ def network_of(agents: int, rng: np.random.Generator) -> Any:
 
 
 def run_trial(
-    data: str,
-    epsilon: float,
-    against: str,
-    trial: int,
-    *,
-    agents: int = 10,
-    setting: Setting | None = None,
+    data: str, epsilon: float, against: str, trial: int, *, agents: int = 10, setting: Setting | None = None,
     results: str | Path | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Run one trial and return its record; a record already in ``results`` is read instead."""
     chosen = setting or setting_of(data, epsilon, against)
     key = f"{data}_{against}_n{agents}_eps{epsilon:g}_trial{trial}.json"
@@ -220,7 +208,7 @@ def run_trial(
         "epsilon_spent": round(stated.epsilon(DELTA), 6),
         "epsilon_local": round(plan.epsilon(DELTA, "central" if against == "central" else "local"), 4),
         "guarantee": stated.statement(DELTA),
-        "provenance": provenance_now(started, noise=SIMULATED),
+        "provenance": made_here(started, noise=SIMULATED),
     }
     write_trial(path, record)
     return record
@@ -265,14 +253,9 @@ def sum_noise(epsilon: float, steps: int, agents: int, own: bool) -> float:
 
 
 def tuning_cell(
-    *,
-    data: str,
-    epsilon: float,
-    own: bool,
-    seeds: Sequence[int] | None = None,
-    agents: int = 10,
+    *, data: str, epsilon: float, own: bool, seeds: Sequence[int] | None = None, agents: int = 10,
     settings: Sequence[Setting] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return the accuracy of every setting of the grid on the held-out part, mean over ``seeds``.
 
     The noise is scaled with the number of records left, so that it disturbs their mean as it will that of
@@ -304,14 +287,9 @@ QUICK = Setting("handwriting", 6, 4.0)
 
 
 def _run_cells(
-    name: str,
-    wanted: Sequence[Mapping[str, Any]],
-    quick: bool,
-    trials: int,
-    results: str | None,
-    skip: bool,
+    name: str, wanted: Sequence[Mapping[str, Any]], quick: bool, trials: int, results: str | None, skip: bool,
     spread: Spread,
-) -> Result:
+) -> Result:  # fmt: skip
     """Run the trials of every cell and return one row per cell; ``skip`` leaves out trials not stored."""
     started = time.perf_counter()
     if quick:
