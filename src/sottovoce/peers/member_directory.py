@@ -38,7 +38,14 @@ from sottovoce.ledger.lifetime import (
     charge_to_row,
     usual_member_folder,
 )
-from sottovoce.ledger.run_ledger import LEDGER, RunLedger, at_rest, read_charge, read_ledger
+from sottovoce.ledger.run_ledger import (
+    LEDGER,
+    RunLedger,
+    at_rest,
+    erase_state_key,
+    read_charge,
+    read_ledger,
+)
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.identity import Identity, PinnedCertificates, make_identity, read_identity
 from sottovoce.peers.member_data import Records
@@ -219,6 +226,7 @@ class MemberDirectory:
         named = str(place.relative_to(self.folder)) if inside else str(place)
         charge = replace(new, records=self.digest(records), state=named)
         known = self.lifetime_ledger.charge_run(charge, new_records=new_records, closing=closing)
+        self._erase_keys_of_closed_runs()
         place, run_id = self.folder / known.state, bytes.fromhex(known.run_id)
         if known.status != "charged" and not (place / LEDGER).exists():
             raise LedgerError(
@@ -255,6 +263,7 @@ class MemberDirectory:
                         "saved"
                     ].releases
             self.lifetime_ledger.close(run_id, left, why)
+            self._erase_keys_of_closed_runs()
         return self.lifetime_ledger.run(run_id)
 
     def restore(self, why: str) -> str:
@@ -266,6 +275,12 @@ class MemberDirectory:
         """Return the folders of runs started from here that the lifetime ledger does not know."""
         known = set(self.lifetime_ledger.runs)
         return [folder for folder in self._run_folders() if folder.name not in known]
+
+    def _erase_keys_of_closed_runs(self) -> None:
+        """Erase the keys in the saved states of runs that will never continue."""
+        for charge in self.lifetime_ledger.runs.values():
+            if charge.status == "closed":
+                erase_state_key(self.folder / charge.state)
 
     def _run_folders(self) -> list[Path]:
         return sorted(ledger.parent for ledger in self.folder.glob(f"runs/*/{LEDGER}"))

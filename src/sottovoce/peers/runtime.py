@@ -370,7 +370,6 @@ class Peer:
             finally:
                 if self.core.finished:
                     self._erase_key()
-                    self.ledger.tidy()
                 self.ledger.close()
         if self.core.failed is not None:
             raise self._named(self.core.failed)
