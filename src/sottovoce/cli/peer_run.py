@@ -149,17 +149,14 @@ def _run_until_done(peer: Peer) -> Outcome:
 
     received: list[int] = []
 
-    def stop(number: int) -> None:
+    def stop(number: int, frame: object) -> None:
         received.append(number)
-        peer.stop()
+        peer.request_stop()
 
-    async def live() -> Outcome:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(each, stop, each)
-        return await peer.run()
-
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, stop)  # the loop's own handlers wait for its turn, which a paced answer delays
     try:
-        return asyncio.run(live())
+        return asyncio.run(peer.run())
     except PeerError:
         if signal.SIGINT in received:
             raise KeyboardInterrupt from None
