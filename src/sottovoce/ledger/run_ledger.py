@@ -250,21 +250,27 @@ def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> d
     path = Path(folder) / LEDGER
     if not path.exists():
         raise LedgerError(f"{folder} is not a state folder: {path} does not exist.")
-    with (
-        _explained(Path(folder)),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
-    ):
+    with _explained(Path(folder)), ExitStack() as stack:
+        # before the rows: a running peer writes the head after them
+        known = None if head_file is None else Path(head_file).read_bytes()
+        connection = stack.enter_context(
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
+        )
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         session, node = bytes.fromhex(meta["session"]), int(meta["node"])
         connection.execute("BEGIN")
         saved, count, head, _ = _read_all(connection, session, node, path)
-        if head_file is not None:
-            known = Path(head_file).read_bytes()
-            if not _contains(connection, known, _genesis(session, node)):
-                raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
+        if known is not None and not _contains(connection, known, _genesis(session, node)):
+            raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
         about = json.loads(meta["about"])
     facts = {"session": session.hex(), "node": node, "about": about}
     return {**facts, "saved": saved, "rows": count, "head": head.hex()}
+
+
+def verify_ledger(folder: str | Path, head_file: Path | None = None) -> int:
+    """Check the whole chain against the head in the folder and another one; return the number of rows."""
+    heads = [Path(folder) / HEAD_FILE, *([] if head_file is None else [head_file])]
+    return int(min(read_ledger(folder, head_file=each)["rows"] for each in heads))
 
 
 def read_charge(folder: str | Path) -> Charge | None:

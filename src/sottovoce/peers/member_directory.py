@@ -21,10 +21,12 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sottovoce._io import atomic_write
 from sottovoce.accounting.release import Release
@@ -45,6 +47,7 @@ from sottovoce.ledger.run_ledger import (
     erase_state_key,
     read_charge,
     read_ledger,
+    verify_ledger,
 )
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.identity import Identity, PinnedCertificates, make_identity, read_identity
@@ -265,6 +268,31 @@ class MemberDirectory:
             self.lifetime_ledger.close(run_id, left, why)
             self._erase_keys_of_closed_runs()
         return self.lifetime_ledger.run(run_id)
+
+    def verify(self) -> list[dict[str, Any]]:
+        """Return, for each ledger, its name, its rows and what is wrong with it (empty if it is whole).
+
+        Both copies of the lifetime ledger are read, and the ledger of every run with both of its heads.
+        Nothing is changed, and a running peer is not disturbed.
+        """
+        findings = []
+
+        def check(name: str, rows: Callable[[], int]) -> None:
+            try:
+                findings.append({"ledger": name, "rows": rows(), "problem": ""})
+            except LedgerError as error:
+                findings.append({"ledger": name, "rows": None, "problem": str(error)})
+
+        check("lifetime", lambda: len(self.lifetime_ledger.rows()))
+        if findings[0]["problem"]:
+            return findings
+        for run_id, charge in self.lifetime_ledger.runs.items():
+            place = self.folder / charge.state
+            # a run that was only charged has no ledger yet, and one that is closed needs none
+            if charge.status in ("started", "ended") or (place / LEDGER).exists():
+                head_file = self.head_file(bytes.fromhex(run_id))
+                check(str(place), partial(verify_ledger, place, head_file))
+        return findings
 
     def restore(self, why: str) -> str:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""
