@@ -3,6 +3,7 @@
 One member of a small consortium runs in a process of its own: the real core, the real ledger on the real
 disk, a pipe for a network. It is killed at a random moment, its ledger is opened and checked against every
 byte that came out of the pipe, and it is started again, until the run is finished; then a new run begins.
+What is left on the disk must not tell how a row that was sent came about.
 
     python -m verification.kills --kills 300
     python -m verification.kills --kills 10000
@@ -27,11 +28,12 @@ import numpy as np
 
 from sottovoce import graphs, protocols
 from sottovoce.errors import PeerError
-from sottovoce.ledger.run_ledger import RunLedger
+from sottovoce.ledger.run_ledger import STATE_KEY, RunLedger
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
+from verification.stolen_folder import saved_states
 
 HEAD = struct.Struct("<BI")
 STEPS, DIM = 20, 8
@@ -184,6 +186,10 @@ class Run:
             self.violations.append(f"two payloads for round {r}")
 
     def _compare(self) -> None:
+        if (self.folder / STATE_KEY).exists():  # before opening, which erases a key that a kill left
+            states = saved_states(self.folder, self.scene.session, 0)
+            if sum(each.plain is not None for each in states) > 1 and states[-1].round in self.on_wire:
+                self.violations.append(f"round {states[-1].round} was sent and can be computed again")
         ledger = RunLedger(self.folder, session=self.scene.session, node=0)
         saved = ledger.load()
         ledger.close()

@@ -99,6 +99,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def shred(path: Path) -> None:
+    """Overwrite a file with zeros, on the disk, and remove it; nothing happens if it does not exist."""
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b", buffering=0) as file:
+        file.write(bytes(path.stat().st_size))
+        os.fsync(file.fileno())
+        path.unlink()
+
+
 def plain(value: object) -> Any:
     """Return ``value`` with numpy scalars, arrays, tuples, sets and paths turned into what JSON knows.
 

@@ -15,7 +15,7 @@ from verification.simulator import SimulatedDisk, SimulatedStore
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError
-from sottovoce.ledger.run_ledger import HEAD_FILE, LEDGER, LOCK, RunLedger, read_ledger
+from sottovoce.ledger.run_ledger import HEAD_FILE, LEDGER, LOCK, STATE_KEY, RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
 from sottovoce.peers.wire_format import FrameCodec
 
@@ -134,7 +134,7 @@ def test_an_older_ledger_beside_a_newer_anchor_is_refused(tmp_path):
         opened(tmp_path / "old")
 
 
-@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, "session"])
+@pytest.mark.parametrize("file", [LEDGER, LEDGER + "-wal", HEAD_FILE, STATE_KEY, "session"])
 def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     """I1b: after any single flip or cut the ledger opens with all rows, or not at all."""
     source = tmp_path / "s"

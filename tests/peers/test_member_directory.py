@@ -154,6 +154,35 @@ def test_a_run_whose_folder_was_deleted_is_never_repeated(members):
         members.peer("north", agreement)
 
 
+def test_verifying_finds_a_damaged_old_or_missing_ledger(members, call):
+    first, second = (members.agree(title, noise=8.0) for title in ("first", "second"))
+    for agreement in (first, second):
+        members.run(agreement)
+    directory = members.directories["north"]
+
+    def verify():
+        return call("peer", "ledger", "--verify", "--directory", directory.folder)
+
+    assert [each["problem"] for each in directory.verify()] == ["", "", ""]
+    assert (verify().code, verify().out.strip()) == (0, "3 ledgers are whole.")
+    assert call("peer", "ledger", members.state("north", first), "--verify").code == 0
+    assert call("peer", "ledger").code == 78  # which one
+    head = directory.head_file(first.run_id)
+    whole = head.read_bytes()
+    head.write_bytes(bytes(40))
+    assert [bool(each["problem"]) for each in directory.verify()] == [False, True, False]
+    answer = verify()
+    assert answer.code == 1
+    assert "1 of 3 ledgers are not whole" in answer.err + answer.out
+    head.write_bytes(whole)
+    shutil.rmtree(members.state("north", second))
+    assert [bool(each["problem"]) for each in directory.verify()] == [False, False, True]
+    directory.close(second.run_id.hex(), "its disk died")  # everything planned is charged: nothing is missing
+    assert verify().code == 0
+    directory.lifetime_ledger.path.write_bytes(b"")
+    assert verify().code == 1
+
+
 def test_a_begun_run_whose_folder_was_deleted_is_never_repeated(members):
     """The run has not ended, so only the mark that its ledger existed tells that rows may have left."""
     agreement = members.agree("first")

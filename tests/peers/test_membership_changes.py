@@ -11,7 +11,7 @@ from tests.peers.conftest import Members
 
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.ledger.lifetime import LifetimeBudget
-from sottovoce.ledger.run_ledger import read_ledger
+from sottovoce.ledger.run_ledger import STATE_KEY, read_ledger
 from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
@@ -168,6 +168,8 @@ def test_a_run_goes_through_all_six(protocol, members):
     # the broken step at its old cost, its repeat at the new one
     for name in group.names[:-1]:
         assert group.directories[name].lifetime_ledger.runs[agreed.continues].status == "closed"
+        assert not (group.state(name, group.previous) / STATE_KEY).exists()
+        assert (group.state(name) / STATE_KEY).exists()
     planned = list(agreed.plan.releases(0))
     closed = group.directories["m0"].lifetime_ledger.runs[agreed.continues].releases
     assert group.local("m0") == pytest.approx(gaussian_epsilon(mu([*planned, *closed]), DELTA), rel=1e-6)

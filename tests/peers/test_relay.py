@@ -100,7 +100,7 @@ def test_a_relay_serves_its_tokens_only(consortium):
         relay = Relay("127.0.0.1:0", tokens=edge_tokens(group.agreement))
         await relay.start()
         place = f"127.0.0.1:{relay.port}"
-        with pytest.raises(PeerError, match="closed the connection"):
+        with pytest.raises(PeerError, match="answers: it serves other agreements only; start it with --only"):
             await connection.meet_at_relay(place, bytes(32), 0)
         token = connection.relay_token(group.agreement.session, 0, 1)
         one, two = await asyncio.gather(*[connection.meet_at_relay(place, token, side) for side in (0, 1)])
@@ -125,7 +125,75 @@ def test_a_relay_does_not_join_one_side_with_itself():
 
     ends, joined = asyncio.run(scene())
     assert joined == 0
-    assert all(isinstance(end, PeerError) for end in ends)
+    words = [str(end) for end in ends]
+    assert any("a newer call of this member took the place" in each for each in words)
+    assert any("the other member has not come there yet" in each for each in words)
+
+
+async def pair(place, token):
+    return await asyncio.gather(*[connection.meet_at_relay(place, token, side) for side in (0, 1)])
+
+
+def test_a_token_has_one_pair_and_a_new_one_replaces_it():
+    """Both members have called again, so their earlier connection is dead; nobody can collect pairs."""
+
+    async def scene():
+        relay = Relay("127.0.0.1:0")
+        await relay.start()
+        place, ends = f"127.0.0.1:{relay.port}", []
+        for _ in range(20):
+            ends += await pair(place, bytes(32))
+            await asyncio.sleep(0.01)
+        assert len(relay._pairs) == 1
+        assert relay._from == {"127.0.0.1": 2}
+        assert all([await asyncio.get_running_loop().sock_recv(end, 1) == b"" for end in ends[:-2]])
+        ends[-2].sendall(b"through")
+        await asyncio.sleep(0.05)
+        assert ends[-1].recv(100) == b"through"
+        for end in ends:
+            end.close()
+        await relay.stop()
+        assert not relay._from
+        assert not relay._pairs
+
+    asyncio.run(scene())
+
+
+def test_one_address_cannot_fill_a_relay():
+    async def scene():
+        relay = Relay("127.0.0.1:0", per_address=6)
+        await relay.start()
+        place = f"127.0.0.1:{relay.port}"
+        ends = [end for n in range(3) for end in await pair(place, bytes([n]) * 32)]
+        with pytest.raises(PeerError, match="answers: it has as many connections as it takes"):
+            await connection.meet_at_relay(place, b"x" * 32, 0)
+        for end in ends:
+            end.close()
+        await asyncio.sleep(0.1)
+        for end in await pair(place, b"x" * 32):  # there is room again
+            end.close()
+        await relay.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_pair_without_traffic_is_closed():
+    async def scene():
+        relay = Relay("127.0.0.1:0", idle=0.4)
+        await relay.start()
+        loop = asyncio.get_running_loop()
+        one, two = await pair(f"127.0.0.1:{relay.port}", bytes(32))
+        for _ in range(8):  # twice the timeout, never silent for so long
+            one.sendall(b"x")
+            assert await loop.sock_recv(two, 1) == b"x"
+            await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(loop.sock_recv(two, 1), 10) == b""
+        assert await asyncio.wait_for(loop.sock_recv(one, 1), 10) == b""
+        one.close()
+        two.close()
+        await relay.stop()
+
+    asyncio.run(scene())
 
 
 class HttpProxy:

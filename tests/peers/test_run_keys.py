@@ -6,6 +6,9 @@ Masked rows are computed once more from the private keys with nothing but hashes
 import hashlib
 import hmac
 import json
+import os
+import shutil
+import signal
 import struct
 import time
 from dataclasses import replace
@@ -15,9 +18,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from verification.simulator import Faults, World, masked_shapes
+from verification.stolen_folder import contains, saved_states
 
 from sottovoce import graphs
 from sottovoce.errors import ConfigError, FrameError, IdentityError, LedgerError, Refused, SottovoceError
+from sottovoce.ledger.run_ledger import RunLedger
+from sottovoce.ledger.store import Entry
 from sottovoce.noise.discrete import discrete_gaussian
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import KeyedNoise, ProtectiveNoise, RecordedNoise
@@ -27,6 +33,7 @@ from sottovoce.peers.identity import CertificateSigner
 from sottovoce.peers.run_keys import RunKeys, read_mask_key
 from sottovoce.peers.status import read_status
 from sottovoce.peers.wire_format import ROW, FrameCodec
+from sottovoce.runners.state import unpack
 from sottovoce.secure_sum import masks
 
 SGD = {
@@ -356,6 +363,59 @@ def test_no_key_is_left_when_the_run_is_over(group, memory_links, monkeypatch):
     for file in files:
         content = file.read_bytes()
         assert not any(key in content or key.hex().encode() in content for key in seen), file
+
+
+@pytest.mark.parametrize(("name", "steps"), [("gossip", 40), ("masked", 18)])
+def test_a_folder_killed_at_any_row_holds_the_current_keys_only(name, steps, consortium, tmp_path):
+    """I26: the log still holds past states, and neither it nor any other file tells a key of a past step."""
+    members = consortium(3, "path:3", {**ALGORITHMS[name], "steps": steps}, dim=2)
+    seeds = [hashlib.sha256(b"%d" % i).digest() for i in range(3)]
+
+    def started():
+        return programs(members, [RunKeys(bytes(32), 0, seed) for seed in seeds])
+
+    _, states = play(started(), started()[0].rounds)
+    own = [before[0] for before in states]
+    keys = [key_set(state) for state in own]
+    assert all(keys)
+    past_states = 0
+    for rows in range(1, len(own) + 1):
+        folder = tmp_path / f"killed{rows}"
+        child = os.fork()
+        if child == 0:
+            try:
+                with_ledger(started(), folder, rows)
+            finally:
+                os._exit(3)  # only reached if something failed
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        current = keys[rows - 1]
+        past = set().union(*keys[:rows]) - current
+        assert not [key for key in past | current if contains(folder, key)]
+        stolen = saved_states(folder, b"s" * 32, 0)
+        assert [each.plain for each in stolen if each.plain is not None] == [own[rows - 1]]
+        past_states = max(past_states, len(stolen) - 1)
+        shutil.rmtree(folder)
+    assert past_states > 30  # states of past steps are there, and closed
+
+
+def key_set(state):
+    """Return all keys of a snapshot: of noise, rounds, batches and pairs."""
+    secrets = unpack(state, (0, 0, None, {}, {}))[4]
+    pairs = (secrets["masked"] or {"masks": None})["masks"] or {"keys": {}}
+    values = [secrets["keys"]["key"], secrets["keys"]["rounds"], *pairs["keys"].values()]
+    return {bytes.fromhex(value) for value in values if value is not None}
+
+
+def with_ledger(parts, folder, rows):
+    """Commit every row of the first member, and end by SIGKILL when so many are durable."""
+    ledger = RunLedger(folder, session=b"s" * 32, node=0)
+    for part in parts:
+        part.begin()
+    for r in range(rows):
+        ledger.commit(Entry(r, (), b"", parts[0].snapshot(), ()))
+        if r == rows - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        play(parts, 1)
 
 
 def test_a_member_without_its_key_does_not_begin(group):

@@ -113,15 +113,13 @@ def test_importing_changes_no_environment():
 
 
 class Clock:
-    """A clock that only computing and sleeping move."""
+    """A clock that only computing and sleeping move; the wall clock is nobody's business."""
 
     def __init__(self):
         self.now = 1000.0
 
-    def time(self):
+    def monotonic(self):
         return self.now
-
-    monotonic = time
 
     def sleep(self, seconds):
         self.now += seconds
@@ -154,11 +152,13 @@ def paced(consortium, monkeypatch):
         second.ledger.close()
         clock = Clock()
 
-        async def wait(seconds):
+        async def wait(event, seconds):
+            event.close()
             clock.now += seconds
 
         monkeypatch.setattr(runtime, "time", clock)
-        monkeypatch.setattr(runtime, "asyncio", types.SimpleNamespace(sleep=wait))
+        monkeypatch.setattr(runtime, "asyncio", types.SimpleNamespace(wait_for=wait))
+        first._spans_from, first._log_waiting = 0.0, lambda now: None
         first.core = Slow(clock, seconds)
         sent = []
         first._send = lambda out: sent.extend((clock.now, raw) for _, raw in out)
@@ -192,6 +192,36 @@ def test_a_slow_answer_leaves_in_the_middle_of_a_later_span(seconds, leaves, pac
     assert [when for when, _ in sent] == [pytest.approx(leaves)]
     assert peer.pace_missed == 1
     peer.ledger.close()
+
+
+def test_a_peer_stopped_before_it_answers_sends_nothing_more(paced):
+    peer, clock, sent = paced(0.01)
+    peer._deliver(1, b"one")
+    clock.sleep = lambda seconds: peer.request_stop()
+    asyncio.run(peer._paced_turn(0.5))
+    assert clock.now == pytest.approx(1000.51)
+    assert sent == []
+    peer.ledger.close()
+
+
+@pytest.mark.parametrize("after", ["listening", "round"])
+def test_sigterm_ends_a_paced_process_at_once(after, consortium):
+    """While it waits for a span, and in the silent half of one, of 60 seconds."""
+    pace = 120.0 if after == "listening" else 1.0
+    group = consortium(n=2, graph="path:2", timing={"pace": pace}, algorithm={"protocol": "gossip:400"})
+    processes = [group.start(i) for i in range(2 if after == "round" else 1)]
+    try:
+        for line in processes[0].stdout:
+            if json.loads(line)["event"] == after:
+                break
+        begun = time.monotonic()
+        processes[0].send_signal(signal.SIGTERM)
+        assert processes[0].wait(60) == 75
+        assert time.monotonic() - begun < 20  # a busy machine writes statement and model in a few seconds
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_a_span_takes_a_bounded_number_of_frames(paced):

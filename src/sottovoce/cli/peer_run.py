@@ -30,7 +30,7 @@ from sottovoce.cli.peer_options import (
     identity_folder,
     private_process,
 )
-from sottovoce.errors import ConfigError, PeerError
+from sottovoce.errors import ConfigError, LedgerError, PeerError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,17 +149,14 @@ def _run_until_done(peer: Peer) -> Outcome:
 
     received: list[int] = []
 
-    def stop(number: int) -> None:
+    def stop(number: int, frame: object) -> None:
         received.append(number)
-        peer.stop()
+        peer.request_stop()
 
-    async def live() -> Outcome:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(each, stop, each)
-        return await peer.run()
-
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, stop)  # the loop's own handlers wait for its turn, which a paced answer delays
     try:
-        return asyncio.run(live())
+        return asyncio.run(peer.run())
     except PeerError:
         if signal.SIGINT in received:
             raise KeyboardInterrupt from None
@@ -235,10 +232,32 @@ def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
         screen.print(safe(f"  refused from {each['from']}: {each['count']} ({each['why']})"))
 
 
-def ledger(state: State, json: Json = False) -> None:
-    """Print every release and the digest of every row sent and heard; the whole chain is checked first."""
+@exit_codes()
+def ledger(
+    state: Annotated[Path | None, Argument(help="The state folder of a running or stopped peer.")] = None,
+    verify: Annotated[
+        bool,
+        Option("--verify", help="Only check; without a folder, every ledger of the member directory."),
+    ] = False,
+    directory: DirectoryOption = None,
+    json: Json = False,
+) -> None:
+    """Print every release and the digest of every row sent and heard; the whole chain is checked first.
+
+    With --verify, for cron: exit code 0 if all ledgers are whole, 1 if one is damaged or older than its head.
+
+    \b
+    Examples:
+        sottovoce peer ledger state
+        sottovoce peer ledger --verify
+    """
     from sottovoce.peers.status import read_proof
 
+    if verify:
+        _verify(state, directory, json)
+        return
+    if state is None:
+        raise ConfigError("Name the state folder whose ledger to print, or add --verify to check all.")
     proof = read_proof(state)
 
     def text(screen: Console) -> None:
@@ -253,6 +272,24 @@ def ledger(state: State, json: Json = False) -> None:
         screen.print(f"{len(proof['sent'])} rows sent, {len(proof['heard'])} heard; head {proof['head']}")
 
     emit(proof, json, text)
+
+
+def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
+    from sottovoce.ledger.run_ledger import verify_ledger
+    from sottovoce.peers.member_directory import find_member_directory
+
+    own = None if state is not None else find_member_directory(directory)
+    findings: list[dict[str, Any]]
+    if state is not None:
+        findings = [{"ledger": str(state), "rows": verify_ledger(state), "problem": ""}]
+    elif own is not None:
+        findings = own.verify()
+    else:
+        raise ConfigError("There is no member directory on this machine; name the state folder to check.")
+    problems = [each["problem"] for each in findings if each["problem"]]
+    if problems:
+        raise LedgerError(f"{len(problems)} of {len(findings)} ledgers are not whole: {' '.join(problems)}")
+    emit({"ledgers": findings}, json, [f"{len(findings)} ledgers are whole."])
 
 
 def compare(

@@ -21,6 +21,9 @@ def relay(
     per_address: Annotated[
         int, Option(help="Connections of one address that have not sent a token yet.", min=1)
     ] = 32,
+    pairs_per_address: Annotated[
+        int, Option(help="Members of one address that wait or are connected, without --only.", min=2)
+    ] = 256,
     json: Json = False,
 ) -> None:
     """Connect members that can only open outgoing connections; the relay cannot read their TLS traffic.
@@ -50,7 +53,12 @@ def relay(
     log = Log(json=json)
 
     async def serve() -> None:
-        server = Relay(listen, tokens=tokens if only else None, per_address=per_address)
+        server = Relay(
+            listen,
+            tokens=tokens if only else None,
+            per_address=pairs_per_address,
+            pending_per_address=per_address,
+        )
         await server.start()
         log({"event": "relay", "says": f"listens at {listen}", "port": server.port})
         end = asyncio.Event()

@@ -3,7 +3,8 @@
 SQLite in WAL mode with ``synchronous=FULL``: a commit returns after the log was synced to the disk. Rows are
 chained by SHA-256, so a changed, missing or exchanged row is noticed. The chain cannot show that its newest
 rows are missing; head files and the other members do (see `sottovoce.ledger`). Any doubt is an error, and
-nothing is sent.
+nothing is sent. The state is encrypted under a key that is overwritten after each commit (`StateKey`), so
+neither database nor log tells the keys of past steps.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sottovoce._io import atomic_write, locked, sync_folder
+from sottovoce._io import atomic_write, locked, shred, sync_folder
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError
 from sottovoce.ledger.lifetime import Charge, charge_from_row
+from sottovoce.ledger.state_key import StateKey
 from sottovoce.ledger.store import TRAILER, Entry, StoredRun, frame_digest
 
 # files of a state folder; a session names the run and, under masks, its keys
 LEDGER, HEAD_FILE, LOCK, SESSION_FILE, CONTINUED = "ledger.sqlite", "head", "lock", "session", "continued"
+STATE_KEY = "state.key"
 _HEARD = struct.Struct("<QI96s")
 _HEAD = struct.Struct("<Q32s")
-_CHECKPOINT = 32  # commits after which the write-ahead log is emptied
 _PATIENCE = 0.15  # seconds: `peer status` holds the lock for a moment
 _FORMAT = 1
 _TABLES = """
@@ -46,8 +48,7 @@ _PRAGMAS = """
 PRAGMA journal_mode=WAL;
 PRAGMA synchronous=FULL;
 PRAGMA trusted_schema=OFF;
-PRAGMA secure_delete=ON;
-"""  # deleted rows are overwritten: an old state holds keys that must not outlive it
+"""
 
 
 class RunLedger:
@@ -64,10 +65,10 @@ class RunLedger:
 
     Guarantees
     ----------
-    `commit` returns only when releases, frame and state are on the disk together; if anything fails it raises
-    `LedgerError`, and so does every later commit. Opening raises if the ledger is missing although the folder
-    was used, is damaged, is older than a head file, has lost one, belongs to another run or
-    member, is in use, or cannot be written.
+    `commit` returns only when releases, frame and state are on the disk together and the key of the state
+    before is not; if anything fails it raises `LedgerError`, and so does every later commit. Opening raises
+    if the ledger is missing although the folder was used, is damaged, is older than a head file or its key,
+    has lost one of them, belongs to another run or member, is in use, or cannot be written.
     """
 
     def __init__(
@@ -92,6 +93,9 @@ class RunLedger:
             resources.callback(self._connection.close)
             content = _read_all(self._connection, session, node, self.folder / LEDGER)
             self._saved, self._count, self.head, self._state_digest = content
+            self._key = StateKey(self.folder / STATE_KEY, self._saved.state, _genesis(session, node))
+            resources.callback(self._key.close)
+            self._saved.state = self._key.state
             # a ledger that cannot be written must be noticed before noise is drawn
             self._connection.execute(
                 "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
@@ -112,6 +116,8 @@ class RunLedger:
             raise LedgerError(f"The ledger in {self.folder} failed; nothing more is sent.")
         self._failed = True  # until the commit has succeeded
         heads = _heads_digest({**self._saved.heads, **dict(entry.heads)})
+        if entry.state is not None:
+            entry = entry._replace(state=self._key.encrypt(entry.state))
         row = _chained(self._count, self.head, entry, self._state_digest, heads)
         with _explained(self.folder):
             execute, executemany = self._connection.execute, self._connection.executemany
@@ -128,8 +134,8 @@ class RunLedger:
             self._saved.heads.update(entry.heads)
             for descriptor in self._head_files:
                 _write_head(descriptor, self._count, self.head)
-            if self._count % _CHECKPOINT == 0:
-                self.tidy()
+            if entry.state is not None:
+                self._key.advance()
         self._failed = False
 
     def newest(self) -> tuple[int, bytes]:
@@ -141,10 +147,6 @@ class RunLedger:
         if count == self._count or self._closed:
             return self.head if count == self._count else _genesis(self.session, self.node)
         return _row_hash(self._connection, count, _genesis(self.session, self.node))
-
-    def tidy(self) -> None:
-        """Empty the log of what was overwritten: keys of past steps are then nowhere in the folder."""
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close the files; the ledger stays."""
@@ -242,27 +244,33 @@ class RunLedger:
 def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> dict[str, Any]:
     """Return the content of a state folder without disturbing a running peer.
 
-    The keys: ``run``, ``node``, ``about``, ``saved`` (a `StoredRun`), ``rows``, ``head`` (hex). A
-    ledger older than the head in ``head_file`` is refused.
+    The keys: ``session``, ``node``, ``about``, ``saved`` (a `StoredRun` with its state encrypted), ``rows``,
+    ``head`` (hex). A ledger older than the head in ``head_file`` is refused.
     """
     path = Path(folder) / LEDGER
     if not path.exists():
         raise LedgerError(f"{folder} is not a state folder: {path} does not exist.")
-    with (
-        _explained(Path(folder)),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
-    ):
+    with _explained(Path(folder)), ExitStack() as stack:
+        # before the rows: a running peer writes the head after them
+        known = None if head_file is None else Path(head_file).read_bytes()
+        connection = stack.enter_context(
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
+        )
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         session, node = bytes.fromhex(meta["session"]), int(meta["node"])
         connection.execute("BEGIN")
         saved, count, head, _ = _read_all(connection, session, node, path)
-        if head_file is not None:
-            known = Path(head_file).read_bytes()
-            if not _contains(connection, known, _genesis(session, node)):
-                raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
+        if known is not None and not _contains(connection, known, _genesis(session, node)):
+            raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
         about = json.loads(meta["about"])
     facts = {"session": session.hex(), "node": node, "about": about}
     return {**facts, "saved": saved, "rows": count, "head": head.hex()}
+
+
+def verify_ledger(folder: str | Path, head_file: Path | None = None) -> int:
+    """Check the whole chain against the head in the folder and another one; return the number of rows."""
+    heads = [Path(folder) / HEAD_FILE, *([] if head_file is None else [head_file])]
+    return int(min(read_ledger(folder, head_file=each)["rows"] for each in heads))
 
 
 def read_charge(folder: str | Path) -> Charge | None:
@@ -356,10 +364,17 @@ def is_locked(folder: str | Path) -> bool:
 
 
 def give_up(folder: str | Path, session: str) -> None:
-    """Mark a state folder as continued by ``run``, so that no peer opens it again."""
+    """Mark a state folder as continued by ``session``, so that no peer opens it again."""
     if (Path(folder) / LEDGER).exists():
         with _explained(Path(folder)):
             atomic_write(Path(folder) / CONTINUED, session + "\n", mode=0o600)
+            erase_state_key(folder)
+
+
+def erase_state_key(folder: str | Path) -> None:
+    """Erase the keys in the saved state of a run that is over; what it released stays readable."""
+    with _explained(Path(folder)):
+        shred(Path(folder) / STATE_KEY)
 
 
 @contextmanager

@@ -28,8 +28,14 @@ from sottovoce.errors import ConfigError, FrameError, PeerError
 from sottovoce.peers.identity import Identity
 
 HEAD = struct.Struct("<I")
-GREETING = b"SVRELAY1"  # a relay reads it with a token of 32 bytes and the side, and answers MET
-MET = b"\x01"
+GREETING = b"SVRELAY1"  # a relay reads it with a token of 32 bytes and the side, and answers one byte
+MET, ALONE, UNKNOWN, FULL, REPLACED = (bytes([code]) for code in range(1, 6))
+_RELAY_REASONS = {
+    ALONE: "the other member has not come there yet",
+    UNKNOWN: "it serves other agreements only; start it with --only and this one",
+    FULL: "it has as many connections as it takes; try later, or start another relay",
+    REPLACED: "a newer call of this member took the place of this one",
+}
 _SECONDS = 5.0
 _STRETCH = (1 << 14) - HEAD.size  # the part of a message that fits into one TLS record with its length
 _LARGE = 1 << 16  # bytes from which a message is not copied
@@ -142,12 +148,15 @@ async def meet_at_relay(
         with closed_on_error(sock):
             async with asyncio.timeout(seconds):
                 await asyncio.get_running_loop().sock_sendall(sock, GREETING + token + bytes([side]))
-                if await _receive(sock) != MET:
+                answer = await _receive(sock)
+                if answer in _RELAY_REASONS:
+                    raise PeerError(f"the relay {relay} answers: {_RELAY_REASONS[answer]}")
+                if answer != MET:
                     raise PeerError(f"what answers at {relay} is not a relay")
     except TimeoutError:
-        raise PeerError(f"the relay {relay} answers, the other member has not come there yet") from None
+        raise PeerError(f"the relay {relay} answers: {_RELAY_REASONS[ALONE]}") from None
     except OSError:
-        raise PeerError(f"the relay {relay} closed the connection: the other member has not come") from None
+        raise PeerError(f"the relay {relay} closed the connection: it is stopping or overloaded") from None
     return sock
 
 

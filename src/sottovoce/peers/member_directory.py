@@ -21,10 +21,12 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sottovoce._io import atomic_write
 from sottovoce.accounting.release import Release
@@ -38,7 +40,15 @@ from sottovoce.ledger.lifetime import (
     charge_to_row,
     usual_member_folder,
 )
-from sottovoce.ledger.run_ledger import LEDGER, RunLedger, at_rest, read_charge, read_ledger
+from sottovoce.ledger.run_ledger import (
+    LEDGER,
+    RunLedger,
+    at_rest,
+    erase_state_key,
+    read_charge,
+    read_ledger,
+    verify_ledger,
+)
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.identity import Identity, PinnedCertificates, make_identity, read_identity
 from sottovoce.peers.member_data import Records
@@ -219,6 +229,7 @@ class MemberDirectory:
         named = str(place.relative_to(self.folder)) if inside else str(place)
         charge = replace(new, records=self.digest(records), state=named)
         known = self.lifetime_ledger.charge_run(charge, new_records=new_records, closing=closing)
+        self._erase_keys_of_closed_runs()
         place, run_id = self.folder / known.state, bytes.fromhex(known.run_id)
         if known.status != "charged" and not (place / LEDGER).exists():
             raise LedgerError(
@@ -255,7 +266,33 @@ class MemberDirectory:
                         "saved"
                     ].releases
             self.lifetime_ledger.close(run_id, left, why)
+            self._erase_keys_of_closed_runs()
         return self.lifetime_ledger.run(run_id)
+
+    def verify(self) -> list[dict[str, Any]]:
+        """Return, for each ledger, its name, its rows and what is wrong with it (empty if it is whole).
+
+        Both copies of the lifetime ledger are read, and the ledger of every run with both of its heads.
+        Nothing is changed, and a running peer is not disturbed.
+        """
+        findings = []
+
+        def check(name: str, rows: Callable[[], int]) -> None:
+            try:
+                findings.append({"ledger": name, "rows": rows(), "problem": ""})
+            except LedgerError as error:
+                findings.append({"ledger": name, "rows": None, "problem": str(error)})
+
+        check("lifetime", lambda: len(self.lifetime_ledger.rows()))
+        if findings[0]["problem"]:
+            return findings
+        for run_id, charge in self.lifetime_ledger.runs.items():
+            place = self.folder / charge.state
+            # a run that was only charged has no ledger yet, and one that is closed needs none
+            if charge.status in ("started", "ended") or (place / LEDGER).exists():
+                head_file = self.head_file(bytes.fromhex(run_id))
+                check(str(place), partial(verify_ledger, place, head_file))
+        return findings
 
     def restore(self, why: str) -> str:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""
@@ -266,6 +303,12 @@ class MemberDirectory:
         """Return the folders of runs started from here that the lifetime ledger does not know."""
         known = set(self.lifetime_ledger.runs)
         return [folder for folder in self._run_folders() if folder.name not in known]
+
+    def _erase_keys_of_closed_runs(self) -> None:
+        """Erase the keys in the saved states of runs that will never continue."""
+        for charge in self.lifetime_ledger.runs.values():
+            if charge.status == "closed":
+                erase_state_key(self.folder / charge.state)
 
     def _run_folders(self) -> list[Path]:
         return sorted(ledger.parent for ledger in self.folder.glob(f"runs/*/{LEDGER}"))

@@ -12,20 +12,28 @@ import contextlib
 import socket
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple, NoReturn
 
 from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import Agreement
-from sottovoce.peers.connection import GREETING, MET, relay_token, tune
-from sottovoce.peers.listener import Listener
+from sottovoce.peers.connection import ALONE, FULL, GREETING, MET, REPLACED, UNKNOWN, relay_token, tune
+from sottovoce.peers.listener import PER_ADDRESS, Listener, raise_limit
 
 _PIECE = 1 << 18
-_WAITING = 4096  # callers that wait for their partner, in all
+_PAIRS = 4096  # in all
 
 
 def edge_tokens(agreement: Agreement) -> frozenset[bytes]:
     """Return the tokens that an agreement's members send: a relay with these serves nobody else."""
     pairs = ((int(u), int(v)) for u, v in agreement.network.edges)
     return frozenset(relay_token(agreement.session, u, v) for u, v in pairs)
+
+
+class Caller(NamedTuple):
+    """A connection that has sent its token, and where it came from."""
+
+    sock: socket.socket
+    host: str
 
 
 class Relay:
@@ -36,22 +44,36 @@ class Relay:
     address : where it listens.
     tokens : the only ones that are served; None serves any two that send the same.
     patience : seconds a caller waits for its partner before it has to call again.
-    limits : numbers of pending connections, as for `Listener`.
+    idle : seconds without a byte after which a pair is closed; members who still need it call again.
+    per_address : connections of one address that wait for a partner or have one, if any token is served.
+    pending_per_address : connections of one address that have not sent a token yet.
 
     Guarantees
     ----------
     It holds no key and reads nothing but the greeting of 41 bytes; what it copies is TLS 1.3 between two
-    members. A caller holds a descriptor; callers without a greeting are closed as at a peer's listener.
+    members. Callers without a greeting are closed as at a peer's listener. A token has at most one pair: a
+    new one closes the old. Pairs and waiting callers together take at most half of the descriptors; a caller
+    that is refused is answered with the reason.
     """
 
     def __init__(
-        self, address: str, *, tokens: Iterable[bytes] | None = None, patience: float = 50.0, **limits: int
+        self,
+        address: str,
+        *,
+        tokens: Iterable[bytes] | None = None,
+        patience: float = 50.0,
+        idle: float = 900.0,
+        per_address: int = 256,
+        pending_per_address: int = PER_ADDRESS,
     ) -> None:
         self.tokens = None if tokens is None else frozenset(tokens)
-        self.patience = patience
+        self.patience, self.idle, self.per_address = patience, idle, per_address
         self.counts: Counter[str] = Counter()
-        self.listener = Listener(address, self._enter, **limits)  # type: ignore[arg-type]
-        self._waiting: dict[tuple[bytes, int], asyncio.Future[socket.socket]] = {}
+        self.listener = Listener(address, self._enter, per_address=pending_per_address)
+        self._most = 0  # callers that wait or are joined
+        self._from: Counter[str] = Counter()  # the same, by address
+        self._waiting: dict[tuple[bytes, int], asyncio.Future[Caller | None]] = {}
+        self._pairs: dict[bytes, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -61,6 +83,8 @@ class Relay:
 
     async def start(self) -> None:
         """Begin to listen."""
+        self._most = min(2 * _PAIRS, max(16, raise_limit() // 2 - 32))
+        self.listener.most = min(self.listener.most, max(16, raise_limit() // 4))
         await self.listener.open()
 
     async def stop(self) -> None:
@@ -80,56 +104,92 @@ class Relay:
                 raise PeerError("no greeting")
         token, side = words[len(GREETING) : -1], words[-1]
         if side > 1 or (self.tokens is not None and token not in self.tokens):
-            raise PeerError("nobody's token")
-        if len(self._waiting) >= _WAITING:
-            raise PeerError("too many wait")
+            await self._refuse(sock, UNKNOWN, "nobody's token")
+        same = self._from[host] if self.tokens is None else 0  # members of one agreement may share an address
+        if self._from.total() >= self._most or same >= self.per_address:
+            await self._refuse(sock, FULL, "too many callers")
         tune(sock)
+        caller = Caller(sock, host)
+        self._from[host] += 1
         partner = self._waiting.pop((token, 1 - side), None)
         if partner is not None and not partner.done():
-            partner.set_result(sock)
+            partner.set_result(caller)
             return
         older = self._waiting.pop((token, side), None)
-        if older is not None:
-            older.cancel()  # the same member called again: the first call is most likely dead
-        met: asyncio.Future[socket.socket] = loop.create_future()
+        if older is not None and not older.done():
+            older.set_result(None)  # the same member called again: the first call is most likely dead
+        met: asyncio.Future[Caller | None] = loop.create_future()
         self._waiting[token, side] = met  # now, before another caller has a turn
-        task = loop.create_task(self._wait(sock, met, (token, side)))
+        task = loop.create_task(self._wait(caller, met, token, side))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _refuse(self, sock: socket.socket, answer: bytes, why: str) -> NoReturn:
+        await asyncio.get_running_loop().sock_sendall(sock, answer)
+        raise PeerError(why)
+
     async def _wait(
-        self, sock: socket.socket, met: asyncio.Future[socket.socket], key: tuple[bytes, int]
+        self, caller: Caller, met: asyncio.Future[Caller | None], token: bytes, side: int
     ) -> None:
         """Wait for the partner, then copy both ways until one of the two has closed."""
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.patience):
-                other = await met
-            for end in (sock, other):
-                await asyncio.get_running_loop().sock_sendall(end, MET)
-            self.counts["joined"] += 1
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._copy(sock, other))
-                both.create_task(self._copy(other, sock))
+            try:
+                async with asyncio.timeout(self.patience):
+                    other = await met
+            except TimeoutError:
+                await loop.sock_sendall(caller.sock, ALONE)
+                return
+            if other is None:
+                await loop.sock_sendall(caller.sock, REPLACED)
+                return
+            await self._join(caller.sock, other.sock, token)
         except (TimeoutError, OSError, asyncio.CancelledError, ExceptionGroup):
             pass
         finally:
-            if self._waiting.get(key) is met:
-                del self._waiting[key]
-            sock.close()
-            if met.done() and not met.cancelled():
-                met.result().close()
+            if self._waiting.get((token, side)) is met:
+                del self._waiting[token, side]
+            self._leave(caller)
+            if met.done() and not met.cancelled() and (partner := met.result()) is not None:
+                self._leave(partner)
+
+    async def _join(self, one: socket.socket, two: socket.socket, token: bytes) -> None:
+        """Copy both ways; both members have called anew, so an earlier pair of theirs is dead."""
+        own = asyncio.current_task()
+        assert own is not None
+        older = self._pairs.get(token)
+        if older is not None:
+            older.cancel()
+        self._pairs[token] = own
+        try:
+            for end in (one, two):
+                await asyncio.get_running_loop().sock_sendall(end, MET)
+            self.counts["joined"] += 1
+            async with asyncio.timeout(self.idle) as idle, asyncio.TaskGroup() as both:
+                both.create_task(self._copy(one, two, idle))
+                both.create_task(self._copy(two, one, idle))
+        finally:
+            if self._pairs.get(token) is own:
+                del self._pairs[token]
+
+    def _leave(self, caller: Caller) -> None:
+        caller.sock.close()
+        self._from[caller.host] -= 1
+        if not self._from[caller.host]:
+            del self._from[caller.host]
 
     def _passes(self, piece: memoryview) -> None:
         """Count what is copied; everything that this relay sees of it goes through here."""
         self.counts["bytes"] += len(piece)
 
-    async def _copy(self, source: socket.socket, target: socket.socket) -> None:
-        """Copy one direction until its source has ended."""
+    async def _copy(self, source: socket.socket, target: socket.socket, idle: asyncio.Timeout) -> None:
+        """Copy one direction until its source has ended; every piece puts the end of the pair off."""
         loop = asyncio.get_running_loop()
         buffer = bytearray(_PIECE)
         while size := await loop.sock_recv_into(source, buffer):
             piece = memoryview(buffer)[:size]
             self._passes(piece)
+            idle.reschedule(loop.time() + self.idle)
             await loop.sock_sendall(target, piece)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._io import atomic_write
+from sottovoce._io import atomic_write, shred
 from sottovoce.errors import ConfigError, DataError, LedgerError, Refused
 from sottovoce.noise.grid import MaskGrid
 from sottovoce.noise.samplers import KeyedNoise
@@ -173,13 +173,8 @@ def read_mask_key(folder: str | Path | None, run_id: bytes, membership_version: 
 
 def erase_mask_key(folder: str | Path | None, run_id: bytes, membership_version: int) -> None:
     """Overwrite and remove the key's file: the pair keys are durable elsewhere, or nobody needs them."""
-    if folder is None or not (file := _file(folder, run_id, membership_version)).exists():
-        return
-    with open(file, "r+b") as stream:
-        stream.write(bytes(file.stat().st_size))
-        stream.flush()
-        os.fsync(stream.fileno())
-    file.unlink()
+    if folder is not None:
+        shred(_file(folder, run_id, membership_version))
 
 
 def _file(folder: str | Path, run_id: bytes, membership_version: int) -> Path:

@@ -61,6 +61,7 @@ from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.statements import backup_assumptions, checks
 from sottovoce.peers.status import LIVE, Health
+from sottovoce.peers.systemd import SystemdNotifier
 from sottovoce.peers.transport import (
     BAD_FRAME,
     CLOCK,
@@ -73,6 +74,7 @@ from sottovoce.peers.transport import (
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
 _LOG_WAITING_AFTER = 10.0  # seconds without a round before the members that are waited for are logged
 _REPORT_EVERY = 2.0  # seconds between two reports for `peer status`
+_SLICE = 0.05  # seconds after which a silent wait sees that it is to end
 _FRAMES_PER_TURN = 64  # frames of one neighbor that are taken in one turn
 Log = Callable[[dict[str, Any]], None]
 
@@ -228,7 +230,10 @@ class Peer:
         self.state = self.ledger.folder
         self.pace_missed = 0
         self._wake = asyncio.Event()
-        self._logged_at, self._stopping = -1, False
+        self._logged_at, self._stopping, self._stop_requested = -1, False, False
+        # spans are those of the wall clock at the start; from then on nobody who sets it can move them
+        self._spans_from = time.monotonic() - time.time()
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self._arrived: list[tuple[int, bytes]] = []
         self._progress_at = self._logged_waiting = self._reported_at = time.monotonic()
         try:
@@ -255,6 +260,7 @@ class Peer:
         self.log = self._log_or_stop
         self._erase_key()
         self._health = None if config.health is None else Health(self.report, config.health)
+        self._systemd = SystemdNotifier(os.environ)
 
     def _check_contacts(self, contacts: Iterable[int]) -> None:
         strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
@@ -352,13 +358,16 @@ class Peer:
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
+        self._event_loop = asyncio.get_running_loop()
         try:
             if self._health is not None:
                 await self._health.start()
             await self.transport.start(self.config.listen)
             self._log_listening()
             self._send(self.core.start(time.monotonic()))
+            self._systemd.ready()
             await self._loop()
+            self._systemd.stopping()
             await self.transport.flush(1.0)
         finally:
             await self.transport.stop()
@@ -370,7 +379,6 @@ class Peer:
             finally:
                 if self.core.finished:
                     self._erase_key()
-                    self.ledger.tidy()
                 self.ledger.close()
         if self.core.failed is not None:
             raise self._named(self.core.failed)
@@ -394,10 +402,18 @@ class Peer:
             )
         self._wake.set()
 
+    def request_stop(self) -> None:
+        """Stop from the handler of a signal, whatever the process is doing; see `stop`."""
+        self._stop_requested = True
+        if self._event_loop is not None:
+            self._event_loop.call_soon_threadsafe(self.stop)
+
     # ---- driving ---------------------------------------------------------------------------------
 
     async def _loop(self) -> None:
         finished_at: float | None = None
+        if self._stop_requested:  # before there was a loop
+            self.stop()
         while not self.core.all_done and self.core.failed is None and not self._stopping:
             now = time.monotonic()
             expired = self.transport.expired()
@@ -440,10 +456,16 @@ class Peer:
         """Wait for the next span; take what has come by its beginning; answer in its middle or a later one's.
 
         Between taking and answering this process does nothing else, it does not even accept a connection: how
-        long the computation took cannot be seen from outside, unless it took longer than half a span.
+        long the computation took cannot be seen from outside, unless it took longer than half a span. A peer
+        that is stopped in between does not answer; its rows are durable and leave after the next start.
         """
-        begin = (math.floor(time.time() / pace) + 1) * pace
-        await asyncio.sleep(max(0.0, begin - time.time()))
+        begin = self._spans_from + (math.floor((time.monotonic() - self._spans_from) / pace) + 1) * pace
+        while not self._stopping and (left := begin - time.monotonic()) > 0:
+            self._log_waiting(time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), min(left, 1.0))
+        if self._stopping:
+            return
         out, self._arrived, arrived = [], [], self._arrived
         try:
             for sender, raw in arrived:
@@ -456,13 +478,16 @@ class Peer:
             if self.core.failed is None:
                 raise
         answer = begin + pace / 2
-        if time.time() > answer:
+        if time.monotonic() > answer:
             self.pace_missed += 1
-            self.log({"event": "pace", "seconds": round(time.time() - begin, 3), "pace": pace})
-        while answer < time.time():
+            self.log({"event": "pace", "seconds": round(time.monotonic() - begin, 3), "pace": pace})
+        while answer < time.monotonic():
             answer += pace
-        time.sleep(max(0.0, answer - time.time()))
-        self._send(out)
+        while not self._stop_requested and (left := answer - time.monotonic()) > 0:
+            self._systemd.alive()
+            time.sleep(min(left, _SLICE))
+        if not self._stop_requested:
+            self._send(out)
         self._log_round()
 
     def _deliver(self, sender: int, raw: bytes) -> None:
@@ -524,6 +549,7 @@ class Peer:
 
     def _log_waiting(self, now: float) -> None:
         """Log now and then who is waited for, and write what `peer status` shows of a running peer."""
+        self._systemd.alive()
         silent = now - self._progress_at
         due = silent > _LOG_WAITING_AFTER and now - self._logged_waiting > max(_LOG_WAITING_AFTER, silent / 2)
         if due and not self.core.finished:

@@ -18,8 +18,11 @@ Wants=network-online.target
 After=network-online.target time-sync.target
 
 [Service]
-Type=exec
+Type=notify
 ExecStart={command}
+# reading many records takes a while, and so does a step; a peer that is silent for longer hangs
+TimeoutStartSec=1800
+WatchdogSec=1800
 {user}# 0 the model is there; 75 stopped in order, a neighbor away, the disk full: the same command goes on
 SuccessExitStatus=75
 Restart=on-failure

@@ -1,0 +1,122 @@
+"""The key of a run's saved state, in a file of its own that is overwritten in place.
+
+The state of a peer holds the keys of its next noise and masks. A database keeps what it has overwritten for a
+while, in its log and in free pages, so it gets the state encrypted, each state under another key. The file
+holds one key; after each commit it is overwritten with the next, ``HMAC(key, "next")``, from which it cannot
+be computed. Earlier states that are still in the database can then no longer be read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sottovoce._io import sync_folder
+from sottovoce.errors import LedgerError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_KEY, _NONCE = 32, 12
+
+
+class StateKey:
+    """The key of the newest saved state.
+
+    Parameters
+    ----------
+    path : the file; it is made if ``state`` is None.
+    state : the newest saved state, encrypted; None if there is none yet.
+    context : names the ledger; a state of another ledger is refused.
+
+    Guarantees
+    ----------
+    A state is encrypted under the key after the one in the file, and `advance` replaces the key once that
+    state is durable. A crash before `advance` leaves the older key, from which the newer follows, so the
+    newest state can be read after a crash at any point. When `advance` has returned, the key of every
+    earlier state is gone from the disk, as far as file system and disk overwrite in place.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "key"
+    >>> key = StateKey(path, None, b"a run")
+    >>> state = key.encrypt(b"keys of the next step")
+    >>> key.advance()
+    >>> key.close()
+    >>> StateKey(path, state, b"a run").state
+    b'keys of the next step'
+    """
+
+    def __init__(self, path: Path, state: bytes | None, context: bytes) -> None:
+        self.state: bytes | None = None
+        self._context = context
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if state is None else 0)
+        try:
+            self._file = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            raise LedgerError(
+                f"The key of the saved state, {path}, is missing; restore it, or continue the run with "
+                "`peer membership`, which needs no state."
+            ) from None
+        try:
+            self._key = os.urandom(_KEY) if state is None else os.pread(self._file, _KEY, 0)
+            if state is None:
+                self._write()
+                sync_folder(path.parent)
+            else:
+                self._decrypt(path, state)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def encrypt(self, state: bytes) -> bytes:
+        """Return the next state encrypted; the file keeps the key of the present one until `advance`."""
+        # a commit that failed is repeated under the same key, perhaps with another state
+        nonce = os.urandom(_NONCE)
+        return nonce + _cipher(_next(self._key)).encrypt(nonce, state, self._context)
+
+    def advance(self) -> None:
+        """Overwrite the key with the next, and return when that is on the disk."""
+        self._key = _next(self._key)
+        self._write()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _decrypt(self, path: Path, state: bytes) -> None:
+        from cryptography.exceptions import InvalidTag
+
+        newer = _next(self._key)
+        for key in (self._key, newer):
+            try:
+                self.state = _cipher(key).decrypt(state[:_NONCE], state[_NONCE:], self._context)
+            except (InvalidTag, ValueError):
+                continue
+            if key is newer:  # a crash came between commit and `advance`
+                self.advance()
+            return
+        raise LedgerError(
+            f"The key in {path} is not that of the saved state: one of the two is older or damaged; use the "
+            "newest state folder, or continue the run with `peer membership`, which needs no state."
+        )
+
+    def _write(self) -> None:
+        # far less than a sector, which disks write whole or not at all, and always at the same place
+        if os.pwrite(self._file, self._key, 0) != _KEY:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(self._file)
+
+
+def _next(key: bytes) -> bytes:
+    return hmac.digest(key, b"next", "sha256")
+
+
+def _cipher(key: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(key)
