@@ -22,6 +22,7 @@ from sottovoce.algorithms import (
     DPSGD,
     CentralADMM,
     ConsensusFedAvg,
+    ConsensusNewton,
     ConsensusSGD,
     Decor,
     DPDiNNO,
@@ -179,6 +180,25 @@ def users(bad: Any = None) -> Shards:
     if bad is not None:
         X[:5] = bad
     return Shards(X, data.y, data.offsets)
+
+
+def one_record(bad: Any = None) -> Shards:
+    """Four users; one record of user 0 may be made bad."""
+    data = shards(each=5)
+    X = data.X.copy()
+    if bad is not None:
+        X[0] = bad
+    return Shards(X, data.y, data.offsets)
+
+
+def plain_newton(data: Shards, mechanism: Any) -> np.ndarray:
+    """One step for the moments, five by their inverse over the curvature 1/4; the mean of the last two."""
+    X, y, w, iterates = data.X, data.y, np.zeros(P), []
+    moments = X.T @ X / len(y) + 0.5e-9 * 2.0**2 * np.eye(P)  # the margin, over the squared feature norm
+    for _ in range(STEPS - 1):
+        w = w - 4 * np.linalg.solve(moments, slopes(X, y, w).mean(axis=0))
+        iterates.append(w)
+    return np.mean(iterates[-2:], axis=0)
 
 
 def slopes(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -373,6 +393,9 @@ OTHERS = [
           unscaled, 2.0, squared=True),
     Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, plain_one_round, lambda p, s: 1 / RATE,
           2.0, coef="rows", std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
+    Other("consensus-newton", ConsensusNewton,
+          {"network": RING, "protocol": "tree", "sizes": (5,) * N, "feature_norm": 2.0}, one_record,
+          plain_newton, unscaled, 2.0),
     Other("mafalda", Mafalda, NETWORK, users, plain_one_round, lambda p, s: 1 / RATE, 2.0, coef="rows",
           std=lambda p: p.clip_norm * 2.0 * correlation(p).sens * abs(correlation(p).inverse[0, 0])),
 ]  # fmt: skip

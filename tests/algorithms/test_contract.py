@@ -480,7 +480,9 @@ def test_local_privacy_cost_of_other_algorithms_is_that_of_their_releases(case):
         assert epsilon == pytest.approx(gaussian_epsilon(mpmath.sqrt(mu2), mpmath.mpf("1e-5")), rel=1e-9)
         visits = {"walk": 1, "averaging": 1}.get(case.name, STEPS)
         moves = {"admm": 2.0 / 20 * 0.7, "fixed-point": 1.4 / 20, "averaging": 1.4}.get(case.name)
-        per = {"dp-sgd": 1.0, "token-admm": 4 * 0.7, "federated-admm": 4 * 0.7}.get(case.name, 2.0)
+        per = {"dp-sgd": 1.0, "consensus-newton": 1.0, "token-admm": 4 * 0.7, "federated-admm": 4 * 0.7}.get(
+            case.name, 2.0
+        )
         expected = visits * ((per if moves is None else moves) / case.noise) ** 2
         assert float(mu2) == pytest.approx(expected / STEPS if case.name == "mafalda" else expected)
     else:

@@ -133,6 +133,7 @@ DEFAULTS = {
     "consensus-fedavg": {
         **CONSENSUS, "learning_rate": 1.0, "adjacency": "user", "local_steps": 1, "local_rate": 0.1
     },
+    "consensus-newton": {**CONSENSUS, "learning_rate": 1.0, "average_from": 0.6, "feature_norm": 1.0},
     "muffliato-sgd": LEARNING, "dp-dsgd": LEARNING, "dp-dsgt": LEARNING,
     "dp-dinno": {**LEARNING, "rho": 0.5, "rho_growth": 1.0003, "primal_steps": 1, "fresh_moments": True},
     "dp-sgd": {**LEARNING, "records": None, "output": "last"},
@@ -184,6 +185,7 @@ def test_default_options():
 # what an algorithm does: (takes an optimizer, needs exact sums, regularizes, is maskable, has one at a time)
 CAN = {
     "consensus-sgd": (True, True, False, True, False), "consensus-fedavg": (True, True, False, True, False),
+    "consensus-newton": (True, True, False, True, False),
     "muffliato-sgd": (False, False, False, False, False), "dp-dsgd": (True, False, False, False, False),
     "dp-dsgt": (False, False, False, False, False), "dp-dinno": (True, False, False, False, False),
     "dp-sgd": (True, False, True, False, False), "random-walk-sgd": (False, False, False, False, True),

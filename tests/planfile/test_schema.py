@@ -37,6 +37,7 @@ BAD = {
 }  # fmt: skip
 NEEDED = {
     "consensus-sgd": {"protocol": "tree"}, "consensus-fedavg": {"protocol": "tree"},
+    "consensus-newton": {"protocol": "tree", "batch_size": 5.0, "sample_rate": 0.5},
     "muffliato-sgd": {"protocol": "gossip:2"}, "dp-cd": {"smoothness": (0.1, 0.1)}, "admm": {"gamma": 1.0},
     "federated-admm": {"gamma": 1.0, "sample_rate": 0.5}, "token-admm": {"gamma": 1.0},
 }  # fmt: skip

@@ -32,6 +32,7 @@ ALGORITHMS: dict[str, str] = {
     "federated-admm": "federated_admm:FederatedADMM",
     "token-admm": "token_admm:TokenADMM",
     "fixed-point": "fixed_point:FixedPoint",
+    "consensus-newton": "consensus_newton:ConsensusNewton",
 }
 
 

@@ -171,6 +171,14 @@ class Columns:
             names += [name] if values is None else [f"{name}={value}" for value in values]
         return tuple(names)
 
+    @property
+    def usual_square(self) -> float:
+        """The squared length that most records stay below: 1 for a name, a half for a number."""
+        if self.unit_rows:
+            return 1.0 + self.ones
+        named = len(self.categories)
+        return named + (len(self.features) - named) / 2 + self.ones
+
     def __call__(self, table: Table) -> np.ndarray:
         """Return the features of a table with these columns, (records, features)."""
         parts: list[np.ndarray] = []

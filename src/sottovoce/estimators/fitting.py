@@ -25,7 +25,7 @@ from sottovoce.data.tables import TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
-from sottovoce.models.adapters import SIMULATED, TEST, adapt_model
+from sottovoce.models.adapters import SIMULATED, TEST, LinearAdapter, ModelAdapter, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives.base import Objective
@@ -46,6 +46,7 @@ _OTHER_NAMES = {
     "graph": "network",
     "random_state": "rng",
 }
+_MOST_CORRELATED = 300  # features beyond which the row of all their second moments would be long
 _TABLE_OPTIONS = ("features", "drop", "bounds", "categories", "missing")
 # option -> the argument of `fit` that has it
 _PLACES = {
@@ -64,7 +65,7 @@ def fit(
     network: str | Network | networkx.Graph | None = None,
     budget: Budget | None = None,
     training: TrainingOptions | None = None,
-    algorithm: str = "consensus-sgd",
+    algorithm: str | None = None,
     plan: Plan | Callable[[Objective, tuple[int, ...]], Plan] | None = None,
     label: str | Sequence[str] | None = None,
     group: str | Sites | None = None,
@@ -90,7 +91,8 @@ def fit(
         (``"ring"``) where ``group`` says how many there are.
     budget : what may be spent, against whom, and what is hidden.
     training : steps, batches, rates, loss.
-    algorithm : a gradient method by its name.
+    algorithm : a gradient method by its name; by default ``"consensus-newton"`` for a linear model with a
+        budget for records and no learning rate, else ``"consensus-sgd"``.
     plan : a plan instead of network, algorithm and options, or a function of (objective, sizes).
     label : the column to predict, or several.
     group : the column, or the array, that says which node holds a record; node i holds the i-th site in
@@ -102,7 +104,8 @@ def fit(
     rng : None draws protective noise; a numpy Generator makes a simulation that protects nobody.
     checkpoint, progress : as in `Plan.run`.
     population : whose records they are, by the name in this machine's lifetime ledger; None for the first.
-    options : of the algorithm (protocol, weighting, sample_rate, seed, ...).
+    options : of the algorithm (protocol, weighting, sample_rate, seed, ...). By default the nodes share keys,
+        and a masked sum shows nobody more than the sum of all; ``protocol="tree"`` needs no keys.
 
     Guarantees
     ----------
@@ -130,14 +133,18 @@ def fit(
     [1, 0]
     """
     training = TrainingOptions() if training is None else training
-    _check_options(options, algorithm, budget)
+    _check_options(options, algorithm or "consensus-sgd", budget)
     table = _table(data, label, group)
     private = ingest(table, accept=tuple(name for name in accept if name == "standardize"))
     scored = test is None and private.test is not None and "held-out score" in accept
     test = private.test if scored else test
     public = None if test is None else ingest(TableData(test, table.label), columns=private.columns)
     uncharged = _uncharged(accept, private, training.classes, scored)
-    topology = None if plan is not None and network is None else _network(network, private, algorithm)
+    topology = (
+        None
+        if plan is not None and network is None
+        else _network(network, private, algorithm or "consensus-sgd")
+    )
     n = plan.n if isinstance(plan, Plan) else 1 if topology is None else topology.n
     parts = _parts(private, n, topology)
     adapter = adapt_model(model, private, public, parts, training.model_options(table, accept))
@@ -145,8 +152,15 @@ def fit(
     if plan is not None:
         chosen = _own_plan(plan, adapter.objective, sizes, budget)
     else:
-        settings = {**training.plan_options(sizes, adapter.objective), **options}
-        chosen = _built_plan(algorithm, adapter.objective, topology, training, budget, settings)
+        name = algorithm or _default_algorithm(adapter, training, budget)
+        if name == "consensus-newton" and isinstance(adapter, LinearAdapter) and budget is not None:
+            settings = {**training.newton_options(sizes, adapter, budget), **options}
+        else:
+            settings = {**training.plan_options(sizes, adapter.objective), **options}
+        noiseless = budget is None and training.noise_multiplier == 0
+        if registry.algorithm(name).maskable and not noiseless:  # masked sums are of rounded rows
+            settings.setdefault("protocol", _default_protocol(sizes, budget, settings))
+        chosen = _built_plan(name, adapter.objective, topology, training, budget, settings)
     if budget is not None:
         delta, units = budget.delta, chosen.units
         uncharged += accepted_delta(delta, units, chosen.adjacency, accept)
@@ -235,6 +249,28 @@ def _parts(private: IngestedRecords, n: int, network: Network | None) -> list[np
         return by_column(private.groups, None if network is None else network.labels, n)
     require_enough(private.n, n)
     return np.array_split(np.random.default_rng(0).permutation(private.n), n)
+
+
+def _default_algorithm(adapter: ModelAdapter, training: TrainingOptions, budget: Budget | None) -> str:
+    """Return the method that needs no learning rate where it is at home: linear models, records hidden."""
+    newton = (
+        isinstance(adapter, LinearAdapter)
+        and budget is not None
+        and budget.adjacency != "user"
+        and not training.needs_rate
+        and training.steps != 1
+        and int(adapter.objective.dim) <= _MOST_CORRELATED
+    )
+    return "consensus-newton" if newton else "consensus-sgd"
+
+
+def _default_protocol(sizes: Sequence[int], budget: Budget | None, settings: Mapping[str, object]) -> str:
+    """Return the protocol with the least noise: masked sums, where two or more others take part."""
+    colluders = () if budget is None else budget.colluders
+    together = max(1, colluders if isinstance(colluders, int) else len(colluders))
+    if together > len(sizes) - 2 or settings.get("noise_allocation") == "optimal":
+        return "tree:kind=uniform"
+    return "masked" if together == 1 else f"masked:tolerate={together}"
 
 
 def _own_plan(

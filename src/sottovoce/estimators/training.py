@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from sottovoce import _validate
+from sottovoce.accounting.budget import Budget
+from sottovoce.algorithms.consensus_newton import newton_options
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data.tables import TableData
 from sottovoce.errors import InvalidInput
-from sottovoce.models.adapters import Loss, ModelOptions
+from sottovoce.models.adapters import LinearAdapter, Loss, ModelOptions
 from sottovoce.objectives.base import Objective
 
 # options of torch optimizers: those that are not supported, and those that all groups share
@@ -39,14 +42,15 @@ class TrainingOptions:
 
     Parameters
     ----------
-    steps : number of steps; 100 by default.
+    steps : number of steps; by default 100, and for a linear model as many as the budget allows (10 to 40).
     epochs : passes over the data instead of ``steps``; needs ``batch_size``.
     batch_size : expected records of a node in a step; None takes all of them in every step.
     learning_rate : a number, a pair (first, last), or
         ``{"start": .5, "end": .01, "shape": "cosine", "warmup": .1}``; by default 0.01 for adam and adamw and
-        0.5 else.
+        0.5 else. A linear model needs none: without one it is fitted by `ConsensusNewton`.
     optimizer : a name, ``{"name": "AdamW", "weight_decay": .01}``, or a torch optimizer.
-    clip_norm : l2 bound of one record's gradient (of one node's with adjacency ``"user"``).
+    clip_norm : l2 bound of one record's gradient (of one node's with adjacency ``"user"``); by default 1, and
+        for a linear model what suits the budget.
     noise_multiplier : noise over the clip norm, instead of a budget.
     loss : ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, ``"absolute_error"``, a torch
         loss, or a function (outputs, targets) -> one number per record; by default what fits the labels.
@@ -66,7 +70,7 @@ class TrainingOptions:
     batch_size: float | None = None
     learning_rate: float | tuple[float, float] | dict[str, Any] | Rate | None = None
     optimizer: str | dict[str, Any] | Optimizer | TorchOptimizer = "sgd"
-    clip_norm: float = 1.0
+    clip_norm: float | None = None
     noise_multiplier: float | None = None
     loss: Loss = None
     initial: Literal["keep", "reset"] = "keep"
@@ -91,7 +95,7 @@ class TrainingOptions:
         """Return the options about the model and its labels."""
         return ModelOptions(
             loss=self.loss,
-            clip_norm=self.clip_norm,
+            clip_norm=1.0 if self.clip_norm is None else self.clip_norm,
             initial=self.initial,
             classes=self.classes,
             accept=tuple(accept),
@@ -100,6 +104,23 @@ class TrainingOptions:
             physical_batch=self.physical_batch,
             device=self.device,
         )
+
+    @property
+    def needs_rate(self) -> bool:
+        """Whether these options name a method with a learning rate."""
+        return self.learning_rate is not None or self.optimizer != "sgd"
+
+    def newton_options(
+        self, sizes: Sequence[int], adapter: LinearAdapter, budget: Budget
+    ) -> dict[str, object]:
+        """Return the options of a `ConsensusNewton` plan, without noise; those not stated suit the budget."""
+        parameters, features = n_params(adapter.objective), int(adapter.objective.dim)
+        suited = newton_options(parameters, features, sum(sizes), budget.epsilon, budget.delta)
+        stated = {"clip_norm": self.clip_norm, "batch_size": self.batch_size}
+        if self.steps is not None or self.epochs is not None:
+            stated["steps"] = self.steps_for(sizes)
+        stated = {name: value for name, value in stated.items() if value is not None}
+        return {**suited, "sizes": tuple(sizes), "feature_norm": adapter.feature_norm, **stated}
 
     def plan_options(self, sizes: Sequence[int], objective: Objective) -> dict[str, object]:
         """Return the options of a plan, without noise."""
@@ -120,7 +141,7 @@ class TrainingOptions:
             learning_rate = 0.01 if chosen.kind in ("adam", "adamw") else 0.5
         return {
             "steps": self.steps_for(sizes),
-            "clip_norm": self.clip_norm,
+            "clip_norm": 1.0 if self.clip_norm is None else self.clip_norm,
             "sizes": tuple(sizes),
             "batch_size": self.batch_size,
             "optimizer": chosen,

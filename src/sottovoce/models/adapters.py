@@ -326,6 +326,7 @@ class LinearAdapter(ModelAdapter):
 
     names: tuple[str, ...] = ()
     intercept: bool = True
+    feature_norm: float = 1.0  # what most records are no longer than, by public facts
 
     def model(self, row: np.ndarray) -> LinearModel:
         """Return the coefficients with the names of their features."""
@@ -376,8 +377,17 @@ def _adapt_linear(
     target = linear_target(model, private.targets, options)
     model = replace(several_classes(model, target), dim=X.shape[1])
     data = Shards.from_parts(X, linear_labels(target, private.targets), parts)
-    names = private.columns.names if private.columns is not None else ()
-    adapter = LinearAdapter(model, data, target, names=names, intercept=intercept)
+    columns = private.columns
+    # columns within their bounds are rarely near them all at once; an array is taken as within [-1, 1]
+    square = (X.shape[1] - intercept) / 2 if columns is None else columns.usual_square
+    adapter = LinearAdapter(
+        model,
+        data,
+        target,
+        names=() if columns is None else columns.names,
+        intercept=intercept,
+        feature_norm=math.sqrt(square + intercept),
+    )
     if public is not None:
         test = (_features(public.inputs, intercept), linear_labels(target, public.targets))
         adapter.evaluate = linear_evaluation(model, target, *test)

@@ -98,7 +98,7 @@ class Fitted:
     >>> fitted.predict([[0.5], [-0.5]]).tolist()
     ['yes', 'no']
     >>> print(fitted)
-    a linear model by consensus-sgd: epsilon 1.999 at delta 1e-05, against any one node; simulated noise
+    a linear model by consensus-newton: epsilon 1.999 at delta 1e-05, against any one node; simulated noise
     """
 
     model: Any

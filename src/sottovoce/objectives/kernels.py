@@ -344,3 +344,44 @@ def coordinate_sums_sparse(indptr: Array, indices: Array, values: Array, slopes:
             total += clip_scalar(slopes[indices[k]] * values[k], C[j])
         out[j] = total
     return out
+
+
+@njit(cache=True)
+def cholesky(matrix: Array, lower: Array) -> bool:
+    """Write the Cholesky factor of the lower half of ``matrix``; return whether the matrix is positive."""
+    p = len(matrix)
+    lower[:] = 0.0
+    for j in range(p):
+        for i in range(j, p):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= lower[i, k] * lower[j, k]
+            if i > j:
+                lower[i, j] = total / lower[j, j]
+            elif total > 0.0:  # false for NaN too
+                lower[j, j] = math.sqrt(total)
+            else:
+                return False
+    return True
+
+
+@njit(cache=True)
+def solve_lower(lower: Array, values: Array) -> Array:
+    """Return L^-1 v."""
+    out = values.copy()
+    for i in range(len(out)):
+        for k in range(i):
+            out[i] -= lower[i, k] * out[k]
+        out[i] /= lower[i, i]
+    return out
+
+
+@njit(cache=True)
+def solve_upper(lower: Array, values: Array) -> Array:
+    """Return L^-T v."""
+    out = values.copy()
+    for i in range(len(out) - 1, -1, -1):
+        for k in range(i + 1, len(out)):
+            out[i] -= lower[k, i] * out[k]
+        out[i] /= lower[i, i]
+    return out

@@ -50,6 +50,7 @@ class Softmax(LinearObjective):
     dim: int | None = None
 
     loss: ClassVar[str] = "softmax"
+    curvature: ClassVar[float] = 0.5  # largest second derivative in the scores
 
     def __post_init__(self) -> None:
         if count(self.classes, "classes") < 2:

@@ -1,0 +1,153 @@
+"""Second moments of features, and gradients in features that a factor of these moments decorrelates.
+
+A symmetric matrix travels as the lower half of its rows, entries off the diagonal times sqrt(2): the length
+of that row is the Frobenius norm, for x x^T the squared length of x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.errors import DataError
+from sottovoce.objectives.base import LinearQuery
+from sottovoce.objectives.glm import GLM
+from sottovoce.objectives.softmax import Softmax
+
+
+def packed_size(features: int) -> int:
+    """Return how many numbers a symmetric matrix of so many rows is packed into."""
+    return features * (features + 1) // 2
+
+
+class MomentsAndGradients(LinearQuery):
+    """Sums of clipped second moments, or of clipped gradients in decorrelated features.
+
+    Rows of parameters alone ask for moments; rows of parameters and a factor, as `factor` packs it, ask for
+    gradients with respect to ``L^T w`` at records ``L^-1 x``.
+
+    Guarantees
+    ----------
+    One record moves either sum by at most the clip norm (add or remove), up to rounding; a record that is not
+    finite contributes nothing.
+    """
+
+    compiled_descent = None
+
+    def __init__(self, objective: GLM | Softmax, data: Shards, scale: float) -> None:
+        if is_sparse(data.X):
+            raise DataError("second moments are of dense features; take consensus-sgd for sparse ones.")
+        self.objective, self.scale = objective, scale
+        self.parameters = objective.query(data).dim
+        super().__init__(data, max(self.parameters, packed_size(data.dim)), objective.l2)
+        self._decorrelated: tuple[bytes, Shards] = (b"", data)
+
+    def sums(
+        self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
+    ) -> np.ndarray:
+        """Return, per place, the sum over its batch, each record clipped to ``clip_norm``."""
+        sums = np.zeros((len(places), self.dim))
+        if theta.shape[1] == self.parameters:
+            for total, batch, place in zip(sums, batches, places, strict=True):
+                total[: packed_size(self.data.dim)] = self._moments(batch, place, clip_norm)
+            return sums
+        if not len(places):
+            return sums
+        packed = theta[0, self.parameters :]
+        assert (theta[:, self.parameters :] == packed).all(), "after consensus all agents hold one factor"
+        lower = unpacked(packed, self.data.dim)
+        weights = theta[:, : self.parameters].reshape(len(theta), -1, self.data.dim) @ lower
+        query = self.objective.query(self._records(packed, lower))
+        turned = np.ascontiguousarray(weights.reshape(len(theta), -1))
+        sums[:, : self.parameters] = query.sums(turned, batches, places, clip_norm)
+        return sums
+
+    def _moments(self, batch: np.ndarray, place: int, clip_norm: float) -> np.ndarray:
+        """Return the packed sum of x x^T times the scale, each clipped; one square root on each side."""
+        from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
+
+        X = self.data.X[self.data.offsets[place] + batch]
+        clipped = clip_rows(X, math.sqrt(clip_norm / self.scale))
+        matrix = (clipped.T @ clipped) * self.scale
+        rows, columns, weights = _lower(self.data.dim)
+        return np.asarray(matrix[rows, columns] * weights)
+
+    def _records(self, packed: np.ndarray, lower: np.ndarray) -> Shards:
+        """Return the records in decorrelated features; the factor is one for many steps."""
+        from scipy.linalg import solve_triangular
+
+        key = packed.tobytes()
+        if self._decorrelated[0] != key:
+            # what is not finite stays so, record by record, and counts zero in the sums
+            turned = solve_triangular(lower, self.data.X.T, lower=True, check_finite=False)
+            Z = np.ascontiguousarray(turned.T)
+            self._decorrelated = (key, Shards(Z, self.data.y, self.data.offsets))
+        return self._decorrelated[1]
+
+
+@cache
+def _lower(features: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows and columns of the lower half, and the weight of each entry."""
+    rows, columns = np.tril_indices(features)
+    return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2.0))
+
+
+def unpacked(packed: np.ndarray, features: int) -> np.ndarray:
+    """Return the lower triangle of a packed factor as a matrix."""
+    rows, columns, _ = _lower(features)
+    matrix = np.zeros((features, features))
+    matrix[rows, columns] = packed
+    return matrix
+
+
+def factor(packed: np.ndarray, features: int, shift: float, beyond: float, ridge: float) -> np.ndarray:
+    """Return the packed Cholesky factor of noisy moments, made positive by the least shift, and a margin.
+
+    Parameters
+    ----------
+    packed : the moments, packed.
+    shift : the unit of the shift: the size of the noise in the moments.
+    beyond : the margin in that unit: what is barely positive is noise, and would be a direction of its own.
+    ridge : the l2 term over the curvature, which is part of what the steps are fitted to.
+
+    Examples
+    --------
+    >>> factor(np.array([4.0, 0.0, 9.0]), 2, shift=1e-12, beyond=0.5, ridge=0.0).round(6).tolist()
+    [2.0, 0.0, 3.0]
+    """
+    from sottovoce.objectives.kernels import cholesky
+
+    rows, columns, weights = _lower(features)
+    matrix = np.zeros((features, features))
+    matrix[rows, columns] = packed / weights
+    diagonal = np.arange(features)
+    added, lower = 0.0, np.empty_like(matrix)
+    while not cholesky(_shifted(matrix, diagonal, added + ridge), lower):
+        added = max(shift / 4, 1.5 * added)
+    positive = cholesky(_shifted(matrix, diagonal, added + beyond * shift + ridge), lower)
+    assert positive, "a larger shift of a positive matrix"
+    return lower[rows, columns]
+
+
+def _shifted(matrix: np.ndarray, diagonal: np.ndarray, shift: float) -> np.ndarray:
+    result = matrix.copy()
+    result[diagonal, diagonal] += shift
+    return result
+
+
+def newton_direction(
+    packed: np.ndarray, gradient: np.ndarray, theta: np.ndarray, features: int, l2: float
+) -> np.ndarray:
+    """Return L^-T (gradient + l2 L^-1 theta), class by class, in a fixed order of operations."""
+    from sottovoce.objectives.kernels import solve_lower, solve_upper
+
+    lower = unpacked(packed, features)
+    pulls = np.reshape(gradient, (-1, features)).copy()
+    if l2:
+        for pull, w in zip(pulls, np.reshape(theta, (-1, features)), strict=True):
+            pull += l2 * solve_lower(lower, w)
+    return np.concatenate([solve_upper(lower, pull) for pull in pulls])
