@@ -153,14 +153,17 @@ def _run_until_done(peer: Peer) -> Outcome:
         received.append(number)
         peer.request_stop()
 
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, stop)  # the loop's own handlers wait for its turn, which a paced answer delays
+    # the loop's own handlers wait for its turn, which a paced answer delays
+    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         return asyncio.run(peer.run())
     except PeerError:
         if signal.SIGINT in received:
             raise KeyboardInterrupt from None
         raise
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
