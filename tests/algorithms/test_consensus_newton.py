@@ -20,7 +20,9 @@ def coefficients(objective, data, steps=60, **changes):
     return plan.run(data, np.random.default_rng(0)).coef
 
 
-@pytest.mark.parametrize("objective", [GLM("logistic", l2=0.02), GLM("squared", l2=0.3), GLM("logistic", l2=0.05)])
+@pytest.mark.parametrize(
+    "objective", [GLM("logistic", l2=0.02), GLM("squared", l2=0.3), GLM("logistic", l2=0.05)]
+)
 def test_it_ends_at_the_minimizer_however_columns_are_scaled(objective):
     data = shards(each=EACH)
     scaled = Shards(data.X * np.array([1.0, 0.01, 30.0]), data.y, data.offsets)
