@@ -18,6 +18,7 @@ from sottovoce.accounting.budget import Budget, accepted_delta, delta_warning
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options
+from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
@@ -164,7 +165,10 @@ def fit(
             settings = {**training.plan_options(sizes, adapter.objective), **options}
         noiseless = budget is None and training.noise_multiplier == 0
         if registry.algorithm(name).maskable and not noiseless:  # masked sums are of rounded rows
-            settings.setdefault("protocol", _default_protocol(sizes, budget, settings))
+            colluders = () if budget is None else budget.colluders
+            together = colluders if isinstance(colluders, int) else len(colluders)
+            uneven = settings.get("noise_allocation") == "optimal"  # on trees
+            settings.setdefault("protocol", None if uneven else exact_protocol(len(sizes), together))
         chosen = _built_plan(name, adapter.objective, topology, training, budget, settings)
     if budget is not None:
         delta, units = budget.delta, chosen.units
@@ -285,15 +289,6 @@ def _default_algorithm(adapter: ModelAdapter, training: TrainingOptions, budget:
         and int(adapter.objective.dim) <= _MOST_CORRELATED
     )
     return "consensus-newton" if newton else "consensus-sgd"
-
-
-def _default_protocol(sizes: Sequence[int], budget: Budget | None, settings: Mapping[str, object]) -> str:
-    """Return the protocol with the least noise: masked sums, where two or more others take part."""
-    colluders = () if budget is None else budget.colluders
-    together = max(1, colluders if isinstance(colluders, int) else len(colluders))
-    if together > len(sizes) - 2 or settings.get("noise_allocation") == "optimal":
-        return "tree:kind=uniform"
-    return "masked" if together == 1 else f"masked:tolerate={together}"
 
 
 def _own_plan(
