@@ -177,7 +177,7 @@ def test_protective_run_saves_its_model(call, refused, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('drop = ["id"]\n', "", "column 'id' holds 'r0'"),
+        ('drop = ["id"]\n', "", "column 'id' holds words"),
         ('drop = ["id"]', 'drop = ["ident"]', "[data] drop names 'ident'"),
         ('"mynet:build"', '"othernet:build"', "There is no file"),
         ('"mynet:build"', '"mynet:make"', "has no function 'make'"),

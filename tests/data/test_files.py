@@ -47,7 +47,7 @@ def test_npz_refuses_objects(tmp_path):
         ("t.csv", "", "is empty"),
         ("t.csv", "a,y\n1\n", "line 2: expected 2 values"),
         ("t.csv", "a,a\n1,2\n", "two columns 'a'"),
-        ("t.csv", "a,y\nred,1\n", "'red' in row 0, expected numbers"),
+        ("t.csv", "a,y\nred,1\n", "row 0 is the first.*expected numbers"),
         ("t.csv", "a,z\n1,1\n", "no column 'y'"),
         ("t.csv", "a,y\n?,1\n", "missing or infinite"),
         ("t.csv", "a,y\ninf,1\n", "missing or infinite"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
@@ -77,6 +78,40 @@ def test_pipeline_search_and_the_honest_warning():
     assert best.total_privacy_.epsilon(1e-5) <= 1.0
     assert best.privacy_.epsilon(1e-5) < 0.6
     assert total_guarantee(*[best] * 5).epsilon(1e-5) == pytest.approx(best.total_privacy_.epsilon(1e-5))
+
+
+@pytest.mark.filterwarnings("ignore::sottovoce.estimators.sklearn_estimators.SearchSpendsBudget")
+def test_estimators_over_a_network_need_no_further_option():
+    X, y = cancer()
+    model = PrivateLogisticRegression(2.0, network="complete:8", random_state=0).fit(X, y)
+    assert (model.plan_.name, model.plan_.schedule(0).name) == ("consensus-newton", "masked")
+    assert model.privacy_.epsilon(1e-5) <= 2.0
+    assert model.score(X, y) > 0.93
+    assert PrivateLogisticRegression(2.0, network="path:2", random_state=0).fit(X, y).score(X, y) > 0.9
+    ridge = PrivateRidge(2.0, network="complete:8", random_state=0).fit(X, X[:, 0])
+    assert ridge.score(X, X[:, 0]) > 0.8
+    pipeline = make_pipeline(Normalizer(), PrivateLogisticRegression(4.0, network="ring:4", random_state=0))
+    search = GridSearchCV(pipeline, {"privatelogisticregression__C": [1e-3, 10.0]}, cv=2).fit(X, y)
+    assert search.best_params_ == {"privatelogisticregression__C": 10.0}
+    assert cross_val_score(pipeline, X, y, cv=2).min() > 0.85
+
+
+def test_c_is_the_penalty_of_scikit_learn():
+    X, y = cancer()
+    options = {
+        "epsilon": float("inf"),
+        "network": "ring:4",
+        "random_state": 0,
+        "steps": 400,
+        "clip_norm": 50.0,
+    }
+    by_c = PrivateLogisticRegression(C=0.5, **options).fit(X, y)
+    by_alpha = PrivateLogisticRegression(alpha=1 / (0.5 * len(y)), **options).fit(X, y)
+    assert np.array_equal(by_c.coef_, by_alpha.coef_)
+    ones = np.hstack([X, np.ones((len(X), 1))])  # the intercept is penalized too
+    plain = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=5000).fit(ones, y)
+    found = np.append(by_c.coef_, by_c.intercept_)
+    assert np.linalg.norm(found - plain.coef_[0]) < 0.02 * np.linalg.norm(plain.coef_)
 
 
 def test_noise_protects_unless_a_seed_says_otherwise():
@@ -167,7 +202,13 @@ def test_records_lie_with_the_nodes_of_their_group():
         ({}, {"sample_weight": [1.0] * 4}, "sample weights are not supported"),
         ({}, {"weights": 1}, "fit has no option 'weights'"),
         ({}, {"groups": [0, 1, 0, 1]}, "give network="),
-        ({"network": "ring:4"}, {}, "solver over a network must be one of consensus-sgd"),
+        (
+            {"network": "ring:4", "solver": "dp-sgd"},
+            {},
+            "solver over a network must be one of consensus-newton",
+        ),
+        ({"C": 1.0, "alpha": 0.1}, {}, "two words for one penalty"),
+        ({"C": 0.0}, {}, "C must be"),
         ({"solver": "consensus-sgd"}, {}, "solver without a network must be one of dp-sgd"),
         ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "come from 2 sites"),
         ({"network": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 users one"),

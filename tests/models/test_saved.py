@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from tests.estimators.cases import GOOD, X, Y, circles, fit, fitted_circles, mlp
 from torch import nn
 
 import sottovoce as sv
-from sottovoce.errors import DataError, InvalidInput, SottovoceError
+from sottovoce.errors import DataError, InvalidInput, Refused, SottovoceError
 
 
 def test_a_saved_model_comes_back_in_another_process(tmp_path):
@@ -121,3 +122,50 @@ def test_an_exported_model_gives_the_same_scores_without_torch(tmp_path):
         kind = np.float64 if module == "logistic" else np.float32
         scores = run.run(None, {"inputs": X[:7].astype(kind)})[0]
         np.testing.assert_allclose(scores.squeeze(), fitted.scores(X[:7]), atol=1e-6)
+
+
+def test_scores_probabilities_and_sites(tmp_path):
+    rng = np.random.default_rng(0)
+    age = rng.uniform(20, 80, 800)
+    ill = np.where(age + rng.normal(0, 8, 800) > 60, "yes", "no")
+    table = {"age": age, "site": rng.choice(["a", "b", "c"], 800), "ill": ill}
+    facts = {"bounds": {"age": (0, 100)}, "classes": ["no", "yes"]}
+    fitted = sv.fit(
+        "logistic", sv.data.TableData(table, "ill", "site", **facts), network="complete",
+        budget=sv.Budget(3.0, 1e-5), rng=rng,
+    )  # fmt: skip
+    shares = fitted.predict_proba(table)
+    assert np.allclose(shares.sum(axis=1), 1)
+    assert np.array_equal(fitted.decision_function(table) > 0, shares[:, 1] > 0.5)
+    assert fitted.score(table) == pytest.approx(roc_auc_score(ill == "yes", shares[:, 1]))
+    assert fitted.score(table, "accuracy") == pytest.approx((fitted.predict(table) == ill).mean())
+    by_site = fitted.score(table, by="site")
+    assert sorted(by_site) == ["a", "b", "c"]
+    here = table["site"] == "a"
+    assert by_site["a"] == pytest.approx(roc_auc_score(ill[here] == "yes", shares[here, 1]))
+    assert (fitted.predict(table, threshold=0.2) == "yes").sum() > (fitted.predict(table) == "yes").sum()
+    assert np.array_equal(fitted.predict(table, threshold=0.2) == "yes", shares[:, 1] > 0.2)
+    assert fitted.predict({"age": 79.0, "site": "a"}).tolist() == ["yes"]
+    with pytest.raises(InvalidInput, match="metric of labels must be one of auc, accuracy, got 'rmse'"):
+        fitted.score(table, "rmse")
+    fitted.save(tmp_path / "model")
+    with pytest.raises(DataError, match="holds a saved model"):
+        fitted.save(tmp_path / "model")
+    fitted.save(tmp_path / "model", replace=True)
+
+
+def test_amounts_are_scored_in_their_unit_and_need_bounds():
+    rng = np.random.default_rng(0)
+    table = {"age": rng.uniform(20, 80, 900)}
+    table["stay"] = 2 + table["age"] / 10 + rng.normal(0, 0.5, 900)
+    options = {"network": "ring:3", "budget": sv.Budget(3.0, 1e-5), "rng": rng}
+    with pytest.raises(Refused, match=r"2 problems.*'age' has no public bounds.*label 'stay' has no public"):
+        sv.fit("squared", sv.data.TableData(table, "stay"), **options)
+    fitted = sv.fit(
+        "squared", sv.data.TableData(table, "stay", bounds={"age": (0, 100), "stay": (0, 20)}), **options
+    )
+    error = np.sqrt(np.mean((fitted.predict(table) - table["stay"]) ** 2))
+    assert fitted.score(table) == pytest.approx(error)
+    assert error < 0.6
+    with pytest.raises(InvalidInput, match="probabilities are of classes"):
+        fitted.predict_proba(table)

@@ -6,6 +6,7 @@ algorithm's plan class are its options; there is no other list of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any
@@ -68,7 +69,7 @@ def build_plan(
     if budget is None:
         return plan
     budget.require_adjacency(plan.adjacency)
-    if fits is None:
+    if fits is None or budget.epsilon == math.inf:
         return plan.calibrated_to(budget.epsilon, budget.delta, **budget.adversary)
 
     def guarantee(z: float) -> Guarantee:

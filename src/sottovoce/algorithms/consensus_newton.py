@@ -79,7 +79,6 @@ class ConsensusNewton(ConsensusSGD):
     feature_norm: float = 1.0
 
     name = "consensus-newton"
-    default_protocol = "masked"
     adjacencies = ("add-remove", "replace-one")
     query_kind = "newton"
 

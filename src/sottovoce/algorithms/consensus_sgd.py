@@ -136,6 +136,19 @@ class ConsensusSGD(GradientPlan):
         return consensus_sgd(mechanism, start, self, decay=mechanism.decay)
 
 
+def exact_protocol(n: int, colluders: int = 1) -> str:
+    """Return the protocol of exact sums with the least noise: masks, where two members remain hidden by them.
+
+    Examples
+    --------
+    >>> exact_protocol(8), exact_protocol(8, colluders=3), exact_protocol(2)
+    ('masked', 'masked:tolerate=3', 'tree:kind=uniform')
+    """
+    if max(1, colluders) > n - 2:
+        return ConsensusSGD.default_protocol
+    return "masked" if colluders <= 1 else f"masked:tolerate={colluders}"
+
+
 def estimand(plan: ConsensusSGD) -> str:
     """Return which of the two means of unequal sites is learned, in words."""
     if plan.adjacency == "user":

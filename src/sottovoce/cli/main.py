@@ -68,6 +68,7 @@ _SUMMARIES = {
         "explore": "Click on a node to see what it learns.",
     },
     "Before anything runs": {
+        "columns": "Which public facts a table still needs.",
         "account": "What each node learns of each other.",
         "plan": "Is a plan file private, useful, and at what cost?",
         "advise": "Which plan to take for these members.",

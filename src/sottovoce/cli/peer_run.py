@@ -173,7 +173,9 @@ def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
     plan, member = peer.agreed_run.plan, peer.identity.name
     spent = peer.agreed_run.spent(peer.node, peer.core.releases)
     fitted = agreed_model(peer.agreement, plan, outcome.model, spent, noise="protective", member=member)
-    return fitted.save(peer.state / "saved_model", also={"agreement.toml": agreement.read_bytes()})
+    return fitted.save(
+        peer.state / "saved_model", also={"agreement.toml": agreement.read_bytes()}, replace=True
+    )
 
 
 def status(

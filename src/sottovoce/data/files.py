@@ -26,7 +26,8 @@ from sottovoce.errors import DataError, MissingDependency
 MissingRows = Literal["refuse", "drop"]
 StrPath = str | os.PathLike[str]
 TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
-_EMPTY = ("", "?", "NA", "NaN", "nan", "None")
+_EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
+_TRUTH = {"true": 1.0, "false": 0.0}
 
 
 @runtime_checkable
@@ -38,6 +39,18 @@ class DataFrame(Protocol):
         """Names of the columns."""
 
     def __getitem__(self, name: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class ArrowTable(Protocol):
+    """A table of pyarrow."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+
+    def column(self, i: int, /) -> Any:
+        """Return a column."""
 
 
 def table_format(path: StrPath) -> str:
@@ -65,6 +78,8 @@ def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.nd
             )
         columns = _read_arff(Path(data)) if kind == ".arff" else read_columns(data)
         return {name: np.array(words, dtype=object) for name, words in columns.items()}
+    if isinstance(data, ArrowTable):
+        return {str(name): data.column(i).to_numpy() for i, name in enumerate(data.column_names)}
     names = list(data) if isinstance(data, Mapping) else list(data.columns)
     return {str(name): np.asarray(data[name]) for name in names}
 
@@ -105,7 +120,7 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
         table = parquet.read_table(_existing(path))
     except (ArrowException, OSError) as problem:
         raise DataError(f"{path.name} is not a readable Parquet table: {problem}.") from None
-    return {str(name): table.column(i).to_numpy() for i, name in enumerate(table.column_names)}
+    return read_table(table)
 
 
 def read_arrays(path: StrPath, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -234,6 +249,33 @@ def read_libsvm(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
     return _without_missing(Path(path), X, np.array(labels), missing)
 
 
+def is_empty(value: object) -> bool:
+    """Return whether an entry of a table stands for no value."""
+    return value is None or str(value).strip() in _EMPTY
+
+
+def parse_days(values: ArrayLike, name: str) -> np.ndarray:
+    """Return a column of dates as days since 1970; an empty entry becomes NaN.
+
+    Examples
+    --------
+    >>> parse_days(["1970-01-03", "1970-01-01T12:00", ""], "admitted").tolist()
+    [2.0, 0.5, nan]
+    """
+    words = [
+        "NaT" if is_empty(value) else str(value).strip().replace(" ", "T", 1) for value in np.asarray(values)
+    ]
+    try:
+        moments = np.array(words, dtype="datetime64[s]")
+    except ValueError:
+        raise DataError(
+            f"column {name!r} must hold dates such as 2024-03-31, as its bounds do; write them so, or leave "
+            f"it out with drop=[{name!r}]."
+        ) from None
+    seconds = moments.astype(np.int64).astype(np.float64)
+    return np.where(np.isnat(moments), np.nan, seconds / 86400)
+
+
 def parse_numbers(values: ArrayLike, name: str, hint: str) -> np.ndarray:
     """Return a column as float64; an empty entry becomes NaN. ``hint`` says what to do with other words."""
     array = np.asarray(values)
@@ -241,14 +283,15 @@ def parse_numbers(values: ArrayLike, name: str, hint: str) -> np.ndarray:
         return array.astype(np.float64)
     numbers = np.empty(len(array))
     for row, value in enumerate(array):
-        if value is None or str(value).strip() in _EMPTY:
+        if is_empty(value):
             numbers[row] = np.nan
             continue
         try:
-            numbers[row] = float(value)
+            word = str(value).strip().lower()
+            numbers[row] = _TRUTH[word] if word in _TRUTH else float(value)
         except (TypeError, ValueError):
             raise DataError(
-                f"column {name!r} holds {str(value)!r} in row {row}, expected numbers; {hint}."
+                f"column {name!r} holds words (row {row} is the first), expected numbers; {hint}."
             ) from None
     return numbers
 

@@ -6,7 +6,7 @@ Torch is never imported here; its tensors and datasets are recognized if it is l
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
-from sottovoce.data.files import read_array, read_npz, read_table
+from sottovoce.data.files import is_empty, read_array, read_npz, read_table
 from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table
 from sottovoce.errors import ConfigError, DataError, InvalidInput, Refused
 
@@ -28,6 +28,7 @@ _INSTEAD = {
     "tuning": "settings tuned on public records need nothing",
 }
 
+LabelProblem = Callable[[np.ndarray], str | None]
 Inputs = Any  # an array or a tensor, or a mapping or a tuple of them
 
 
@@ -90,7 +91,13 @@ class IngestedRecords:
         return len(first)
 
 
-def ingest(data: object, *, columns: Columns | None = None, accept: Collection[str] = ()) -> IngestedRecords:
+def ingest(
+    data: object,
+    *,
+    columns: Columns | None = None,
+    accept: Collection[str] = (),
+    label_problem: LabelProblem | None = None,
+) -> IngestedRecords:
     """Return the records of a `TableData`, or of other data with its default options.
 
     Parameters
@@ -98,6 +105,7 @@ def ingest(data: object, *, columns: Columns | None = None, accept: Collection[s
     data : a `TableData`, or anything that can be its ``source``.
     columns : how to read a table if that is fixed already (test records).
     accept : ``"standardize"`` reads mean and deviation of columns without bounds from the records.
+    label_problem : what the caller's model still needs to know of a label column, reported with the rest.
 
     Examples
     --------
@@ -109,7 +117,7 @@ def ingest(data: object, *, columns: Columns | None = None, accept: Collection[s
     table = data if isinstance(data, TableData) else TableData(data)
     source = table.source
     if is_table(source):
-        return _from_table(read_table(source), table, columns, accept)
+        return _from_table(read_table(source), table, columns, accept, label_problem)
     if isinstance(source, (str, os.PathLike)):
         source = read_npz(Path(source))
     if isinstance(source, Dataset):
@@ -172,6 +180,8 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
     """
     path = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if columns is not None:
+        if isinstance(data, Mapping) and data and all(np.ndim(value) == 0 for value in data.values()):
+            data = {name: [value] for name, value in data.items()}  # one record
         if is_table(data):
             return columns(read_table(data))
         return columns.of_array(data if path is None else read_array(path))
@@ -255,14 +265,27 @@ def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
 
 
 def _from_table(
-    values: dict[str, np.ndarray], table: TableData, columns: Columns | None, accept: Collection[str]
+    values: dict[str, np.ndarray],
+    table: TableData,
+    columns: Columns | None,
+    accept: Collection[str],
+    label_problem: LabelProblem | None,
 ) -> IngestedRecords:
     if not table.labels:
         raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
     for name in table.excluded:
         if name not in values:
             raise DataError(f"the table has no column {name!r}; it has {', '.join(values)}.")
-    columns = columns or Columns.from_table(values, table, accept)
+    if columns is None:
+        one = label_problem if isinstance(table.label, str) else None
+        about_label = None if one is None else lambda: one(_label_column(values[str(table.label)]))
+        columns = Columns.from_table(values, table, accept, about_label)
+        if table.missing == "drop":
+            labeled = [~np.array([is_empty(value) for value in values[name]]) for name in table.labels]
+            complete = np.logical_and.reduce([columns.complete(values), *labeled])
+            values = {name: column[complete] for name, column in values.items()}
+            if table.group is not None and not isinstance(table.group, str):
+                table = replace(table, group=np.asarray(table.group)[complete])
     targets = [_label_column(values[name]) for name in table.labels]
     features = columns(values)
     if len(features) == 0:
@@ -294,7 +317,20 @@ def _from_arrays(
         raise DataError(
             f"expected one target per record, got {records.n} records and {len(records.targets)} targets."
         )
+    _refuse_gaps(records.inputs)
     return replace(records, groups=_groups(table.group, records.n))
+
+
+def _refuse_gaps(inputs: Inputs) -> None:
+    """Refuse arrays that hold NaN or infinity: such a record would be clipped to nothing, silently."""
+    parts = (
+        inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    )
+    for part in parts:
+        array = part.detach().cpu().numpy() if is_tensor(part) else np.asarray(part)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise DataError(f"record {row} of the inputs holds NaN or infinity; drop or mend such records.")
 
 
 def _scaled(

@@ -8,21 +8,30 @@ records instead must be accepted by name: ``"standardize"`` and ``"class names"`
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import tomllib
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce._validate import count
 from sottovoce.data.base import is_tensor, unit_rows
-from sottovoce.data.files import DataFrame, parse_numbers
+from sottovoce.data.files import DataFrame, is_empty, parse_days, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
 
-Missing = Literal["refuse", "middle"]
-Bounds = Mapping[str, Sequence[float]] | Sequence[float] | Literal["none"] | None
+Missing = Literal["refuse", "drop", "middle", "indicator"]
+Bounds = Mapping[str, Sequence[Any]] | Sequence[float] | Literal["none"] | None
 Table = Mapping[str, np.ndarray]  # columns by name
+
+
+LABELS_ARE_NAMES = (
+    'the labels are names: declare them with classes=[...], or accept=["class names"] to read the list from '
+    "the private records, which is not charged"
+)
 
 
 @dataclass(frozen=True)
@@ -37,9 +46,13 @@ class TableData:
     group : the column that names each record's site, or one site per record.
     features, drop : which columns to use, or which not to use; all but label and group by default.
     bounds : public ``{column: (low, high)}``, one pair for all columns, or ``"none"`` to take numbers as they
-        are. A pair for the label scales a regression target.
-    categories : public ``{column: values}`` of columns that hold names.
-    missing : ``"refuse"``, or ``"middle"`` to replace an empty entry by the middle of the bounds.
+        are. A pair for the label scales a regression target. Two dates, as ``("2015-01-01", "2025-12-31")``,
+        make days of a column of dates. A column of booleans needs none.
+    categories : public ``{column: values}`` of columns that hold names; a number in place of the values, 32
+        for example, spreads names over so many columns by a public hash.
+    missing : what an empty entry becomes: ``"refuse"``; ``"drop"`` leaves the record out; ``"middle"`` puts
+        the middle of the bounds there; ``"indicator"`` does so and adds a column that says where.
+    classes : public class names of the label, in order.
 
     Examples
     --------
@@ -54,8 +67,32 @@ class TableData:
     features: Sequence[str] | None = None
     drop: Sequence[str] = ()
     bounds: Bounds = None
-    categories: Mapping[str, Sequence[object]] | None = None
+    categories: Mapping[str, Sequence[object] | int] | None = None
     missing: Missing = "refuse"
+    classes: Sequence[object] | None = None
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """Return how a table is read by the ``[data]`` section of a file that `sottovoce columns` drafted.
+
+        Blanks are left for the table's own check, which reports all of them at once.
+        """
+        file = Path(path)
+        try:
+            section = dict(tomllib.loads(file.read_text(encoding="utf-8"))["data"])
+            source = file.parent / section.pop("file")
+        except FileNotFoundError:
+            raise DataError(f"There is no file {file}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as problem:
+            raise DataError(f"{file.name} must be TOML with [data] and its file: {problem}.") from None
+        known = {item.name for item in fields(cls)} - {"source"}
+        unknown = next((key for key in section if key not in known), None)
+        if unknown is not None:
+            raise DataError(f"{file.name}: [data] {unknown} is not known; it has {', '.join(sorted(known))}.")
+        for key in ("bounds", "categories"):
+            if isinstance(section.get(key), dict):
+                section[key] = {name: value for name, value in section[key].items() if value != []}
+        return cls(source, **{key: value for key, value in section.items() if value not in ("", [])})
 
     @property
     def labels(self) -> list[str]:
@@ -121,8 +158,10 @@ class Columns:
     features : names of the columns used, in order.
     scales : how numeric columns are mapped, by name; a column without a scale is taken as it is.
     categories : the public values of columns that hold names. Each value becomes a column of 0 and 1; a
-        value that is not declared becomes zeros.
-    missing : ``"refuse"``, or ``"middle"``: an empty entry becomes 0, the middle of the bounds.
+        value that is not declared becomes zeros. A number stands for so many columns of hashed names.
+    missing : ``"refuse"`` (also for ``"drop"``, which concerns training), ``"middle"``: an empty entry
+        becomes 0, the middle of the bounds, or ``"indicator"``: and a further column is 1 there.
+    dates : the columns that hold dates, which become days.
     unit_rows : scale every record to length one, after all else.
     ones : append a column of ones.
     uncharged : what was read from private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
@@ -130,37 +169,71 @@ class Columns:
 
     features: tuple[str, ...]
     scales: Mapping[str, Scale] = field(default_factory=dict)
-    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[Any, ...] | int] = field(default_factory=dict)
     missing: Missing = "refuse"
     uncharged: tuple[str, ...] = ()
     unit_rows: bool = False
     ones: bool = False
+    dates: tuple[str, ...] = ()
 
     @classmethod
-    def from_table(cls, table: Table, options: TableData, accept: Collection[str] = ()) -> Columns:
+    def from_table(
+        cls,
+        table: Table,
+        options: TableData,
+        accept: Collection[str] = (),
+        label_problem: Callable[[], str | None] | None = None,
+    ) -> Columns:
         """Return the columns of a table by the options of a `TableData`.
 
         With ``"standardize"`` in ``accept``, columns without bounds are standardized by the records
-        themselves.
+        themselves. Everything that is wrong is said in one message, ``label_problem`` included.
         """
         features, bounds, missing = options.features, options.feature_bounds, options.missing
-        if missing not in ("refuse", "middle"):
-            raise InvalidInput(f'missing must be "refuse" or "middle", got {missing!r}.')
+        if missing not in get_args(Missing):
+            words = ", ".join(f'"{word}"' for word in get_args(Missing))
+            raise InvalidInput(f"missing must be one of {words}, got {missing!r}.")
         categories = dict(options.categories or {})
         bounded = bounds if isinstance(bounds, Mapping) else ()
-        for name in sorted({*(features or ()), *options.drop, *categories, *bounded} - set(table), key=str):
-            raise DataError(f"the table has no column {name!r}; it has {', '.join(map(str, table))}.")
+        problems = [
+            f"the table has no column {name!r}; it has {', '.join(map(str, table))}"
+            for name in sorted(
+                {*(features or ()), *options.drop, *categories, *bounded} - set(table), key=str
+            )
+        ]
         unused = {*options.excluded, *options.drop}
         chosen = tuple(name for name in table if name not in unused) if features is None else tuple(features)
-        both = next((name for name in chosen if name in options.excluded), None)
-        if both is not None:
-            raise DataError(f"column {both!r} cannot be a feature: it is the label or the site.")
+        chosen = tuple(name for name in chosen if name in table)
+        both = [name for name in chosen if name in options.excluded]
+        problems += [f"column {name!r} cannot be a feature: it is the label or the site" for name in both]
         if not chosen:
-            raise DataError("no column is left as a feature; check label, group and drop.")
-        numbers = {name: _column(table, name) for name in chosen if name not in categories}
-        scales, uncharged = _scales(numbers, bounds, accept, missing)
-        values = {name: tuple(categories[name]) for name in categories if name in chosen}
-        return cls(chosen, scales, values, missing, uncharged)
+            problems.append("no column is left as a feature; check label, group and drop")
+        numbers: dict[str, np.ndarray] = {}
+        dates = []
+        for name in chosen:
+            if name in categories or name in both:
+                continue
+            pair = bounds.get(name) if isinstance(bounds, Mapping) else None
+            try:
+                if _are_dates(pair):
+                    dates.append(name)
+                    numbers[name] = parse_days(table[name], name)
+                else:
+                    numbers[name] = _column(table, name)
+            except DataError as problem:
+                problems.append(str(problem).rstrip("."))
+        own = _with_own_bounds(bounds, {name: table[name] for name in numbers}, dates)
+        scales, without = _scales(numbers, own, accept, missing)
+        if without:
+            problems.append(_bounds_needed(without))
+        about_label = None if label_problem is None else label_problem()
+        if about_label is not None:
+            problems.append(about_label.rstrip("."))
+        if problems:
+            raise (Refused if without or about_label else DataError)(in_one_message(problems))
+        values = {name: _declared(categories[name], name) for name in categories if name in chosen}
+        uncharged = ("standardize",) if any(scale.low is None for scale in scales.values()) else ()
+        return cls(chosen, scales, values, missing, uncharged, dates=tuple(dates))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -168,7 +241,12 @@ class Columns:
         names: list[str] = []
         for name in self.features:
             values = self.categories.get(name)
-            names += [name] if values is None else [f"{name}={value}" for value in values]
+            if values is None:
+                names += [name, f"{name} missing"] if self.missing == "indicator" else [name]
+            elif isinstance(values, int):
+                names += [f"{name}#{bucket}" for bucket in range(values)]
+            else:
+                names += [f"{name}={value}" for value in values]
         return tuple(names)
 
     @property
@@ -177,7 +255,7 @@ class Columns:
         if self.unit_rows:
             return 1.0 + self.ones
         named = len(self.categories)
-        return named + (len(self.features) - named) / 2 + self.ones
+        return named + (len(self.features) - named) / 2 + self.ones  # an indicator is rarely 1
 
     def __call__(self, table: Table) -> np.ndarray:
         """Return the features of a table with these columns, (records, features)."""
@@ -188,25 +266,38 @@ class Columns:
                     f"the table has no column {name!r}; the model was made for {', '.join(self.features)}."
                 )
             if name in self.categories:
-                words = np.array([str(value) for value in table[name]], dtype=object)
-                parts += [(words == str(value)).astype(float) for value in self.categories[name]]
+                parts += self._named_parts(name, table[name])
                 continue
-            values = self.scales.get(name, Scale())(_column(table, name))
+            values = self.scales.get(name, Scale())(self._numbers(table, name))
             if not np.isfinite(values).all():
                 row = int(np.flatnonzero(~np.isfinite(values))[0])
-                if self.missing == "refuse" or np.isinf(values[row]):
-                    raise DataError(
-                        f"row {row} of column {name!r} is missing or infinite; mend it, or pass "
-                        'missing="middle" to put the middle of the bounds there.'
-                    )
-                values = np.nan_to_num(values)
-            parts.append(values)
+                if self.missing in ("refuse", "drop") or np.isinf(values).any():
+                    raise DataError(_missing_entry(row, name))
+            parts.append(np.nan_to_num(values))
+            if self.missing == "indicator":
+                parts.append(np.isnan(values).astype(float))
         if len({len(part) for part in parts}) > 1:
             raise DataError("the columns of the table differ in length.")
         X = np.column_stack(parts)
         if self.unit_rows:
             X = unit_rows(X)
         return np.hstack([X, np.ones((len(X), 1))]) if self.ones else X
+
+    def _numbers(self, table: Table, name: str) -> np.ndarray:
+        return parse_days(table[name], name) if name in self.dates else _column(table, name)
+
+    def _named_parts(self, name: str, column: np.ndarray) -> list[np.ndarray]:
+        """Return one column of 0 and 1 per declared value, or per bucket of the hash."""
+        values = self.categories[name]
+        words = np.array([_word(value) for value in column], dtype=object)
+        declared = () if isinstance(values, int) else tuple(map(_word, values))
+        empty = np.array([is_empty(value) for value in column], bool)
+        if empty.any() and self.missing in ("refuse", "drop") and not set(words[empty]) <= {*declared}:
+            raise DataError(_missing_entry(int(np.flatnonzero(empty)[0]), name))
+        if not isinstance(values, int):
+            return [(words == value).astype(float) for value in declared]
+        buckets = np.array([zlib.crc32(word.encode()) % values for word in words])
+        return [((buckets == k) & ~empty).astype(float) for k in range(values)]
 
     def of_array(self, inputs: ArrayLike) -> np.ndarray:
         """Return the features of an array whose columns are these, in order."""
@@ -219,9 +310,14 @@ class Columns:
         return self(dict(zip(self.features, array.T, strict=True)))
 
     def complete(self, table: Table) -> np.ndarray:
-        """Return which records have a number in every numeric column."""
-        finite = [np.isfinite(_column(table, name)) for name in self.features if name not in self.categories]
-        return np.logical_and.reduce(finite) if finite else np.ones(len(table[self.features[0]]), bool)
+        """Return which records have an entry in every column."""
+        present = []
+        for name in self.features:
+            if name in self.categories:
+                present.append(np.array([not is_empty(value) for value in table[name]], bool))
+            else:
+                present.append(np.isfinite(self._numbers(table, name)))
+        return np.logical_and.reduce(present)
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
@@ -230,9 +326,12 @@ class Columns:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Columns:
         """Read the output of `to_dict`."""
-        lists = {name: tuple(stored[name]) for name in ("features", "uncharged")}
+        lists = {name: tuple(stored[name]) for name in ("features", "uncharged", "dates")}
         scales = {name: Scale(**values) for name, values in stored["scales"].items()}
-        categories = {name: tuple(values) for name, values in stored["categories"].items()}
+        categories = {
+            name: values if isinstance(values, int) else tuple(values)
+            for name, values in stored["categories"].items()
+        }
         return cls(**{**stored, **lists, "scales": scales, "categories": categories})
 
 
@@ -261,10 +360,7 @@ class Classes:
         if "class names" in accept:
             return cls(tuple(np.unique(np.asarray(labels)).tolist()))
         if not is_tensor(labels) and np.asarray(labels).dtype.kind in "OUS":
-            raise Refused(
-                'the labels are names: declare them with classes=[...], or accept=["class names"] to read '
-                "the list from the private records, which is not charged."
-            )
+            raise Refused(f"{LABELS_ARE_NAMES}.")
         return None
 
     def numbers(self, labels: Sequence[object] | np.ndarray) -> np.ndarray:
@@ -294,21 +390,64 @@ def is_table(data: object) -> TypeGuard[str | os.PathLike[str] | Mapping[Any, An
     return isinstance(data, DataFrame)
 
 
+def in_one_message(problems: Sequence[str]) -> str:
+    """Return sentences without their full stops as one message, numbered where there are several."""
+    if len(problems) == 1:
+        return f"{problems[0]}."
+    numbered = " ".join(f"({i}) {problem}." for i, problem in enumerate(problems, start=1))
+    return f"the table has {len(problems)} problems: {numbered}"
+
+
 def _column(table: Table, name: str) -> np.ndarray:
-    hint = f"list its values in categories={{{name!r}: [...]}}, or leave it out with drop=[{name!r}]"
+    hint = (
+        f"list its values in categories={{{name!r}: [...]}}, or leave it out with drop=[{name!r}]; free text "
+        "and identifiers are no features"
+    )
     return parse_numbers(table[name], name, hint)
+
+
+def _missing_entry(row: int, name: str) -> str:
+    return (
+        f'row {row} of column {name!r} is missing or infinite; mend it, or pass missing="drop" to leave such '
+        'records out, missing="middle" to put the middle of the bounds there, or missing="indicator" to mark '
+        "it as well."
+    )
+
+
+def _declared(values: Sequence[object] | int, name: str) -> tuple[Any, ...] | int:
+    if isinstance(values, (int, np.integer)) and not isinstance(values, bool):
+        return count(int(values), f"the number of hashed columns of {name!r}", minimum=2)
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
+        raise DataError(f"the categories of column {name!r} must be a list of values, got {values!r}.")
+    return tuple(values)
+
+
+def _are_dates(pair: object) -> bool:
+    """Return whether public bounds are dates: words, or the dates of TOML and Python."""
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        return False
+    return all(not isinstance(end, (int, float, np.number)) for end in pair)
+
+
+def _with_own_bounds(bounds: Bounds, columns: Table, dates: Sequence[str]) -> Bounds:
+    """Return the bounds with those of booleans, which their type gives, and with dates as days."""
+    if not (bounds is None or isinstance(bounds, Mapping)):
+        return bounds
+    booleans = {name: (0.0, 1.0) for name, values in columns.items() if np.asarray(values).dtype.kind == "b"}
+    pairs: dict[str, Sequence[Any]] = {**booleans, **(bounds or {})}
+    return pairs | {name: tuple(parse_days(list(map(str, pairs[name])), name)) for name in dates}
 
 
 def _scales(
     numbers: Mapping[str, np.ndarray], bounds: Bounds, accept: Collection[str], missing: Missing
-) -> tuple[dict[str, Scale], tuple[str, ...]]:
-    """Return the maps of the numeric columns, and what was read from private records for them."""
+) -> tuple[dict[str, Scale], list[str]]:
+    """Return the maps of the numeric columns, and which columns have none."""
     if isinstance(bounds, str):
         if bounds != "none":
             raise InvalidInput(f'bounds must be pairs (low, high) or "none", got {bounds!r}.')
-        if missing == "middle":
-            raise InvalidInput('missing="middle" needs bounds to have a middle of.')
-        return {}, ()
+        if missing in ("middle", "indicator"):
+            raise InvalidInput(f'missing="{missing}" needs bounds to have a middle of.')
+        return {}, []
     if bounds is None:
         bounds = {}
     pairs = bounds if isinstance(bounds, Mapping) else dict.fromkeys(numbers, bounds)
@@ -320,20 +459,22 @@ def _scales(
             raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
         scales[name] = Scale.from_bounds(pair[0], pair[1], f"column {name!r}")
     without = [name for name in numbers if name not in scales]
-    if not without:
-        return scales, ()
     if "standardize" not in accept:
-        pairs_needed = ", ".join(f"{name!r}: (low, high)" for name in without)
-        raise Refused(
-            f"{without_bounds(without)}: give bounds={{{pairs_needed}}}, or "
-            'bounds="none" to take numbers as they are, or accept=["standardize"] to read mean and '
-            "deviation from the private records, which is not charged."
-        )
+        return scales, without
     for name in without:
         finite = numbers[name][np.isfinite(numbers[name])]
         mean, deviation = (float(finite.mean()), float(finite.std())) if len(finite) else (0.0, 1.0)
         scales[name] = Scale(mean, deviation or 1.0)
-    return scales, ("standardize",)
+    return scales, []
+
+
+def _bounds_needed(names: Sequence[str]) -> str:
+    pairs_needed = ", ".join(f"{name!r}: (low, high)" for name in names)
+    return (
+        f"{without_bounds(names)}: give bounds={{{pairs_needed}}}, or "
+        'bounds="none" to take numbers as they are, or accept=["standardize"] to read mean and '
+        "deviation from the private records, which is not charged"
+    )
 
 
 def without_bounds(names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,12 @@ from sottovoce.accounting.budget import Budget, accepted_delta, delta_warning
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options
+from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
 from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import TableData
+from sottovoce.data.tables import LABELS_ARE_NAMES, TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
@@ -135,7 +137,11 @@ def fit(
     training = TrainingOptions() if training is None else training
     _check_options(options, algorithm or "consensus-sgd", budget)
     table = _table(data, label, group)
-    private = ingest(table, accept=tuple(name for name in accept if name == "standardize"))
+    if training.classes is None:
+        training = replace(training, classes=table.classes)
+    standardize = tuple(name for name in accept if name == "standardize")
+    needs = partial(_label_problem, model, table, training.classes, accept)
+    private = ingest(table, accept=standardize, label_problem=needs)
     scored = test is None and private.test is not None and "held-out score" in accept
     test = private.test if scored else test
     public = None if test is None else ingest(TableData(test, table.label), columns=private.columns)
@@ -159,7 +165,10 @@ def fit(
             settings = {**training.plan_options(sizes, adapter.objective), **options}
         noiseless = budget is None and training.noise_multiplier == 0
         if registry.algorithm(name).maskable and not noiseless:  # masked sums are of rounded rows
-            settings.setdefault("protocol", _default_protocol(sizes, budget, settings))
+            colluders = () if budget is None else budget.colluders
+            together = colluders if isinstance(colluders, int) else len(colluders)
+            uneven = settings.get("noise_allocation") == "optimal"  # on trees
+            settings.setdefault("protocol", None if uneven else exact_protocol(len(sizes), together))
         chosen = _built_plan(name, adapter.objective, topology, training, budget, settings)
     if budget is not None:
         delta, units = budget.delta, chosen.units
@@ -224,6 +233,24 @@ def _table(data: object, label: str | Sequence[str] | None, group: str | Sites |
     return data if group is None else replace(data, group=group)
 
 
+def _label_problem(
+    model: object,
+    table: TableData,
+    classes: Sequence[object] | None,
+    accept: Sequence[str],
+    labels: np.ndarray,
+) -> str | None:
+    """Return what is not known of the label of a table: its classes, or the bounds of an amount."""
+    regression = model in ("squared", "huber") or type(model).__name__ in ("Ridge", "LinearRegression")
+    if regression and table.bounds != "none" and table.label_bounds is None:
+        return (
+            f"the label {table.label!r} has no public bounds: give bounds={{{table.label!r}: (low, high)}}, "
+            'or bounds="none" to take all numbers as they are'
+        )
+    named = labels.dtype.kind in "OUS" and classes is None and "class names" not in accept
+    return LABELS_ARE_NAMES if named and not regression else None
+
+
 def _network(
     network: str | Network | networkx.Graph | None, private: IngestedRecords, algorithm: str
 ) -> Network | None:
@@ -262,15 +289,6 @@ def _default_algorithm(adapter: ModelAdapter, training: TrainingOptions, budget:
         and int(adapter.objective.dim) <= _MOST_CORRELATED
     )
     return "consensus-newton" if newton else "consensus-sgd"
-
-
-def _default_protocol(sizes: Sequence[int], budget: Budget | None, settings: Mapping[str, object]) -> str:
-    """Return the protocol with the least noise: masked sums, where two or more others take part."""
-    colluders = () if budget is None else budget.colluders
-    together = max(1, colluders if isinstance(colluders, int) else len(colluders))
-    if together > len(sizes) - 2 or settings.get("noise_allocation") == "optimal":
-        return "tree:kind=uniform"
-    return "masked" if together == 1 else f"masked:tolerate={together}"
 
 
 def _own_plan(

@@ -32,7 +32,11 @@ from sottovoce._validate import count, positive
 from sottovoce.accounting import wording
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan
+from sottovoce.algorithms.consensus_newton import newton_options
+from sottovoce.algorithms.consensus_sgd import exact_protocol
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
 from sottovoce.data.ingest import check_accepted
@@ -50,7 +54,8 @@ if TYPE_CHECKING:
     import networkx
 
 SOLVERS = ("dp-sgd", "dp-cd", "dp-gcd", "admm")
-DECENTRALIZED = ("consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt")  # with a network, and nobody trusted
+# with a network, and nobody trusted
+DECENTRALIZED = ("consensus-newton", "consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt")
 SEVERAL_CLASSES = ("dp-sgd", *DECENTRALIZED)
 
 
@@ -68,7 +73,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
     epsilon: float = 1.0
     delta: float = 1e-5
     _: KW_ONLY
-    solver: str = "dp-sgd"
+    solver: str | None = None
     alpha: float = 1e-3
     feature_norm: float = 1.0
     fit_intercept: bool = True
@@ -91,7 +96,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         uncharged: Sequence[str] = (),
     ) -> None:
         solvers = SOLVERS if self.network is None else DECENTRALIZED
-        if self.solver not in solvers:
+        if self._solver not in solvers:
             where = "without a network" if self.network is None else "over a network"
             raise InvalidInput(f"solver {where} must be one of {', '.join(solvers)}, got {self.solver!r}.")
         if groups is not None and self.network is None:
@@ -133,7 +138,16 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         several = classes if classes > 2 else None
         linear = LinearModel.of_row(coef, self._loss, (), self.fit_intercept, several)
         self.coef_, self.intercept_ = linear.coef, linear.intercept
-        self.n_iter_ = self._steps(X.shape[1])
+        self.n_iter_ = plan.steps
+
+    @property
+    def _solver(self) -> str:
+        """The solver: the one named, or the first of those that fit."""
+        return self.solver or (SOLVERS if self.network is None else DECENTRALIZED)[0]
+
+    def _weight(self, n: int) -> float:
+        """Return the weight of the penalty for ``n`` records."""
+        return self.alpha
 
     @property
     def _view(self) -> Literal["central"] | None:
@@ -153,16 +167,17 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
     def _steps(self, dim: int) -> int:
         if self.steps is not None:
             return count(self.steps, "steps")
-        return {"dp-cd": 20 * dim, "dp-gcd": min(20, 2 * dim), "admm": 30}.get(self.solver, 100)
+        return {"dp-cd": 20 * dim, "dp-gcd": min(20, 2 * dim), "admm": 30}.get(self._solver, 100)
 
     def _plan(
         self, n: int, dim: int, target_bound: float, classes: int, parts: list[np.ndarray] | None
     ) -> Plan:
         """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
-        model: GLM | Softmax = GLM(self._loss, **{self._penalty: self.alpha})  # type: ignore[arg-type]
+        weight = self._weight(n)
+        model: GLM | Softmax = GLM(self._loss, dim=dim, **{self._penalty: weight})  # type: ignore[arg-type]
         largest, curvature = (0.5, 0.25) if self._loss == "logistic" else (target_bound, 1.0)
         if classes > 2:
-            model = Softmax(classes, l2=self.alpha)
+            model = Softmax(classes, l2=weight, dim=dim)
             largest, curvature = math.sqrt(1 - 1 / classes), 0.5
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
         # by default the largest gradient at w = 0
@@ -171,14 +186,18 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         options: dict[str, object] = {"steps": self._steps(dim), "clip_norm": clip_norm}
         if parts is not None:
             options |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
-        elif self.solver == "dp-sgd":
+            if self._solver == "consensus-newton":
+                options |= self._newton_options(n_params(model), dim, n, target_bound)
+            if registry.algorithm(self._solver).maskable:
+                options["protocol"] = exact_protocol(len(parts))
+        elif self._solver == "dp-sgd":
             options |= {"batch_size": max(1.0, self.sample_rate * n), "learning_rate": gamma}
-        elif self.solver == "admm":
+        elif self._solver == "admm":
             options |= {"gamma": gamma, "clip_norm": clip_norm * gamma}
         else:
             bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
             options["step_scale"] = self.step_scale
-            if self.solver == "dp-cd":
+            if self._solver == "dp-cd":
                 options |= {"bounds": bounds, "output": "last"}
             else:
                 smoothness = tuple(curvature * bound**2 for bound in bounds)
@@ -190,8 +209,16 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             network = as_network(self.network)
         budget = Budget(self.epsilon, self.delta, view=self._view)
         return build_plan(
-            self.solver, options, objective=model, network=network, budget=budget, fits=self.fits
+            self._solver, options, objective=model, network=network, budget=budget, fits=self.fits
         )
+
+    def _newton_options(self, parameters: int, dim: int, n: int, target_bound: float) -> dict[str, object]:
+        """Return the options of Newton steps; those that are not stated suit the budget."""
+        suited = newton_options(parameters, dim, n, self.epsilon, self.delta)
+        suited["clip_norm"] = suited["clip_norm"] * target_bound if self.clip_norm is None else self.clip_norm
+        length = math.hypot(self.feature_norm, 1.0 if self.fit_intercept else 0.0)
+        stated = {} if self.steps is None else {"steps": count(self.steps, "steps")}
+        return {**suited, "learning_rate": self.step_scale, "feature_norm": length, **stated}
 
     def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
@@ -211,9 +238,11 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     Parameters
     ----------
     epsilon, delta : the budget of all ``fits`` together.
-    solver : "dp-sgd", "dp-cd", "dp-gcd" or "admm"; with ``network`` "consensus-sgd", "muffliato-sgd",
-        "dp-dsgd" or "dp-dsgt". Several classes need a gradient method: "dp-sgd" or one over a network.
+    solver : "dp-sgd" (the default), "dp-cd", "dp-gcd" or "admm"; with ``network`` "consensus-newton" (the
+        default), "consensus-sgd", "muffliato-sgd", "dp-dsgd" or "dp-dsgt". Several classes need a gradient
+        method: "dp-sgd" or one over a network.
     alpha : weight of the l2 penalty (alpha/2) |w|^2, intercept included.
+    C : scikit-learn's word for it, 1 / (alpha n) with the public number n of records; in place of ``alpha``.
     feature_norm : public bound on the length of a record; longer ones are scaled down.
     fit_intercept : whether to add a column of ones.
     clip_norm : l2 bound of one record's gradient; by default the largest gradient at w = 0.
@@ -259,6 +288,14 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
 
     _: KW_ONLY
     classes: Sequence[object] | None = None
+    C: float | None = None
+
+    def _weight(self, n: int) -> float:
+        if self.C is None:
+            return self.alpha
+        if self.alpha != type(self).alpha:
+            raise InvalidInput("alpha and C are two words for one penalty; leave one out.")
+        return 1 / (positive(self.C, "C") * n)
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None, **refused: object) -> Self:
         """Fit on records ``X`` (n, p) with classes ``y``; with a network, ``groups`` says who holds which."""
@@ -268,9 +305,9 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
         declared = Classes.declared(labels, self.classes, self.accept) or Classes((0, 1))
         classes = Classes(tuple(np.unique(declared.values).tolist()))  # sorted, as scikit-learn has them
         several = len(classes.values) > 2
-        if several and self.solver not in SEVERAL_CLASSES:
+        if several and self._solver not in SEVERAL_CLASSES:
             raise DataError(
-                f"Only binary classification is supported by {self.solver}, got {len(classes.values)} class "
+                f"Only binary classification is supported by {self._solver}, got {len(classes.values)} class "
                 "labels; dp-sgd takes several."
             )
         numbers = classes.numbers(labels)
@@ -301,7 +338,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True
-        tags.classifier_tags.multi_class = self.solver in SEVERAL_CLASSES
+        tags.classifier_tags.multi_class = self._solver in SEVERAL_CLASSES
         return tags
 
 

@@ -14,23 +14,25 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce import _validate
 from sottovoce._format import number, percent
 from sottovoce._io import atomic_write, plain
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
 from sottovoce.data.images import ImageReading, read_images
-from sottovoce.data.ingest import IndexedDataset, Target, read_inputs
-from sottovoce.data.tables import Columns
+from sottovoce.data.ingest import IndexedDataset, Target, ingest, read_inputs
+from sottovoce.data.tables import Columns, TableData
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.runners import Result
 
@@ -133,15 +135,93 @@ class Fitted:
             inputs: Any = seen_images(self.columns, read_images(data))
         else:
             inputs = read_inputs(data, self.columns, self.label)
-        if isinstance(self.model, LinearModel):
-            return self.model.scores(inputs)
-        if isinstance(inputs, IndexedDataset) and not _in_memory(inputs):
-            return np.concatenate([self._network_scores(part) for part in _batches(inputs, self.label)])
-        return self._network_scores(inputs)
+        if not isinstance(self.model, LinearModel) and isinstance(inputs, IndexedDataset):
+            if not _in_memory(inputs):
+                return np.concatenate([self._network_scores(part) for part in _batches(inputs, self.label)])
+        return self._scored(inputs)
 
-    def predict(self, data: object) -> np.ndarray:
-        """Return predictions for new records (a table, a path, arrays, a Dataset) in the labels' words."""
-        return self.target.decode(self.scores(data))
+    decision_function = scores  # scikit-learn's name
+
+    def predict(self, data: object, threshold: float = 0.5) -> np.ndarray:
+        """Return predictions for new records (a table, a path, arrays, a Dataset) in the labels' words.
+
+        A yes-or-no label is yes where its probability is above ``threshold``; lower it for rare events.
+        """
+        scores = self.scores(data)
+        if threshold != 0.5:
+            share = _validate.probability(threshold, "threshold", zero=False, one=False)
+            if self.target.task != "labels":
+                raise InvalidInput(f"a threshold is for yes-or-no labels, not for {self.target.task}.")
+            scores = scores - math.log(share / (1 - share))
+        return self.target.decode(scores)
+
+    def predict_proba(self, data: object) -> np.ndarray:
+        """Return the probability of every class, (records, classes), in the order of the classes.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> X = np.array([[0.9], [-0.9]] * 200)
+        >>> fitted = sv.fit("logistic", (X, [1, 0] * 200), network="ring:4", budget=sv.Budget(2.0, 1e-5),
+        ...                 rng=np.random.default_rng(0))
+        >>> bool(fitted.predict_proba([[0.5]])[0, 1] > 0.6), fitted.score((X, [1, 0] * 200))
+        (True, 1.0)
+        """
+        scores = self.scores(data)
+        if self.target.task == "classification":
+            shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
+        if self.target.task != "labels":
+            raise InvalidInput(f"probabilities are of classes; this model predicts {self.target.task}.")
+        flat = scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
+        share = np.exp(-np.logaddexp(0, -flat))
+        return np.stack([1 - share, share], axis=-1)
+
+    def score(
+        self,
+        data: object,
+        metric: Literal["auc", "accuracy", "rmse"] | None = None,
+        by: str | Sequence[object] | np.ndarray | None = None,
+    ) -> float | dict[str, float]:
+        """Return how well the model predicts records with labels, by default AUC, accuracy or rmse.
+
+        Parameters
+        ----------
+        data : a table with the label's column, or a pair (inputs, labels); taken as public.
+        metric : ``"auc"`` (yes-or-no labels), ``"accuracy"`` or ``"rmse"``; by default what suits the label.
+        by : a column, or one site per record: one score per site, NaN where a site has one class only.
+        """
+        public = ingest(TableData(data, self.label, by), columns=self._table_columns)
+        labels = np.asarray(public.targets)
+        truth = self.target.encode(labels) if self.target.task != "regression" else labels.astype(float)
+        usual = {"labels": "auc", "classification": "accuracy", "regression": "rmse"}.get(self.target.task)
+        chosen = usual if metric is None else metric
+        if chosen not in _METRICS.get(self.target.task, ()):
+            known = ", ".join(_METRICS.get(self.target.task, ())) or "none"
+            raise InvalidInput(f"metric of {self.target.task} must be one of {known}, got {metric!r}.")
+        guess = self._scored(public.inputs)
+        if chosen == "auc":
+            values = np.ravel(guess)
+        else:
+            values = self.target.decode(guess)
+            values = self.target.encode(values) if chosen == "accuracy" else values
+        parts = (
+            {None: np.arange(len(truth))}
+            if public.groups is None
+            else {str(site): np.flatnonzero(public.groups == site) for site in np.unique(public.groups)}
+        )
+        scores = {site: _measured(chosen, truth[rows], values[rows]) for site, rows in parts.items()}
+        return scores[None] if by is None else {str(site): value for site, value in scores.items()}
+
+    @property
+    def _table_columns(self) -> Columns | None:
+        return self.columns if isinstance(self.columns, Columns) else None
+
+    def _scored(self, inputs: Any) -> np.ndarray:
+        """Return the scores of inputs in the form the model takes."""
+        return (
+            self.model.scores(inputs) if isinstance(self.model, LinearModel) else self._network_scores(inputs)
+        )
 
     @cached_property
     def _objective(self) -> NetObjective:
@@ -171,10 +251,13 @@ class Fitted:
             raise InvalidInput(f"the network gives {kind}; call fitted.model itself for that.")
         return outputs.cpu().numpy()
 
-    def save(self, folder: str | Path, also: Mapping[str, str | bytes] | None = None) -> Path:
+    def save(
+        self, folder: str | Path, also: Mapping[str, str | bytes] | None = None, *, replace: bool = False
+    ) -> Path:
         """Save the model: weights or coefficients, result, statement, and three lines that load it.
 
-        ``also`` are further files by name, such as the plan file that was run.
+        ``also`` are further files by name, such as the plan file that was run. A folder that holds a model is
+        refused unless ``replace`` says otherwise.
 
         Examples
         --------
@@ -189,6 +272,10 @@ class Fitted:
         place = Path(folder)
         if place.exists() and not place.is_dir():
             raise DataError(f"{place} is a file; a model is saved as a folder, name another place.")
+        if (place / DESCRIPTION).exists() and not replace:
+            raise DataError(
+                f"{place} holds a saved model, which cannot be fitted again; name another folder."
+            )
         linear = isinstance(self.model, LinearModel)
         stored: dict[str, Any] = {
             "format": FORMAT,
@@ -296,6 +383,20 @@ class Fitted:
             f"{self._kind} by {self.result.name}: epsilon {number(epsilon, 'epsilon')} at delta "
             f"{number(self.delta, 'delta')}, against {self.privacy.adversary}{scores}{simulated}"
         )
+
+
+_METRICS = {"labels": ("auc", "accuracy"), "classification": ("accuracy",), "regression": ("rmse",)}
+
+
+def _measured(metric: str, truth: np.ndarray, values: np.ndarray) -> float:
+    """Return a score; NaN where the records are of one class only and have no AUC."""
+    if metric == "accuracy":
+        return float(np.mean(values == truth))
+    if metric == "rmse":
+        return float(np.sqrt(np.mean((values - truth) ** 2)))
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(truth, values)) if len(np.unique(truth)) > 1 else math.nan
 
 
 def load_model(folder: str | Path, module: nn.Module | str | None = None) -> Any:

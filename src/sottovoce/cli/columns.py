@@ -1,0 +1,61 @@
+"""`sottovoce columns FILE`: what every column of a table still needs, and a draft of those facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from sottovoce._io import atomic_write
+from sottovoce.cli.options import Json
+from sottovoce.cli.output import emit, require_writable, safe, table
+from sottovoce.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def columns(
+    file: Annotated[Path, Argument(help="A table: .csv, .tsv, .arff or .parquet.")],
+    label: Annotated[str | None, Option(help="The column to predict.")] = None,
+    group: Annotated[str | None, Option(help="The column that names each record's site.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write the draft here (.toml).")] = None,
+    json: Json = False,
+) -> None:
+    """List the columns of a table with what each still needs, and draft it.
+
+    Bounds, categories and classes must be public knowledge, so they are left
+    blank: no value of the table is printed. The draft is the [data] section of
+    a plan file; in Python, sv.data.TableData.from_toml reads it.
+
+    \b
+    Example:
+      sottovoce columns patients.csv --label ill --group site --out patients.toml
+    """
+    from sottovoce.data.column_facts import column_facts, draft_facts
+    from sottovoce.data.files import read_table
+
+    require_writable(out)
+    if out is not None and out.exists():
+        raise ConfigError(f"{out} is there already, perhaps filled in; name another file.")
+    facts = column_facts(read_table(file), label, group)
+    where = (
+        file.name if out is None or out.absolute().parent == file.absolute().parent else str(file.absolute())
+    )
+    draft = draft_facts(where, facts)
+    if out is not None:
+        atomic_write(out, draft)
+    rows = [
+        {"name": c.name, "kind": c.kind, "role": c.role, "gaps": c.has_gaps, "needs": c.needs} for c in facts
+    ]
+
+    def text(screen: Console) -> None:
+        cells = [[safe(c.name), c.role, c.kind, "yes" if c.has_gaps else "no", c.needs] for c in facts]
+        screen.print(table(["column", "role", "looks like", "gaps", "needs"], cells, title=safe(file.name)))
+        if out is None:
+            screen.print(draft, markup=False, highlight=False)
+        else:
+            screen.print(f"Written to {safe(out)}. Fill in the blanks from what is publicly known.")
+
+    emit({"file": str(file), "columns": rows, "draft": draft}, json, text)

@@ -1,0 +1,142 @@
+"""Which public facts the columns of a table still need, and a draft of them with blanks to fill.
+
+Kinds are guessed from the records, on the machine that holds them, to save typing. No value, count or range
+of the records is returned: what is public about a column must come from somebody who knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from sottovoce._io import to_toml
+from sottovoce.data.files import is_empty, parse_days, parse_numbers
+from sottovoce.data.tables import Table
+from sottovoce.errors import DataError
+
+Kind = Literal["number", "boolean", "date", "names", "identifier", "text", "empty"]
+_NEEDS: dict[Kind, str] = {
+    "number": "the lowest and highest value that may occur",
+    "boolean": "nothing",
+    "date": "the first and last day that may occur",
+    "names": "all values that may occur, or a number of columns to hash them to",
+    "identifier": "left out: it tells records apart and predicts nothing",
+    "text": "left out: free text is no feature of a table",
+    "empty": "left out: it holds nothing",
+}
+_LEFT_OUT: tuple[Kind, ...] = ("identifier", "text", "empty")
+_COMMENTS = (
+    "Fill in what is public: [lowest, highest] in bounds, all values in categories and classes.",
+    'None of it may be read off these records; dates are written as "2024-03-31".',
+)
+_WORDS_OF_TEXT = 5  # names are shorter
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column: what it looks like, and what is still needed to use it."""
+
+    name: str
+    kind: Kind
+    role: Literal["feature", "label", "group"] = "feature"
+    has_gaps: bool = False
+
+    @property
+    def needs(self) -> str:
+        """What somebody must state about the column, in words."""
+        if self.role == "group":
+            return "nothing: it says which site holds a record"
+        if self.role == "label":
+            return {"number": "the lowest and highest value, for an amount", "boolean": "nothing"}.get(
+                self.kind, "its class names, in classes"
+            )
+        return _NEEDS[self.kind]
+
+
+def column_facts(table: Table, label: str | None = None, group: str | None = None) -> list[ColumnFacts]:
+    """Return what every column of a table looks like and needs.
+
+    Examples
+    --------
+    >>> table = {"id": ["p1", "p2", "p3"], "age": ["30", "", "50"], "day": ["2024-01-02"] * 3}
+    >>> [(c.name, c.kind, c.has_gaps) for c in column_facts(table | {"ill": ["no"] * 3}, label="ill")]
+    [('id', 'identifier', False), ('age', 'number', True), ('day', 'date', False), ('ill', 'names', False)]
+    """
+    for name in (label, group):
+        if name is not None and name not in table:
+            raise DataError(f"the table has no column {name!r}; it has {', '.join(map(str, table))}.")
+    facts = []
+    for name, values in table.items():
+        column = np.asarray(values)
+        gaps = any(is_empty(value) for value in column)
+        role: Literal["feature", "label", "group"] = (
+            "label" if name == label else "group" if name == group else "feature"
+        )
+        facts.append(ColumnFacts(name, _kind(column, name), role, gaps))
+    return facts
+
+
+def _kind(column: np.ndarray, name: str) -> Kind:
+    if column.dtype.kind == "b":
+        return "boolean"
+    if column.dtype.kind in "iuf":
+        return "number" if np.isfinite(column.astype(np.float64)).any() else "empty"
+    words = [str(value).strip() for value in column if not is_empty(value)]
+    if not words:
+        return "empty"
+    if {word.lower() for word in words} <= {"true", "false"}:
+        return "boolean"
+    if _parses(lambda: parse_numbers(words, name, "")):
+        return "number"
+    if _parses(lambda: parse_days(words, name)):
+        return "date"
+    if max(len(word.split()) for word in words) >= _WORDS_OF_TEXT:
+        return "text"
+    return "identifier" if len(words) > 2 and len(set(words)) == len(words) else "names"
+
+
+def _parses(parse: Callable[[], object]) -> bool:
+    try:
+        parse()
+    except DataError:
+        return False
+    return True
+
+
+def draft_facts(file: str, facts: Sequence[ColumnFacts]) -> str:
+    """Return the ``[data]`` section of a plan file, with empty lists for whatever must be stated.
+
+    Examples
+    --------
+    >>> print(draft_facts("t.csv", [ColumnFacts("age", "number"), ColumnFacts("ill", "names", "label")]))
+    # Fill in what is public: [lowest, highest] in bounds, all values in categories and classes.
+    # None of it may be read off these records; dates are written as "2024-03-31".
+    [data]
+    file = "t.csv"
+    label = "ill"
+    classes = []
+    <BLANKLINE>
+    [data.bounds]
+    age = []
+    <BLANKLINE>
+    """
+    features = [column for column in facts if column.role == "feature"]
+    label = next((column for column in facts if column.role == "label"), None)
+    group = next((column for column in facts if column.role == "group"), None)
+    data: dict[str, Any] = {"file": file, "label": "" if label is None else label.name}
+    if group is not None:
+        data["group"] = group.name
+    if label is not None and label.kind == "names":
+        data["classes"] = []
+    if left_out := [column.name for column in features if column.kind in _LEFT_OUT]:
+        data["drop"] = left_out
+    if any(column.has_gaps for column in features if column.kind not in _LEFT_OUT):
+        data["missing"] = "middle"
+    amounts = [label] if label is not None and label.kind == "number" else []
+    bounded = [column for column in (*features, *amounts) if column.kind in ("number", "date", "boolean")]
+    data["bounds"] = {column.name: [0, 1] if column.kind == "boolean" else [] for column in bounded}
+    data["categories"] = {column.name: [] for column in features if column.kind == "names"}
+    return to_toml({"data": {key: value for key, value in data.items() if value != {}}}, _COMMENTS)
