@@ -432,7 +432,7 @@ def write_plan(folder, text=NET, algorithm="dp-dsgt"):
 def train_file(path, logs=None, **options):
     loaded = load_training(path)
     with step_log(logs, loaded.plan, loaded.delta) as log:
-        return run_training(loaded, on_step=log, **options)
+        return run_training(loaded, on_evaluation=log, **options)
 
 
 @pytest.mark.parametrize("algorithm", NETWORK_ALGORITHMS)

@@ -137,11 +137,11 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
 
     def cut(run):
         def stopped(plan, data, rng, **options):
-            def on_step(step, entry):
+            def on_evaluation(step, entry):
                 if step == 4:
                     raise Stop
 
-            return run(plan, data, rng, **options | {"on_step": on_step})
+            return run(plan, data, rng, **options | {"on_evaluation": on_evaluation})
 
         return stopped
 

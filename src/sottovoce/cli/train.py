@@ -134,7 +134,7 @@ def train_on(
                 loaded,
                 cluster,
                 checkpoint=checkpoint,
-                on_step=log,
+                on_evaluation=log,
                 progress=prints and not json and sys.stderr.isatty(),
                 population=population,
                 guarantees=assessment["guarantees"],
