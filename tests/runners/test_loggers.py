@@ -48,16 +48,16 @@ PLAN = sv.algorithms.ConsensusSGD(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("adversary", [{}, {"view": "network"}])
+@pytest.mark.parametrize("adversary", [None, {}, {"view": "network"}])
 def test_entries_carry_epsilon_up_to_the_step(adversary):
     log = Remembering()
-    with evaluation_log(log, PLAN, 1e-5, **adversary) as write:
+    with evaluation_log(log, PLAN, 1e-5, adversary) as write:
         write(0, {"loss": 1.0})
         write(4, {"loss": 0.5})
         write(8, {"loss": 0.4})
     assert log.closed
     assert log.entries[0] == (0, {"loss": 1.0})
-    whole = PLAN.privacy(**adversary) if adversary else PLAN.guarantees()[0]
+    whole = PLAN.guarantees()[0] if adversary is None else PLAN.privacy(**adversary)
     assert log.entries[2][1]["epsilon"] == whole.epsilon(1e-5)
     assert 0 < log.entries[1][1]["epsilon"] < log.entries[2][1]["epsilon"]
 

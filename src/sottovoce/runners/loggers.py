@@ -128,11 +128,11 @@ def open_logger(logs: Logs) -> Logger:
 
 @contextmanager
 def evaluation_log(
-    logs: Logs | None, plan: RunnablePlan, delta: float, **adversary: Any
+    logs: Logs | None, plan: RunnablePlan, delta: float, adversary: Mapping[str, Any] | None = None
 ) -> Iterator[OnEvaluation]:
     """Yield a function of (step, numbers) that writes them with epsilon up to the step; None: no log.
 
-    ``adversary`` are the options of `Plan.privacy`; by default the first of the plan's own guarantees.
+    ``adversary`` are the options of `Plan.privacy`; None takes the first of the plan's own guarantees.
     """
     if logs is None:
         yield lambda step, entry: None
@@ -143,14 +143,14 @@ def evaluation_log(
 
 
 def _spent(
-    plan: RunnablePlan, delta: float, adversary: Mapping[str, Any]
+    plan: RunnablePlan, delta: float, adversary: Mapping[str, Any] | None
 ) -> Callable[[int], dict[str, float]]:
     def spent(step: int) -> dict[str, float]:
         try:
             shorter: Any = replace(plan, steps=step)  # type: ignore[type-var]
         except InvalidInput:  # no step yet, or a plan whose length is that of a path it was given
             return {}
-        guarantee = shorter.privacy(**adversary) if adversary else shorter.guarantees()[0]
+        guarantee = shorter.guarantees()[0] if adversary is None else shorter.privacy(**adversary)
         return {"epsilon": guarantee.epsilon(delta)}
 
     return spent
