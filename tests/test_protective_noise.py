@@ -57,6 +57,7 @@ SITES = {
     "sottovoce/peers/agreed_run.py:AgreedRun.program": CHARGED,
     "sottovoce/integrations/flower.py:ClientSide.__init__": CHARGED,
     "sottovoce/estimators/fitting.py:fit": CHARGED,
+    "sottovoce/estimators/own_loop.py:make_private": CHARGED,
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit": CHARGED,
     "sottovoce/planfile/schema.py:NoiseSection.source": HANDED_ON,
     "sottovoce/integrations/flower.py:noise_of": HANDED_ON,
@@ -229,6 +230,24 @@ def fit():
     ).plan  # fmt: skip
 
 
+def own_loop(network):
+    """A loop of the caller's own over private objects."""
+    torch = pytest.importorskip("torch")
+    X = torch.rand(40, 2) - 0.5
+    net, data = torch.nn.Linear(2, 2), torch.utils.data.TensorDataset(X, (X[:, 0] > 0).long())
+    private = sv.make_private(
+        net, torch.optim.SGD(net.parameters(), lr=0.5), torch.utils.data.DataLoader(data, 20), epochs=2,
+        network=network, budget=sv.Budget(2.0, DELTA),
+    )  # fmt: skip
+    model, optimizer, criterion, loader = private
+    for _ in range(2):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            criterion(model(inputs), targets).backward()
+            optimizer.step()
+    return private.plan
+
+
 def estimator(kind, **options):
     X = np.random.default_rng(0).uniform(-1, 1, (40, 2))
     y = (X[:, 0] > 0).astype(int)
@@ -274,6 +293,10 @@ WAYS = {
     "sottovoce/runners/run.py:run_on_ranks": [(on_one_rank, "user", 1)],
     "sottovoce/cli/average.py:average": [(average, "user", 1)],
     "sottovoce/estimators/fitting.py:fit": [(fit, "user", 1)],
+    "sottovoce/estimators/own_loop.py:make_private": [
+        (lambda: own_loop("complete:4"), "add-remove", 1),
+        (lambda: own_loop(None), "add-remove", 1),
+    ],
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit": [
         (lambda: estimator(PrivateLogisticRegression), "replace-one", 1),
         (lambda: estimator(PrivateRidge), "replace-one", 1),

@@ -229,6 +229,16 @@ class InProcessRun:
         return self.stopped or self.done >= self.plan.steps
 
     @property
+    def data(self) -> Any:
+        """The records of all agents, as the plan prepared them."""
+        return self._run.data
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism before the records, for what is public of it: the key of the batches, the scale."""
+        return self._run.mechanism
+
+    @property
     def unwatched(self) -> bool:
         """Whether nothing happens between two steps, so that all of them may be one stretch."""
         return not self._evaluating and self._folder is None and self._on_step is None
@@ -437,6 +447,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.data = self.plan.prepared(self.data)
+        self.mechanism: Mechanism | None = None
 
     def starting_rows(
         self, data: object, agents: Sequence[int], start: np.ndarray | None = None
@@ -448,7 +459,8 @@ class _Run:
 
     def algorithm(self, data: object, agents: Sequence[int], first: np.ndarray) -> Algorithm:
         """Return the update rule of the hosted agents, whose records are ``data``."""
-        return self.plan.algorithm(self.plan.mechanism(data, agents, self.random), first)
+        self.mechanism = self.plan.mechanism(data, agents, self.random)
+        return self.plan.algorithm(self.mechanism, first)
 
     def begin(self, done: int, first: np.ndarray, evaluating: bool) -> Mapping[str, Any]:
         """Return the scores of the starting rows, to compare the run with; what may fail fails uncharged.
