@@ -27,6 +27,7 @@ from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.planfile.training import load_training
 from sottovoce.runners import Cluster
+from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.run import run, run_on_ranks
 from sottovoce.sklearn import PrivateLasso, PrivateLogisticRegression, PrivateRidge
 
@@ -39,7 +40,7 @@ SOURCE = Path(sv.__file__).parent.parent
 STARTS = {
     "ProtectiveNoise", "KeyedNoise", "RunKeys", "RunRandomness", "from_rng", "as_noise", "urandom", "Bits",
     "discrete_gaussian", "narrow_gaussian", "discrete_laplace", "grid_noise", "mechanism", "noise_of",
-    "run_stacked", "run_cluster",
+    "run_stacked", "run_cluster", "InProcessRun",
 }  # fmt: skip
 CHARGED = "charged before it draws: one of RUNS"
 HANDED_ON = "only makes a source, which a charged run is handed"
@@ -50,10 +51,13 @@ SITES = {
     "sottovoce/runners/run.py:run": CHARGED,
     "sottovoce/runners/run.py:run_on_ranks": CHARGED,
     "sottovoce/runners/run.py:run_on_ranks.prepare": CHARGED,
+    "sottovoce/runners/run.py:InProcessRun.__init__": CHARGED,
+    "sottovoce/runners/run.py:InProcessRun.advance": CHARGED,
     "sottovoce/runners/run.py:_Run.algorithm": CHARGED,
     "sottovoce/peers/agreed_run.py:AgreedRun.program": CHARGED,
     "sottovoce/integrations/flower.py:ClientSide.__init__": CHARGED,
     "sottovoce/estimators/fitting.py:fit": CHARGED,
+    "sottovoce/estimators/own_loop.py:make_private": CHARGED,
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit": CHARGED,
     "sottovoce/planfile/schema.py:NoiseSection.source": HANDED_ON,
     "sottovoce/integrations/flower.py:noise_of": HANDED_ON,
@@ -226,6 +230,24 @@ def fit():
     ).plan  # fmt: skip
 
 
+def own_loop(network):
+    """A loop of the caller's own over private objects."""
+    torch = pytest.importorskip("torch")
+    X = torch.rand(40, 2) - 0.5
+    net, data = torch.nn.Linear(2, 2), torch.utils.data.TensorDataset(X, (X[:, 0] > 0).long())
+    private = sv.make_private(
+        net, torch.optim.SGD(net.parameters(), lr=0.5), torch.utils.data.DataLoader(data, 20), epochs=2,
+        network=network, budget=sv.Budget(2.0, DELTA),
+    )  # fmt: skip
+    model, optimizer, criterion, loader = private
+    for _ in range(2):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            criterion(model(inputs), targets).backward()
+            optimizer.step()
+    return private.plan
+
+
 def estimator(kind, **options):
     X = np.random.default_rng(0).uniform(-1, 1, (40, 2))
     y = (X[:, 0] > 0).astype(int)
@@ -271,6 +293,10 @@ WAYS = {
     "sottovoce/runners/run.py:run_on_ranks": [(on_one_rank, "user", 1)],
     "sottovoce/cli/average.py:average": [(average, "user", 1)],
     "sottovoce/estimators/fitting.py:fit": [(fit, "user", 1)],
+    "sottovoce/estimators/own_loop.py:make_private": [
+        (lambda: own_loop("complete:4"), "add-remove", 1),
+        (lambda: own_loop(None), "add-remove", 1),
+    ],
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit": [
         (lambda: estimator(PrivateLogisticRegression), "replace-one", 1),
         (lambda: estimator(PrivateRidge), "replace-one", 1),
@@ -290,7 +316,8 @@ NAMES = [f"{way.rpartition(':')[2]}-{k}" for way, cases in WAYS.items() for k in
 
 
 def test_each_way_is_tested():
-    inner = {"sottovoce/runners/run.py:run_on_ranks.prepare", "sottovoce/runners/run.py:_Run.algorithm"}
+    parts = ("run_on_ranks.prepare", "InProcessRun.__init__", "InProcessRun.advance", "_Run.algorithm")
+    inner = {f"sottovoce/runners/run.py:{part}" for part in parts}
     assert set(WAYS) == RUNS | {site for site, why in SITES.items() if why == CHARGED} - inner
 
 
@@ -384,7 +411,10 @@ def fails(*arguments):
     ("options", "error"),
     [
         ({"evaluate": fails}, ZeroDivisionError),
-        ({"every": 1, "on_step": fails}, ZeroDivisionError),
+        ({"every": 1, "on_evaluation": fails}, ZeroDivisionError),
+        ({"on_step": fails}, ZeroDivisionError),
+        ({"early_stopping": EarlyStopping()}, InvalidInput),
+        ({"every": 1, "early_stopping": EarlyStopping("auc")}, InvalidInput),
         ({"start": np.zeros((7, 7, 7))}, InvalidInput),
         ({"population": "q"}, sv.errors.ConfigError),
         ({"checkpoint": "file"}, sv.errors.ConfigError),
@@ -395,7 +425,7 @@ def test_a_call_that_fails_without_noise_costs_nothing(options, error, machine, 
     Path("file").write_text("not a folder")
     with pytest.raises(error):
         MEAN.run(VALUES, ProtectiveNoise(), **options)
-    if "start" not in options:
+    if not {"start", "on_step", "early_stopping"} & set(options):
         with Cluster.alone() as cluster, pytest.raises(error):
             run_on_ranks(cluster, MEAN, VALUES, ProtectiveNoise(), **{"every": 1, **options})
     assert draws == []
@@ -409,7 +439,7 @@ def test_evaluation_before_the_charge_sees_public_rows_and_leaves_no_trace(machi
         VALUES,
         ProtectiveNoise(),
         evaluate=lambda rows: seen.append(rows.copy()) or {"first": float(rows[0, 0])},
-        on_step=lambda step, entry: steps.append(step),
+        on_evaluation=lambda step, entry: steps.append(step),
     )
     assert (seen[0] == 0).all()
     assert steps == [0, 1]

@@ -16,7 +16,7 @@ MODULES = ["sottovoce", *sorted(name for name in FOUND if "__main__" not in name
 # the names a user meets first; others may do without an example
 ENTRY_POINTS = [
     "Guarantee", "Muffliato", "Network", "Plan", "PrivateAveraging", "Protocol", "Result", "advise",
-    "fit", "load_model", "load_plan", "save_plan", "Budget", "TrainingOptions",
+    "fit", "load_model", "load_plan", "make_private", "save_plan", "Budget", "TrainingOptions",
     "advice.compare", "advice.usefulness", "attacks.reconstruct_gossip", "graphs.complete",
     "graphs.florentine",
     "graphs.from_matrix", "graphs.from_networkx", "graphs.grid", "graphs.hypercube",

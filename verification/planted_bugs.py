@@ -428,8 +428,8 @@ BUGS = [
         ("a fit is not charged", "charge", returns(None), "before_its_noise")),
     *bugs("runners.run", "test_protective_noise.py",
         ("an average is not charged", "charge", returns(None), "each_way and average"),
-        ("the algorithm's state is made before the charge", "run",
-         edited("    this_run.charge(", "    algorithm.init()\n    this_run.charge("), "every_algorithm"),
+        ("the algorithm's state is made before the charge", "InProcessRun.begin",
+         edited("this_run.charge(", "self._algorithm.init(), this_run.charge("), "every_algorithm"),
         ("a failing evaluation costs the budget", "_Run.begin",
          edited("self._evaluated(first) if evaluating else {}", "{}"), "fails_without_noise")),
     # ---- membership changes ---------------------------------------------------------------------------

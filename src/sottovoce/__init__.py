@@ -22,6 +22,7 @@ _NAMES = dict.fromkeys([*_PACKAGES.split(), "report", "runners", "sklearn"], "")
     "fit": "estimators.fitting",
     "load_model": "models.saved",
     "load_plan": "planfile.read",
+    "make_private": "estimators.own_loop",
     "save_plan": "planfile.write",
 }
 __all__ = ["__version__", *_NAMES]

@@ -630,3 +630,22 @@ def test_long_schedules_with_faults_are_not_understated(seed):
     rng = np.random.default_rng([seed, 12])
     protocol = Dropout.random(sv.graphs.grid(10, 10), 44, rng, edge_rate=0.002)
     assert (exact_loss(protocol, observer=0) >= fixed_point_loss(protocol, 0) - 1e-9).all()
+
+
+def test_matrices_and_schedules_of_ones_own():
+    """Plain matrices, sparse ones, networks and lists of them are the protocols they describe."""
+    ring, star = sv.graphs.ring(5), sv.graphs.star(5)
+    dense = ring.W.toarray()
+    wanted = sv.privacy.exact_loss(ring, rounds=3, observer=1)
+    for matrix in (dense, ring.W, dense.tolist()):
+        assert np.allclose(sv.privacy.exact_loss(matrix, rounds=3, observer=1), wanted, rtol=1e-12)
+    schedule = sv.protocols.TimeVarying([ring, star, ring])
+    wanted = sv.privacy.exact_loss(schedule)
+    for matrices in ([dense, star.W.toarray(), dense], (ring, star.W, dense), [ring, star, ring]):
+        assert np.allclose(sv.privacy.exact_loss(matrices), wanted, rtol=1e-12)
+    with pytest.raises(InvalidInput, match="has 3 rounds, got rounds=2"):
+        sv.privacy.exact_loss([dense, dense, dense], rounds=2)
+    with pytest.raises(InvalidInput, match="needs rounds"):
+        sv.privacy.exact_loss(dense)
+    with pytest.raises(InvalidInput, match="round 1"):
+        sv.privacy.exact_loss([dense, np.triu(dense)])

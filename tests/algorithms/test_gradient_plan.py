@@ -123,7 +123,7 @@ def test_runs_are_reproducible_resumable_and_learn(name, tmp_path):
 
     folder = tmp_path / "run"
     with pytest.raises(Stop):
-        plan.run(data, np.random.default_rng(3), on_step=stop, checkpoint=folder, every=4)
+        plan.run(data, np.random.default_rng(3), on_evaluation=stop, checkpoint=folder, every=4)
     resumed = plan.run(data, np.random.default_rng(3), checkpoint=folder, every=4)
     assert resumed.outputs["rows"].tobytes() == whole.tobytes()
     assert resumed.history[0]["step"] == 8

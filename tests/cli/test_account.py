@@ -258,3 +258,17 @@ def test_the_printed_noise_keeps_the_budget(call):
         noise = line.split()[2]
         rows = call(*account, "--noise", noise, "--json").json["guarantees"]
         assert all(row["epsilon"] <= epsilon for row in rows)
+
+
+def test_nodes_may_be_named(call, refused):
+    gossip = ("--graph", "florentine", "--rounds", 3)
+    by_number = account(call, *gossip, "--observer", 1, "--collude", "0,4")
+    names = sv.graphs.florentine().labels
+    by_name = account(call, *gossip, "--observer", "Medici", "--collude", f"{names[0]}, {names[4]}")
+    assert by_name["exact"] == by_number["exact"]
+    assert by_name["observer"] == 1
+    assert "did you mean 'Medici'" in refused("account", *gossip, "--observer", "Medicis")
+    assert "expects one node" in refused("account", *gossip, "--observer", "Medici,Pazzi")
+    assert "got 'Medici'." in refused("account", "--graph", "ring:4", "--rounds", 3, "--observer", "Medici")
+    attack = [call("attack", "gossip", *gossip, "--attackers", node, "--json").json for node in (1, "Medici")]
+    assert attack[0]["metrics"] == attack[1]["metrics"]

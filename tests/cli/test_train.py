@@ -19,8 +19,8 @@ from sottovoce.cli import output
 from sottovoce.objectives.trivial import comparison
 from sottovoce.planfile.read import load_file
 from sottovoce.planfile.training import load_training, run_training
-from sottovoce.report.tensorboard import step_log
 from sottovoce.runners.checkpoint import Checkpoint
+from sottovoce.runners.loggers import evaluation_log
 
 from .plans import ACCEPT, ALGORITHMS, AVERAGE, BUDGETED_TRAINING, NET, NOISE, trained
 
@@ -431,8 +431,8 @@ def write_plan(folder, text=NET, algorithm="dp-dsgt"):
 
 def train_file(path, logs=None, **options):
     loaded = load_training(path)
-    with step_log(logs, loaded.plan, loaded.delta) as log:
-        return run_training(loaded, on_step=log, **options)
+    with evaluation_log(logs, loaded.plan, loaded.delta) as log:
+        return run_training(loaded, on_evaluation=log, **options)
 
 
 @pytest.mark.parametrize("algorithm", NETWORK_ALGORITHMS)

@@ -1,6 +1,9 @@
 """sv.fit: a model and data in, the fitted model and its privacy cost out."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -137,11 +140,11 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
 
     def cut(run):
         def stopped(plan, data, rng, **options):
-            def on_step(step, entry):
+            def on_evaluation(step, entry):
                 if step == 4:
                     raise Stop
 
-            return run(plan, data, rng, **options | {"on_step": on_step})
+            return run(plan, data, rng, **options | {"on_evaluation": on_evaluation})
 
         return stopped
 
@@ -349,3 +352,33 @@ def test_bad_input_is_refused_in_one_sentence(module, data, change, words):
         fit(module, data, **{**GOOD, **change})
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
+
+
+THREADS = """
+import random
+import numpy as np, torch
+torch.set_num_threads(1)
+import sottovoce as sv
+X = np.random.default_rng(0).uniform(-1, 1, (80, 2))
+net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+data, budget = (X, (X[:, 0] > 0).astype(int)), sv.Budget(3.0, 1e-5)
+states = lambda: (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate())
+before = states()
+for algorithm, network in (("consensus-sgd", "ring:4"), ("dp-dsgt", "ring:4"), ("dp-sgd", None)):
+    sv.fit(net, data, network=network, algorithm=algorithm, budget=budget, test=data,
+           training=sv.TrainingOptions(steps=3, batch_size=5))
+    assert torch.get_num_threads() == 1, algorithm
+assert states() == before
+print("as it was")
+"""
+
+
+def test_threads_and_random_states_stay_as_they_were():
+    """In a process of its own, where compiled loops start their threads for the first time."""
+    limits = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in limits}
+    environment["NUMBA_NUM_THREADS"] = "2"
+    run = subprocess.run(
+        [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert run.stdout.strip() == "as it was", run.stderr

@@ -4,8 +4,9 @@ import networkx
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce import graphs
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import GraphError, InvalidInput
 
 
 def circulant(n):
@@ -90,8 +91,21 @@ def test_sizes_that_make_no_graph_are_refused(build, arguments):
         build(*arguments)
 
 
-def test_from_networkx_takes_any_graph_and_says_what_it_dropped():
-    G = networkx.MultiDiGraph([("b", "a"), ("a", "b"), ("a", "a"), ("c", "a")])
+def test_directed_graphs_and_edge_weights_are_refused():
+    with pytest.raises(GraphError, match="directed"):
+        graphs.from_networkx(networkx.DiGraph([(0, 1), (1, 2)]))
+    with pytest.raises(GraphError, match="directed"):
+        sv.privacy.exact_loss(networkx.DiGraph([(0, 1)]), rounds=1)
+    weighted = networkx.Graph()
+    weighted.add_weighted_edges_from([(0, 1, 1.0), (1, 2, 3.0)])
+    with pytest.raises(GraphError, match="edge weights"):
+        graphs.from_networkx(weighted)
+    weighted[1][2]["weight"] = 1.0
+    assert graphs.from_networkx(weighted).edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_from_networkx_takes_parallel_edges_and_self_loops_as_one_edge_and_none():
+    G = networkx.MultiGraph([("b", "a"), ("a", "b"), ("a", "a"), ("c", "a")])
     network = graphs.from_networkx(G)
     assert network.labels == ("b", "a", "c")
     assert network.edges.tolist() == [[0, 1], [1, 2]]

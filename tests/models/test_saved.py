@@ -50,6 +50,7 @@ class Tied(nn.Module):
         return self.b(torch.tanh(self.a(x))) + self.shift
 
 
+@pytest.mark.filterwarnings("ignore::sottovoce.objectives.nets.slow_path.SlowPath")
 def test_networks_with_code_of_their_own_are_given_again(tmp_path):
     fitted = fitted_circles(module=Tied(), steps=3)
     fitted.save(tmp_path)

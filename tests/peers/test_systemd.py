@@ -50,6 +50,7 @@ def test_a_peer_reports_start_life_and_end(manager, consortium, memory_links, mo
 @pytest.mark.parametrize(
     ("process", "microseconds", "resets"),
     [(os.getpid(), "60000000", 1), (os.getpid() + 1, "60000000", 0), ("", "0x1", 0), ("", "", 0)],
+    ids=["ours", "another process", "no number", "no watchdog"],
 )
 def test_the_watchdog_is_reset_four_times_in_its_interval(process, microseconds, resets, manager):
     environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": microseconds}

@@ -306,7 +306,7 @@ def evaluated_on2(cluster, folder):
     plan, data = network_plans()["dp-dsgd"]
     steps = []
     rng = np.random.default_rng(5)
-    result = run_on_ranks(cluster, plan, data, rng, every=2, on_step=lambda k, entry: steps.append(k))
+    result = run_on_ranks(cluster, plan, data, rng, every=2, on_evaluation=lambda k, entry: steps.append(k))
     return result and {"history": result.history, "steps": steps, "result": result.to_dict()}
 
 
@@ -335,7 +335,12 @@ def plan_resumed_on2(cluster, folder):
         run_on_ranks(cluster, plan, data, np.random.default_rng(5), **options)
     object.__delattr__(plan, "algorithm")
     result = run_on_ranks(
-        cluster, plan, data, np.random.default_rng(5), on_step=lambda k, entry: seen.append(k), **options
+        cluster,
+        plan,
+        data,
+        np.random.default_rng(5),
+        on_evaluation=lambda k, entry: seen.append(k),
+        **options,
     )
     if result is None:
         return None

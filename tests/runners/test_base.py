@@ -1,11 +1,14 @@
 """Results: saved and loaded whole, or refused with a sentence."""
 
 import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sottovoce.errors import DataError, InvalidInput
+from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.report.result_files import read_result
 from sottovoce.runners import Result
 
@@ -85,3 +88,21 @@ def test_arrays_of_another_run_are_noticed(tmp_path):
     (tmp_path / "b" / "arrays.npz").replace(tmp_path / "a" / "arrays.npz")
     with pytest.raises(DataError, match="does not belong to the result"):
         Result.load(tmp_path / "a")
+
+
+def test_a_history_as_a_data_frame_and_as_latex(monkeypatch):
+    history = [{"step": 5, "loss": 0.5, "epsilon": 1.25}, {"step": 10, "loss": 0.25}]
+    result = Result("run", history=history, metrics={"accuracy": 0.9, "cost": {"rounds": 3}})
+    frames = SimpleNamespace(DataFrame=list)
+    monkeypatch.setitem(sys.modules, "pandas", frames)
+    assert result.to_frame() == history
+    assert replace(result, history=()).to_frame() == [{"accuracy": 0.9, "cost": {"rounds": 3}}]
+    assert result.to_latex().splitlines()[2:6] == [
+        r"step & loss & epsilon \\", r"\midrule", r"5 & 0.5 & 1.25 \\", r"10 & 0.25 &  \\"
+    ]  # fmt: skip
+    assert r"accuracy \\" in replace(result, history=()).to_latex()  # a table in a table has no cell
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependency, match="pip install pandas"):
+        result.to_frame()
+    with pytest.raises(InvalidInput, match="no numbers"):
+        Result("run").to_latex()

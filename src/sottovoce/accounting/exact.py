@@ -20,18 +20,19 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network, takes_network
+from sottovoce.graphs import Network, from_matrix, takes_network
+from sottovoce.graphs.network import Matrix
 from sottovoce.leakage.span import Span, certain_span, pull_back, without_known
 from sottovoce.leakage.trace import AddNoise, ApplyMatrix, Event, ExecutionTrace, Observe
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
+from sottovoce.protocols import Gossip, LinearProtocol, Protocol, TimeVarying, as_linear
 
 __all__ = ["LearningView", "exact_loss", "learning_view"]
 
 
 @takes_network
 def exact_loss(
-    network_or_protocol: Network | Protocol,
+    network_or_protocol: Network | Protocol | Matrix | Sequence[Network | Matrix],
     rounds: int | None = None,
     observer: int | None = None,
     colluders: Iterable[int] = (),
@@ -45,8 +46,9 @@ def exact_loss(
 
     Parameters
     ----------
-    network_or_protocol : gossip on a network (acceleration changes nothing), or a protocol.
-    rounds : number of gossip rounds, with a network.
+    network_or_protocol : gossip on a network (acceleration changes nothing), a protocol, a gossip matrix of
+        one's own, or a list with the matrix or network of every round.
+    rounds : number of gossip rounds, with a network or one matrix.
     observer : the curious node; None computes every node in turn.
     colluders : further nodes that share all they see, and know, with the observer.
     own_noise : whether observers know the noise they drew themselves (they do).
@@ -65,6 +67,9 @@ def exact_loss(
     >>> import sottovoce as sv
     >>> sv.privacy.exact_loss(sv.graphs.path(3), rounds=2, observer=2).round(6).tolist()
     [1.0, 1.0, 0.0]
+    >>> W = np.array([[0.5, 0.5], [0.5, 0.5]])
+    >>> exact_loss([W, np.eye(2), W], observer=1).round(6).tolist()
+    [1.0, 0.0]
     """
     protocol = _as_protocol(network_or_protocol, rounds)
     also = () if not list(colluders) else _validate.nodes(colluders, protocol.n, "colluders")
@@ -96,7 +101,11 @@ def _one_by_one(
     return loss
 
 
-def _as_protocol(network_or_protocol: Network | Protocol, rounds: int | None) -> Protocol:
+def _as_protocol(
+    network_or_protocol: Network | Protocol | Matrix | Sequence[Network | Matrix], rounds: int | None
+) -> Protocol:
+    if isinstance(network_or_protocol, (list, tuple)) and np.ndim(network_or_protocol[:1]) != 2:
+        network_or_protocol = TimeVarying(network_or_protocol)
     if isinstance(network_or_protocol, Protocol):
         if rounds is not None and rounds != network_or_protocol.rounds:
             raise InvalidInput(
@@ -107,6 +116,8 @@ def _as_protocol(network_or_protocol: Network | Protocol, rounds: int | None) ->
         raise InvalidInput(
             "A network needs rounds=...; protocols.rounds_for(network) gives the theoretical number."
         )
+    if not isinstance(network_or_protocol, Network):
+        network_or_protocol = from_matrix(network_or_protocol)
     return Gossip(network_or_protocol, _validate.count(rounds, "rounds"))
 
 

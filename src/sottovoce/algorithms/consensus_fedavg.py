@@ -55,6 +55,7 @@ class ConsensusFedAvg(ConsensusSGD):
     local_rate: float = 0.1
 
     name = "consensus-fedavg"
+    one_batch_per_step = False  # several local steps
     adjacencies = ("user",)
     query_kind = "local-update"
 

@@ -75,6 +75,7 @@ class ConsensusSGD(GradientPlan):
     tolerate: int = 1
 
     name = "consensus-sgd"
+    one_batch_per_step = True
     needs = ("exact",)
     default_protocol = "tree:kind=uniform"
     maskable = True

@@ -42,6 +42,7 @@ class DPDSGD(GradientPlan):
     """
 
     name = "dp-dsgd"
+    one_batch_per_step = True
     observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
     needs = ("linear", "averages")
     excludes = ("masked", "fresh_noise")

@@ -41,6 +41,7 @@ class DPDSGT(GradientPlan):
     """
 
     name = "dp-dsgt"
+    one_batch_per_step = True
     observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
     needs = ("linear", "averages")
     excludes = ("masked", "fresh_noise")

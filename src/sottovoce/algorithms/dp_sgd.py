@@ -62,6 +62,7 @@ class DPSGD(GradientPlan):
     output: Literal["last", "mean"] = "last"
 
     name = "dp-sgd"
+    one_batch_per_step = True
     central = True
     adjacencies = ("add-remove", "replace-one")
     proximal = True

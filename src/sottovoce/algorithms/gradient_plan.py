@@ -73,6 +73,7 @@ class GradientPlan(Plan):
 
     uses_optimizer: ClassVar[bool] = True
     default_protocol: ClassVar[str] = "gossip:1"
+    one_batch_per_step: ClassVar[bool] = False  # whether every agent samples once in every step
     proximal: ClassVar[bool] = False  # whether it applies the regularizer's proximal map
 
     # ---- options --------------------------------------------------------------------------------------

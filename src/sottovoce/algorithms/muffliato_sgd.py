@@ -54,6 +54,7 @@ class MuffliatoSGD(GradientPlan):
     """
 
     name = "muffliato-sgd"
+    one_batch_per_step = True
     needs = ("linear", "averages")
     excludes = ("exact",)
     uses_optimizer = False

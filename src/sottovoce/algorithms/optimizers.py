@@ -78,6 +78,23 @@ class Rate:
         return cls(_validate.positive(value, "learning_rate"))
 
 
+@dataclass
+class RateTable:
+    """The learning rate of every step, one by one; the last one stays.
+
+    Examples
+    --------
+    >>> RateTable([0.1, 0.05])(5, 10)
+    0.05
+    """
+
+    values: list[float]
+
+    def __call__(self, k: int, steps: int) -> float:
+        """Return the rate of step ``k`` of ``steps``."""
+        return self.values[min(k, len(self.values) - 1)]
+
+
 class OptimizerState(NamedTuple):
     """First and second moments (empty arrays where unused) and the number of steps taken."""
 

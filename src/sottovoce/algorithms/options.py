@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce import _validate, protocols
-from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.coerce import network_if_named
@@ -55,7 +55,9 @@ def _noise_multipliers(value: float | Sequence[float] | np.ndarray, name: str) -
     return each[0] if len(set(each)) == 1 else each
 
 
-def _learning_rate(value: float | tuple[float, float] | Rate, name: str) -> Rate:
+def _learning_rate(value: float | tuple[float, float] | Rate | RateTable, name: str) -> Rate | RateTable:
+    if isinstance(value, RateTable):
+        return value
     try:
         return Rate.from_value(value)
     except TypeError:

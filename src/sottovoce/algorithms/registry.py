@@ -1,7 +1,8 @@
 """Every algorithm by its one name: what plan files, agreements, records and commands read.
 
 A line per algorithm: name -> module and class, imported when named, since some need numba. An installed
-package adds algorithms by entry points of the group ``sottovoce.algorithms`` whose object is a `Plan` class.
+package adds algorithms by entry points of the group ``sottovoce.algorithms`` whose object is a `Plan` class;
+a plan file adds one of a Python file beside it, for this process.
 """
 
 from __future__ import annotations
@@ -35,6 +36,18 @@ ALGORITHMS: dict[str, str] = {
     "consensus-newton": "consensus_newton:ConsensusNewton",
 }
 
+_FROM_FILES: dict[str, Any] = {}  # by "file:class" and by the name of the class's algorithm
+
+
+def add_from_file(spec: str, plan_class: Any) -> None:
+    """Make the plan class of a user's file known by ``spec``, ``"file:class"``, and by its own name."""
+    if "name" not in vars(plan_class) or plan_class.name in ALGORITHMS:
+        raise ConfigError(
+            f"{spec} needs a name of its own, which results and ledgers print; write name = "
+            f'"my-algorithm" in the class, a name other than {", ".join(ALGORITHMS)}.'
+        )
+    _FROM_FILES[spec] = _FROM_FILES[plan_class.name] = plan_class
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, installed ones last."""
@@ -47,6 +60,8 @@ def algorithm(name: str) -> Any:
     if name in ALGORITHMS:
         module, _, cls = ALGORITHMS[name].partition(":")
         return getattr(importlib.import_module(f"sottovoce.algorithms.{module}"), cls)
+    if name in _FROM_FILES:
+        return _FROM_FILES[name]
     for point in entry_points(group="sottovoce.algorithms"):
         if point.name == name:
             return point.load()

@@ -22,6 +22,7 @@ from sottovoce.cli.options import (
     Weights,
     network_of,
     node_list,
+    node_of,
     protocol_of,
 )
 from sottovoce.cli.output import emit, progress, safe, show_guarantees, table
@@ -38,7 +39,9 @@ def account(
     weights: Weights = None,
     protocol: ProtocolOption = "gossip",
     rounds: Rounds = None,
-    observer: Annotated[int | None, Option(help="The curious node; without it, every node in turn.")] = None,
+    observer: Annotated[
+        str | None, Option(help="The curious node, by number or name; without it, every node in turn.")
+    ] = None,
     collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
     tree: TreeOption = None,
     fresh: Fresh = None,
@@ -81,9 +84,9 @@ def account(
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = network_of(graph, matrix, weights)
     averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
-    colluders = node_list(collude, "--collude")
-    with progress("every observer", network.n, quiet=json or observer is not None) as tick:
-        assessment = compare_with_published(network, averaging, observer, colluders, own_noise, tick)
+    curious, colluders = node_of(observer, "--observer", network), node_list(collude, "--collude", network)
+    with progress("every observer", network.n, quiet=json or curious is not None) as tick:
+        assessment = compare_with_published(network, averaging, curious, colluders, own_noise, tick)
     at = 1e-5 if delta is None else _validate.delta(delta)
     if delta is not None:
         accepted_delta(at, network.n, "user", ())
@@ -92,7 +95,7 @@ def account(
         _validate.positive(noise, "--noise")
     if epsilon is not None:
         _validate.positive(epsilon, "--epsilon")
-    assessment |= averaging_cost(network, averaging, observer, colluders, noise, epsilon, at)
+    assessment |= averaging_cost(network, averaging, curious, colluders, noise, epsilon, at)
     if large is not None:
         assessment["notes"] = [*assessment.get("notes", ()), large]
     if published:

@@ -59,7 +59,7 @@ def gossip(
         _validate.count(rounds, "rounds")
     network = network_of(graph)
     averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
-    outcome = gossip_attack(averaging, node_list(attackers, "--attackers"))
+    outcome = gossip_attack(averaging, node_list(attackers, "--attackers", network))
     names = [str(network.label(u)) for u in outcome.nodes]
     combinations = [str(each) for each in outcome.combinations]
     if network.labels is not None:  # names in place of x0, x1
@@ -123,7 +123,7 @@ def dgd(
     images, labels = draw_pictures(data, network.n, rng)
     result = attack_softmax(
         Gossip(network, _validate.count(rounds, "rounds")),
-        node_list(attackers, "--attackers"),
+        node_list(attackers, "--attackers", network),
         images,
         labels,
         steps=network.n if steps is None else steps,

@@ -15,6 +15,7 @@ from sottovoce.cli.options import (
     TreeOption,
     network_of,
     node_list,
+    node_of,
     protocol_of,
 )
 from sottovoce.cli.output import as_result, emit, progress, safe, table
@@ -28,7 +29,7 @@ def audit(
     rounds: Rounds = None,
     protocol: ProtocolOption = "gossip",
     tree: TreeOption = None,
-    user: Annotated[int, Option(help="The node whose value is looked for.")] = 0,
+    target: Annotated[str, Option("--user", help="The node whose value is looked for.")] = "0",
     observers: Annotated[str | None, Option(help="Nodes that look: 3,5; else the standard views.")] = None,
     noise_multiplier: Annotated[float, Option(help="Noise std over the clip (the radius).")] = 1.0,
     runs: Annotated[int, Option(help="Runs per view.")] = 20_000,
@@ -59,8 +60,10 @@ def audit(
     _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)
+    user = node_of(target, "--user", network)
+    assert user is not None
     if observers:
-        views = {"observers": node_list(observers, "--observers")}
+        views = {"observers": node_list(observers, "--observers", network)}
     else:
         views = views_of(averaging, network, user)
     if claim not in ("exact", "published"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from sottovoce._validate import did_you_mean
 from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -65,12 +66,30 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: object
     return protocol
 
 
-def node_list(text: str, option: str) -> tuple[int, ...]:
-    """Return the nodes that a text such as ``3,5`` names."""
-    try:
-        return tuple(int(word) for word in text.replace(",", " ").split())
-    except ValueError:
-        raise InvalidInput(f"{option} expects node numbers such as 3,5, got {text!r}.") from None
+def node_list(text: str, option: str, network: Network | None = None) -> tuple[int, ...]:
+    """Return the nodes that a text such as ``3,5`` or ``Medici,Pazzi`` names; digits are node numbers."""
+    labels = () if network is None else network.labels or ()
+    names = {label: k for k, label in enumerate(labels) if isinstance(label, str) and not label.isdecimal()}
+    nodes: list[int] = []
+    for part in (part.strip() for part in text.split(",")):
+        for word in [part] if part in names else part.split():
+            try:
+                nodes.append(names[word] if word in names else int(word))
+            except ValueError:
+                what = f"{option} expects node numbers such as 3,5{' or names' if names else ''}"
+                near = did_you_mean(word, names) if names else ""
+                raise InvalidInput(f"{what}, got {word!r}{near}.") from None
+    return tuple(nodes)
+
+
+def node_of(text: str | None, option: str, network: Network) -> int | None:
+    """Return the one node that a text names; None for none."""
+    if text is None:
+        return None
+    nodes = node_list(text, option, network)
+    if len(nodes) != 1:
+        raise InvalidInput(f"{option} expects one node, got {text!r}.")
+    return nodes[0]
 
 
 def number_list(text: str, option: str) -> list[float]:

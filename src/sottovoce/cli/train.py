@@ -42,7 +42,7 @@ def train(
     checkpoint: Annotated[
         Path | None, Option(help="Folder: continue from it if it holds a run, and keep it up to date.")
     ] = None,
-    logs: Annotated[Path | None, Option(help="Folder for TensorBoard files.")] = None,
+    logs: Annotated[str | None, Option(help="Folder for TensorBoard files, or a .csv file.")] = None,
     ranks: Annotated[int | None, Option(help="Split the agents over this many processes.")] = None,
     population: Annotated[str | None, Option(help="Whose records they are, by the lifetime ledger.")] = None,
     json: Json = False,
@@ -81,10 +81,6 @@ def train(
       delta = 1e-5
       view = "network"
     """
-    if logs is not None:
-        from sottovoce.report.tensorboard import require_tensorboard
-
-        require_tensorboard()  # before anything is charged
     if ranks is not None and not _is_rank():
         _start_ranks(ranks)
         return
@@ -100,14 +96,14 @@ def train_on(
     *,
     out: Path | None = None,
     checkpoint: Path | None = None,
-    logs: Path | None = None,
+    logs: str | None = None,
     population: str | None = None,
     json: bool = False,
 ) -> None:
     """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
     from sottovoce.advice.assessment import assess, require_budget
     from sottovoce.planfile.training import load_training, run_training
-    from sottovoce.report.tensorboard import step_log
+    from sottovoce.runners.loggers import evaluation_log
 
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
         loaded = load_training(file)
@@ -128,13 +124,13 @@ def train_on(
     try:
         with (
             if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext(),
-            step_log(logs if prints else None, loaded.plan, loaded.delta) as log,
+            evaluation_log(logs if prints else None, loaded.plan, loaded.delta) as log,
         ):
             result = run_training(
                 loaded,
                 cluster,
                 checkpoint=checkpoint,
-                on_step=log,
+                on_evaluation=log,
                 progress=prints and not json and sys.stderr.isatty(),
                 population=population,
                 guarantees=assessment["guarantees"],

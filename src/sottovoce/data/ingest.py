@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
+from sottovoce.data.batch_loaders import BatchLoader, loader_batch_size, loader_dataset
 from sottovoce.data.files import is_empty, read_array, read_npz, read_table
 from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table
 from sottovoce.errors import ConfigError, DataError, InvalidInput, Refused
@@ -70,6 +71,7 @@ class IngestedRecords:
     dataset : a torch dataset whose records are read when a batch needs them.
     test : the held-out ``(inputs, targets)`` of a `Dataset`.
     uncharged : what was read from private records before, by name.
+    batch_size : of the DataLoader that the records came in, over all nodes.
     """
 
     inputs: Inputs
@@ -79,6 +81,7 @@ class IngestedRecords:
     dataset: IndexedDataset | None = None
     test: tuple[Any, Any] | None = None
     uncharged: tuple[str, ...] = ()
+    batch_size: int | None = None
 
     @property
     def n(self) -> int:
@@ -118,6 +121,10 @@ def ingest(
     source = table.source
     if is_table(source):
         return _from_table(read_table(source), table, columns, accept, label_problem)
+    if isinstance(source, BatchLoader):
+        dataset = replace(table, source=loader_dataset(source))
+        records = ingest(dataset, columns=columns, accept=accept, label_problem=label_problem)
+        return replace(records, batch_size=loader_batch_size(source))
     if isinstance(source, (str, os.PathLike)):
         source = read_npz(Path(source))
     if isinstance(source, Dataset):
@@ -143,7 +150,8 @@ def ingest(
     else:
         raise DataError(
             "data must be a table (CSV path, frame, columns by name), a pair (inputs, targets), a mapping of "
-            f"inputs with a label, or a torch Dataset with a length, got {type(source).__name__}."
+            "inputs with a label, a torch Dataset with a length or a DataLoader of one, got "
+            f"{type(source).__name__}."
         )
     return _from_arrays(inputs, targets, table, columns, accept)
 
@@ -179,6 +187,8 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
     ``columns`` is how the training table was read, None if the model was trained on arrays.
     """
     path = Path(data) if isinstance(data, (str, os.PathLike)) else None
+    if isinstance(data, BatchLoader):
+        return loader_dataset(data)
     if columns is not None:
         if isinstance(data, Mapping) and data and all(np.ndim(value) == 0 for value in data.values()):
             data = {name: [value] for name, value in data.items()}  # one record

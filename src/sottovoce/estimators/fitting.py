@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
 from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import LABELS_ARE_NAMES, TableData
+from sottovoce.data.tables import LABELS_ARE_NAMES, Columns, TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
@@ -31,6 +31,9 @@ from sottovoce.models.adapters import SIMULATED, TEST, LinearAdapter, ModelAdapt
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives.base import Objective
+from sottovoce.runners import Result
+from sottovoce.runners.loggers import Logs, evaluation_log
+from sottovoce.runners.run import OnEvaluation, OnStep
 
 if TYPE_CHECKING:
     import networkx
@@ -76,6 +79,9 @@ def fit(
     rng: np.random.Generator | ProtectiveNoise | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
+    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    logs: Logs | None = None,
     population: str | None = None,
     **options: object,
 ) -> Fitted:
@@ -88,7 +94,8 @@ def fit(
     data : a `sottovoce.data.TableData`, which says how a table is read, or its ``source``: a CSV path, a data
         frame or a mapping of columns; a pair (inputs, targets) of arrays or tensors, where inputs may be a
         mapping or tuple of them, as the module's ``forward`` takes them; a torch Dataset, read record by
-        record as batches need them.
+        record as batches need them; a DataLoader, whose batch size, over all nodes, becomes the expected size
+        of Poisson batches.
     network : who talks to whom: a `Network`, a networkx graph, a name such as ``"ring:8"``, or a family alone
         (``"ring"``) where ``group`` says how many there are.
     budget : what may be spent, against whom, and what is hidden.
@@ -105,6 +112,9 @@ def fit(
         ``"large delta"``, a delta above one over the number of records, which is refused otherwise.
     rng : None draws protective noise; a numpy Generator makes a simulation that protects nobody.
     checkpoint, progress : as in `Plan.run`.
+    on_step, on_evaluation : called with (step, rows of all nodes) and with (step, scores).
+    logs : a ``.csv`` file, a folder for TensorBoard, or a `sottovoce.runners.loggers.Logger`: the scores of
+        every evaluation, and epsilon up to it.
     population : whose records they are, by the name in this machine's lifetime ledger; None for the first.
     options : of the algorithm (protocol, weighting, sample_rate, seed, ...). By default the nodes share keys,
         and a masked sum shows nobody more than the sum of all; ``protocol="tree"`` needs no keys.
@@ -119,6 +129,8 @@ def fit(
     guarantee says so. Starting weights are public: pretrain on public data. On a machine with a member
     directory (`sottovoce peer init`) protective noise is charged to its lifetime ledger before any is drawn,
     refused beyond the lifetime budget, and a fit that goes on from its ``checkpoint`` is not charged again.
+    Early stopping reads scores of released models on public test records and nothing else; the whole plan is
+    charged, and the guarantee is that of the whole plan.
 
     Examples
     --------
@@ -135,6 +147,103 @@ def fit(
     [1, 0]
     """
     training = TrainingOptions() if training is None else training
+    prepared = prepare(
+        model,
+        data,
+        network=network,
+        budget=budget,
+        training=training,
+        algorithm=algorithm,
+        plan=plan,
+        label=label,
+        group=group,
+        test=test,
+        accept=accept,
+        simulated=isinstance(rng, np.random.Generator),
+        options=options,
+    )
+    adapter, chosen, delta = prepared.adapter, prepared.plan, prepared.delta
+    adversary = {} if budget is None else budget.adversary
+    with evaluation_log(logs, chosen, delta, adversary) as log:
+
+        def evaluated(step: int, entry: Mapping[str, Any]) -> None:
+            scores = adapter.rescaled(entry)
+            log(step, scores)
+            if on_evaluation is not None:
+                on_evaluation(step, scores)
+
+        result = chosen.run(
+            adapter.data,
+            ProtectiveNoise() if rng is None else rng,
+            start=adapter.start(chosen),
+            evaluate=adapter.evaluate,
+            every=training.evaluate_every or max(1, chosen.steps // 20),
+            checkpoint=checkpoint,
+            progress=progress,
+            on_step=on_step,
+            on_evaluation=evaluated,
+            early_stopping=training.stopping_rule,
+            use="fit",
+            population=population,
+            guarantees=prepared.statements,
+        )
+    return prepared.fitted(result)
+
+
+@dataclass(frozen=True)
+class PreparedFit:
+    """A model, its records and the plan that trains it, before anything is charged."""
+
+    adapter: ModelAdapter
+    plan: Plan
+    privacy: Guarantee
+    guarantees: Sequence[Guarantee]
+    uncharged: tuple[str, ...]
+    budget: Budget | None
+    columns: Columns | None
+    label: str | Sequence[str] | None
+
+    @property
+    def delta(self) -> float:
+        """The delta at which epsilon is stated."""
+        return 1e-5 if self.budget is None else self.budget.delta
+
+    @property
+    def statements(self) -> list[dict[str, Any]]:
+        """The guarantees as a result stores them."""
+        accepted = {"accepted": list(self.uncharged)}
+        return [guarantee.to_dict(self.delta) | accepted for guarantee in self.guarantees]
+
+    def fitted(self, result: Result) -> Fitted:
+        """Return the model of a run of the plan."""
+        adapter = self.adapter
+        if self.budget is not None:
+            stated = {"budget": self.budget.to_dict(self.privacy)}
+            result = replace(result, provenance={**result.provenance, **stated})
+        if adapter.evaluate is not None:
+            result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.coef[None])})
+        reading: dict[str, Any] = {"columns": self.columns, "label": self.label}
+        return adapter.fitted(self.plan, adapter.in_units(result), self.privacy, self.delta, **reading)
+
+
+def prepare(
+    model: object,
+    data: object,
+    *,
+    network: str | Network | networkx.Graph | None,
+    budget: Budget | None,
+    training: TrainingOptions,
+    algorithm: str | None,
+    plan: Plan | Callable[[Objective, tuple[int, ...]], Plan] | None = None,
+    label: str | Sequence[str] | None = None,
+    group: str | Sites | None = None,
+    test: object = None,
+    accept: Sequence[str] = (),
+    simulated: bool = False,
+    options: Mapping[str, object],
+    notes: Sequence[str] = (),
+) -> PreparedFit:
+    """Return what `fit` trains by, with its guarantee; ``notes`` are further assumptions of the caller."""
     _check_options(options, algorithm or "consensus-sgd", budget)
     table = _table(data, label, group)
     if training.classes is None:
@@ -152,6 +261,14 @@ def fit(
         else _network(network, private, algorithm or "consensus-sgd")
     )
     n = plan.n if isinstance(plan, Plan) else 1 if topology is None else topology.n
+    if training.early_stopping is not None and (public is None or scored):
+        raise InvalidInput(
+            "early stopping needs public records, test=...: private ones would steer training."
+        )
+    loader_notes = []
+    if private.batch_size is not None:
+        training = _with_loader_batches(training, private.batch_size, n)
+        loader_notes.append(_loader_note(private.batch_size, n))
     parts = _parts(private, n, topology)
     adapter = adapt_model(model, private, public, parts, training.model_options(table, accept))
     sizes = tuple(len(part) for part in parts)
@@ -174,38 +291,35 @@ def fit(
         delta, units = budget.delta, chosen.units
         uncharged += accepted_delta(delta, units, chosen.adjacency, accept)
         if (large := delta_warning(delta, units, chosen.adjacency)) is not None:
-            warnings.warn(large, stacklevel=2)
-    notes = [wording.uncharged(name) for name in uncharged]
+            warnings.warn(large, stacklevel=3)
+    notes = [*(wording.uncharged(name) for name in uncharged), *notes, *loader_notes]
     if private.dataset is not None:
         notes.append(ITEMS)
     if public is not None and not scored:
         notes.append(TEST)
-    if isinstance(rng, np.random.Generator):
+    if simulated:
         notes.append(SIMULATED)
     privacy = _with_notes(chosen.privacy(**({} if budget is None else budget.adversary)), notes)
     others = [_with_notes(guarantee, notes) for guarantee in chosen.guarantees()]
     guarantees = [privacy, *(guarantee for guarantee in others if guarantee != privacy)]
-    delta = 1e-5 if budget is None else budget.delta
-    noise = ProtectiveNoise() if rng is None else rng
-    start = adapter.start(chosen)
-    result = chosen.run(
-        adapter.data,
-        noise,
-        start=start,
-        evaluate=adapter.evaluate,
-        every=training.evaluate_every or max(1, chosen.steps // 20),
-        checkpoint=checkpoint,
-        progress=progress,
-        use="fit",
-        population=population,
-        guarantees=[guarantee.to_dict(delta) | {"accepted": list(uncharged)} for guarantee in guarantees],
+    return PreparedFit(adapter, chosen, privacy, guarantees, uncharged, budget, private.columns, table.label)
+
+
+def _with_loader_batches(training: TrainingOptions, batch_size: int, n: int) -> TrainingOptions:
+    """Return the options with the batches of a DataLoader, which holds the records of all nodes."""
+    if training.batch_size is not None:
+        raise InvalidInput(
+            f"the DataLoader has batch_size {batch_size} already; leave it out of TrainingOptions."
+        )
+    return replace(training, batch_size=batch_size / n)
+
+
+def _loader_note(batch_size: int, n: int) -> str:
+    each = "" if n == 1 else f", {batch_size / n:g} at each node"
+    return (
+        f"batches are Poisson samples of {batch_size} records expected{each}: the DataLoader's batch size; "
+        "its shuffling and drop_last are not used"
     )
-    if budget is not None:
-        result = replace(result, provenance={**result.provenance, "budget": budget.to_dict(privacy)})
-    if adapter.evaluate is not None:
-        result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.coef[None])})
-    result = adapter.in_units(result)
-    return adapter.fitted(chosen, result, privacy, delta, columns=private.columns, label=table.label)
 
 
 def _check_options(options: Mapping[str, object], algorithm: str, budget: Budget | None) -> None:

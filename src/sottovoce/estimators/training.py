@@ -11,11 +11,13 @@ from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
 from sottovoce.algorithms.consensus_newton import newton_options
 from sottovoce.algorithms.gradient_plan import n_params
-from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
 from sottovoce.data.tables import TableData
 from sottovoce.errors import InvalidInput
+from sottovoce.estimators.schedulers import TorchScheduler, scheduled_rates
 from sottovoce.models.adapters import LinearAdapter, Loss, ModelOptions
 from sottovoce.objectives.base import Objective
+from sottovoce.runners.early_stopping import EarlyStopping
 
 # options of torch optimizers: those that are not supported, and those that all groups share
 UNSUPPORTED = ("amsgrad", "maximize", "dampening", "centered")
@@ -47,7 +49,9 @@ class TrainingOptions:
     batch_size : expected records of a node in a step; None takes all of them in every step.
     learning_rate : a number, a pair (first, last), or
         ``{"start": .5, "end": .01, "shape": "cosine", "warmup": .1}``; by default 0.01 for adam and adamw and
-        0.5 else. A linear model needs none: without one it is fitted by `ConsensusNewton`.
+        0.5 else. Or a torch scheduler, whose ``step`` is called after every step, and after every pass over
+        the data with ``{"scheduler": scheduler, "interval": "epoch"}``. A linear model needs none: without
+        one it is fitted by `ConsensusNewton`.
     optimizer : a name, ``{"name": "AdamW", "weight_decay": .01}``, or a torch optimizer.
     clip_norm : l2 bound of one record's gradient (of one node's with adjacency ``"user"``); by default 1, and
         for a linear model what suits the budget.
@@ -58,6 +62,8 @@ class TrainingOptions:
     classes : public class names, in order.
     physical_batch, device : records through the network at a time, and where.
     evaluate_every : steps between two entries of the history; by default a twentieth of the steps.
+    early_stopping : ends training when a score on public test records no longer improves: an `EarlyStopping`,
+        or the number of evaluations without improvement of the loss.
 
     Examples
     --------
@@ -68,7 +74,9 @@ class TrainingOptions:
     steps: int | None = None
     epochs: float | None = None
     batch_size: float | None = None
-    learning_rate: float | tuple[float, float] | dict[str, Any] | Rate | None = None
+    learning_rate: float | tuple[float, float] | dict[str, Any] | Rate | RateTable | TorchScheduler | None = (
+        None
+    )
     optimizer: str | dict[str, Any] | Optimizer | TorchOptimizer = "sgd"
     clip_norm: float | None = None
     noise_multiplier: float | None = None
@@ -78,6 +86,7 @@ class TrainingOptions:
     physical_batch: int = 4096
     device: str = "cpu"
     evaluate_every: int | None = None
+    early_stopping: EarlyStopping | int | None = None
 
     def steps_for(self, sizes: Sequence[int]) -> int:
         """Return the number of steps for nodes with so many records."""
@@ -87,9 +96,19 @@ class TrainingOptions:
             raise InvalidInput(
                 "epochs goes with batch_size and without steps: it means epochs * records / batch_size steps."
             )
-        epochs = _validate.positive(self.epochs, "epochs")
-        batch_size = _validate.positive(self.batch_size, "batch_size")
-        return max(1, math.ceil(epochs * sum(sizes) / (batch_size * len(sizes))))
+        return max(1, math.ceil(_validate.positive(self.epochs, "epochs") * self._steps_per_pass(sizes)))
+
+    def _steps_per_pass(self, sizes: Sequence[int]) -> float:
+        """Return how many steps see as many records as there are."""
+        if self.batch_size is None:
+            return 1.0
+        return sum(sizes) / (_validate.positive(self.batch_size, "batch_size") * len(sizes))
+
+    @property
+    def stopping_rule(self) -> EarlyStopping | None:
+        """The rule of early stopping, None without one."""
+        rule = self.early_stopping
+        return EarlyStopping(patience=rule) if isinstance(rule, int) else rule
 
     def model_options(self, table: TableData, accept: Sequence[str]) -> ModelOptions:
         """Return the options about the model and its labels."""
@@ -125,6 +144,14 @@ class TrainingOptions:
     def plan_options(self, sizes: Sequence[int], objective: Objective) -> dict[str, object]:
         """Return the options of a plan, without noise."""
         optimizer, learning_rate = self.optimizer, self.learning_rate
+        steps = self.steps_for(sizes)
+        scheduler, calls = self._scheduler(sizes)
+        if scheduler is not None:
+            if optimizer == "sgd":
+                optimizer = scheduler.optimizer
+            if optimizer is not scheduler.optimizer:
+                raise InvalidInput("the scheduler belongs to another optimizer; make it for this one.")
+            learning_rate = scheduled_rates(scheduler, steps, calls)
         groups: tuple[tuple[int, int, float, float], ...] = ()
         if isinstance(optimizer, TorchOptimizer):
             first = optimizer.param_groups[0]
@@ -140,13 +167,28 @@ class TrainingOptions:
         if learning_rate is None:
             learning_rate = 0.01 if chosen.kind in ("adam", "adamw") else 0.5
         return {
-            "steps": self.steps_for(sizes),
+            "steps": steps,
             "clip_norm": 1.0 if self.clip_norm is None else self.clip_norm,
             "sizes": tuple(sizes),
             "batch_size": self.batch_size,
             "optimizer": chosen,
             "learning_rate": learning_rate,
         }
+
+    def _scheduler(self, sizes: Sequence[int]) -> tuple[TorchScheduler | None, int]:
+        """Return the torch scheduler, if there is one, and the steps between two calls of it."""
+        rate = self.learning_rate
+        if isinstance(rate, TorchScheduler):
+            return rate, 1
+        if not isinstance(rate, dict) or "scheduler" not in rate:
+            return None, 1
+        interval = rate.get("interval", "step")
+        if interval not in ("step", "epoch") or not isinstance(rate["scheduler"], TorchScheduler):
+            raise InvalidInput(
+                'learning_rate must be {"scheduler": a torch scheduler, "interval": "step" or "epoch"}, got '
+                f"interval {interval!r} and {type(rate['scheduler']).__name__}."
+            )
+        return rate["scheduler"], 1 if interval == "step" else max(1, round(self._steps_per_pass(sizes)))
 
 
 def _parameter_groups(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sottovoce import _validate as check
+from sottovoce.errors import GraphError
 from sottovoce.graphs.network import Network, Translations, component_labels, network_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,10 @@ def karate(*, weights: str = "metropolis") -> Network:
     """Friendships in a karate club of 34 members (Zachary 1977)."""
     import networkx
 
-    return from_networkx(networkx.karate_club_graph(), name="karate", weights=weights)
+    friends = networkx.karate_club_graph()
+    for _, _, attributes in friends.edges(data=True):
+        attributes.clear()  # how often they met
+    return from_networkx(friends, name="karate", weights=weights)
 
 
 def from_networkx(
@@ -130,8 +134,9 @@ def from_networkx(
 ) -> Network:
     """The network of a networkx graph, in its node order.
 
-    Directions, parallel edges, self-loops and edge weights are dropped: the graph says who can talk, the
-    rule says with which weights. Nodes not called 0 to n - 1 keep their names in ``labels``.
+    The graph says who can talk, the rule says with which weights: directed graphs and edge weights that
+    differ are refused, parallel edges and self-loops are dropped. Nodes not called 0 to n - 1 keep their
+    names in ``labels``.
 
     Examples
     --------
@@ -141,6 +146,15 @@ def from_networkx(
     >>> trio.labels, trio.edges.tolist()
     (('ada', 'bo', 'cy'), [[0, 1], [1, 2]])
     """
+    if G.is_directed():
+        raise GraphError(
+            "The graph is directed, but gossip uses every edge both ways; give G.to_undirected() if it may."
+        )
+    if len({weight for _, _, weight in G.edges(data="weight", default=1)}) > 1:
+        raise GraphError(
+            "The graph has edge weights, which a rule of gossip weights does not use; delete the attribute "
+            "'weight', or give a gossip matrix of your own to from_matrix."
+        )
     nodes = list(G)
     number = {label: k for k, label in enumerate(nodes)}
     pairs = np.array([(number[u], number[v]) for u, v in G.edges() if u != v], dtype=np.int64).reshape(-1, 2)

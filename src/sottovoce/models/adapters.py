@@ -242,8 +242,11 @@ def _adapt_network(
 
 def _check_one_record(objective: NetObjective, data: AgentData | LazyData) -> None:
     """Raise before anything is accounted or spent, if no record of this shape goes through."""
+    from sottovoce.objectives.nets.slow_path import announce_slow_path
+
     x, y, _ = data.gather([np.arange(1)], [0])
     objective.paths.check_records(*objective.paths.typed(x[:, :1], y[:, :1]))
+    announce_slow_path(objective, x[:, :1], y[:, :1])
 
 
 def _first_item(dataset: IndexedDataset, label: Label) -> tuple[Any, Any]:

@@ -495,8 +495,12 @@ def _batches(dataset: IndexedDataset, label: str | None, size: int = 256) -> Ite
 
 
 def split_item(item: object, label: str | Sequence[str] | None) -> tuple[Any, Any]:
-    """Return inputs and target of one item of a Dataset: a pair, or a mapping with a label."""
+    """Return inputs and target of one item of a Dataset: a pair, or a mapping with a label.
+
+    Without a name for it the label is ``"labels"`` or ``"label"``, as in Hugging Face's datasets.
+    """
     if isinstance(item, Mapping):
+        label = next((name for name in ("labels", "label") if name in item), None) if label is None else label
         named = {name: value for name, value in item.items() if name != label}
         return (next(iter(named.values())) if len(named) == 1 else named), item.get(label)
     if isinstance(item, (tuple, list)) and len(item) > 1:

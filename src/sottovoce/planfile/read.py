@@ -99,12 +99,29 @@ def load_file(
 def read_plan_file(path: str | Path, section: Literal["train", "average"] | None = None) -> PlanFile:
     """Read a plan file and check its sections; values of options are checked when the plan is built."""
     name = Path(path).name
-    settings = check_plan_file(read_toml(path), name)
+    tables = read_toml(path)
+    with prefix_errors(name):
+        _add_own_algorithm(tables.get("train"), Path(path).parent)
+    settings = check_plan_file(tables, name)
     if section == "train" and settings.train is None:
         raise ConfigError(f"{name} has no [train]; sottovoce average runs a file with [average].")
     if section == "average" and settings.average is None:
         raise ConfigError(f"{name} has no [average]; sottovoce train runs a file with [train].")
     return settings
+
+
+def _add_own_algorithm(train: object, folder: Path) -> None:
+    """Make ``algorithm = "myfile:MyPlan"`` known: the plan class MyPlan of myfile.py beside the plan file."""
+    spec = train.get("algorithm") if isinstance(train, dict) else None
+    if not isinstance(spec, str) or ":" not in spec:
+        return
+    from sottovoce.objectives.nets.module_files import load_code
+
+    file, _, name = spec.partition(":")
+    plan_class = getattr(load_code(file, folder), name, None)
+    if not (isinstance(plan_class, type) and issubclass(plan_class, Plan)):
+        raise ConfigError(f"[train] algorithm = {spec!r} must name a subclass of sv.Plan in {file}.")
+    registry.add_from_file(spec, plan_class)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.planfile.read import LoadedPlan, load_file
 from sottovoce.runners import Cluster, Result
 from sottovoce.runners.progress import bar
-from sottovoce.runners.run import OnStep, run_on_ranks
+from sottovoce.runners.run import OnEvaluation, run_on_ranks
 
 # scores in the order in which they are looked for, and how the best one is chosen
 SCORES = {"accuracy": max, "rmse": min}
@@ -48,7 +48,7 @@ def run_training(
     cluster: Cluster | None = None,
     *,
     checkpoint: Path | None = None,
-    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
     progress: bool = False,
     population: str | None = None,
     guarantees: Sequence[Mapping[str, Any]] | None = None,
@@ -64,7 +64,7 @@ def run_training(
         "evaluate": records.adapter.evaluate,
         "every": section.evaluate_every or max(plan.steps // 20, 1),
         "checkpoint": checkpoint,
-        "on_step": on_step,
+        "on_evaluation": on_evaluation,
         "use": "training",
         "population": population,
         "guarantees": [each.to_dict() for each in loaded.guarantees] if guarantees is None else guarantees,

@@ -13,6 +13,7 @@ import numpy as np
 from sottovoce import graphs
 from sottovoce._io import atomic_write, plain, to_toml
 from sottovoce.algorithms.build import plan_options
+from sottovoce.algorithms.optimizers import RateTable
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 from sottovoce.graphs import Network
@@ -186,6 +187,8 @@ def _protocol_name(protocol: Any) -> str:
 
 def _value(plan: Plan, key: str, value: Any) -> Any:
     """Return the value of an option as TOML has it."""
+    if isinstance(value, RateTable):
+        raise InvalidInput("a plan file has no table of rates; give learning_rate as a number or a Rate.")
     if key == "learning_rate" and hasattr(value, "start"):
         rate = {name: part for name, part in vars(value).items() if part is not None}
         return value.start if value.end in (None, value.start) and not rate.get("warmup") else rate

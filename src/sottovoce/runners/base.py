@@ -13,13 +13,16 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from sottovoce._hooks import NotebookDisplay, hook
 from sottovoce._io import atomic_write, digest, plain
-from sottovoce.errors import DataError, InvalidInput
+from sottovoce.errors import DataError, InvalidInput, MissingDependency
+
+if TYPE_CHECKING:
+    import pandas
 
 RECORD, ARRAYS = "record.json", "arrays.npz"
 
@@ -128,6 +131,46 @@ class Result(NotebookDisplay):
             raise InvalidInput(f"This result of {self.name} has no coef; its outputs are: {there}.")
         return self.outputs["coef"]
 
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the history as a pandas data frame, one row per recorded step.
+
+        Without a history it has one row, the final metrics.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise MissingDependency("Data frames need pandas; pip install pandas.") from None
+        return pandas.DataFrame([plain(dict(row)) for row in self._table()])
+
+    def to_latex(self) -> str:
+        r"""Return the history, or the final metrics, as a LaTeX table (package booktabs).
+
+        Examples
+        --------
+        >>> print(Result("demo", metrics={"error_least": 0.5, "rounds": 12}).to_latex())
+        \begin{tabular}{rr}
+        \toprule
+        error\_least & rounds \\
+        \midrule
+        0.5 & 12 \\
+        \bottomrule
+        \end{tabular}
+        """
+        rows = [
+            {name: value for name, value in plain(dict(row)).items() if not isinstance(value, (dict, list))}
+            for row in self._table()
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        lines = [" & ".join(_latex(row.get(name, "")) for name in names) + r" \\" for row in rows]
+        head = " & ".join(map(_latex, names)) + r" \\"
+        inside = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
+        return "\n".join([rf"\begin{{tabular}}{{{'r' * len(names)}}}", *inside, r"\end{tabular}"])
+
+    def _table(self) -> Sequence[Mapping[str, Any]]:
+        if not self.history and not self.metrics:
+            raise InvalidInput(f"This result of {self.name} has no numbers: neither history nor metrics.")
+        return self.history or [self.metrics]
+
     def report(self, path: str | Path, title: str | None = None) -> Path:
         """Write a page about this result: one HTML file with its numbers, curves and guarantees."""
         page: Path = hook("Result.report")(self, path, title)
@@ -166,6 +209,12 @@ class Result(NotebookDisplay):
         if not whole:
             raise DataError(f"{place / ARRAYS} does not belong to the result beside it; save both again.")
         return cls(**fields, outputs=outputs)
+
+
+def _latex(value: object) -> str:
+    """Return a value as LaTeX text; privacy bounds keep all their digits, so none is rounded down."""
+    text = "" if value is None else str(value)
+    return "".join(f"\\{letter}" if letter in "_%&#$" else letter for letter in text)
 
 
 def provenance_now(started: float, **more: object) -> dict[str, Any]:

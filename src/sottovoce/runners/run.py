@@ -31,13 +31,15 @@ from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.divergence import DivergenceCheck
+from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.in_process import run_stacked
 from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
 
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
-OnStep = Callable[[int, Mapping[str, Any]], None]
+OnStep = Callable[[int, np.ndarray], None]
+OnEvaluation = Callable[[int, Mapping[str, Any]], None]
 
 
 class OrderedSchedule(Protocol):
@@ -121,21 +123,30 @@ class RunnablePlan(Protocol):
 
 
 def run(
-    plan: RunnablePlan,
-    data: object,
-    rng: RandomSource,
-    *,
-    start: np.ndarray | None = None,
-    evaluate: Evaluate | None = None,
-    every: int | None = None,
-    checkpoint: str | Path | None = None,
-    progress: bool = False,
-    on_step: OnStep | None = None,
-    use: str = "run",
-    population: str | None = None,
-    guarantees: Sequence[Mapping[str, Any]] | None = None,
+    plan: RunnablePlan, data: object, rng: RandomSource, *, progress: bool = False, **options: Any
 ) -> Result:
     """Run a plan in this process, all agents stacked, and return rows, metrics and guarantees.
+
+    Parameters
+    ----------
+    plan, data, rng : what runs, the records (or values) of all its agents, and the randomness.
+    progress : show a bar on the terminal.
+    options : of `InProcessRun`.
+
+    Guarantees
+    ----------
+    Those of `InProcessRun`.
+    """
+    running = InProcessRun(plan, data, rng, **options)
+    running.begin()
+    with bar(progress, plan.name, plan.steps, running.done) as show:
+        while not running.finished:
+            running.advance(plan.steps if running.unwatched and not progress else running.next_stop, show)
+    return running.result()
+
+
+class InProcessRun:
+    """A plan that runs in this process, all agents stacked, as far as `advance` is told.
 
     Parameters
     ----------
@@ -146,8 +157,9 @@ def run(
         default the plan's own metrics, on public records, when ``every`` is given.
     every : evaluate, report and save after so many steps; by default a fiftieth of the run.
     checkpoint : folder; a run that was interrupted goes on from it to the same bytes.
-    progress : show a bar on the terminal.
-    on_step : called with (step, what was recorded) after each evaluation.
+    on_step : called with (step, rows of all agents) after every step.
+    on_evaluation : called with (step, what was recorded) after each evaluation.
+    early_stopping : ends the run when the history no longer improves.
     use : the word for this run in the lifetime ledger.
     population : whose records they are, by the name in this machine's lifetime ledger; None for the first.
     guarantees : statements to store, as `Guarantee.to_dict` gives them; by default the plan's own.
@@ -156,55 +168,149 @@ def run(
     ----------
     On a machine with a member directory (`sottovoce peer init`) a run with protective noise is charged to its
     lifetime ledger before any noise is drawn, with what `account` says of the plan, and refused beyond a
-    lifetime budget. Data, checkpoint, evaluation and callback have been tried on the starting rows by then: a
-    call that fails there costs nothing. A run that goes on from its ``checkpoint`` is not charged again.
+    lifetime budget. Data, checkpoint, evaluation and callbacks have been tried on the starting rows by then:
+    a call that fails there costs nothing. A run that goes on from its ``checkpoint`` is not charged again.
+    All steps of the plan are charged, also if fewer are taken: early stopping reads the history alone, which
+    holds released rows and scores on public records, so it costs nothing and saves nothing.
 
     Raises
     ------
     TrainingDiverged : released rows, or scores on test records, show that more steps would be wasted.
     """
-    this_run = _Run(
-        plan, data, RunRandomness.from_rng(rng), evaluate, on_step, use, population, checkpoint, guarantees
-    )
-    agents = range(plan.n)
-    evaluating = every is not None or evaluate is not None
-    stretch = every or max(1, plan.steps // 50)
-    folder = None if checkpoint is None else Checkpoint(checkpoint, this_run.identity(start))
-    saved = None if folder is None else folder.latest()
-    if saved is not None and saved.about.get("seeds"):
-        this_run.random = this_run.random.with_seeds(saved.about["seeds"])
-    first = this_run.starting_rows(this_run.data, agents, start)
-    algorithm = this_run.algorithm(this_run.data, agents, first)
-    this_run.begin(0 if saved is None else saved.step, first, evaluating)
-    this_run.charge()
-    state, done = algorithm.init(), 0
-    if folder is not None and (loaded := folder.load(np.arange(plan.n), state)) is not None:
-        done, state, _ = loaded
-    with bar(progress, plan.name, plan.steps, done) as show:
 
-        def after(k: int, now: object) -> None:
-            if (k + 1) % stretch == 0 or k + 1 == plan.steps:
-                rows = np.asarray(algorithm.output(now))
+    def __init__(
+        self,
+        plan: RunnablePlan,
+        data: object,
+        rng: RandomSource,
+        *,
+        start: np.ndarray | None = None,
+        evaluate: Evaluate | None = None,
+        every: int | None = None,
+        checkpoint: str | Path | None = None,
+        on_step: OnStep | None = None,
+        on_evaluation: OnEvaluation | None = None,
+        early_stopping: EarlyStopping | None = None,
+        use: str = "run",
+        population: str | None = None,
+        guarantees: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._run = this_run = _Run(
+            plan,
+            data,
+            RunRandomness.from_rng(rng),
+            evaluate,
+            on_evaluation,
+            use,
+            population,
+            checkpoint,
+            guarantees,
+        )
+        self.plan, self._on_step, self._early_stopping = plan, on_step, early_stopping
+        self._evaluating = every is not None or evaluate is not None
+        if early_stopping is not None and not self._evaluating:
+            raise InvalidInput("early stopping needs evaluations; give every=..., the steps between two.")
+        self._stretch = every or max(1, plan.steps // 50)
+        self._folder = None if checkpoint is None else Checkpoint(checkpoint, this_run.identity(start))
+        saved = None if self._folder is None else self._folder.latest()
+        if saved is not None and saved.about.get("seeds"):
+            this_run.random = this_run.random.with_seeds(saved.about["seeds"])
+        self.done = 0 if saved is None else saved.step
+        self.stopped = False
+        agents = range(plan.n)
+        self._first = this_run.starting_rows(this_run.data, agents, start)
+        self._algorithm = this_run.algorithm(this_run.data, agents, self._first)
+        self._schedule = plan.schedule.in_order()
+        self._state: Any = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done, or the run was stopped early."""
+        return self.stopped or self.done >= self.plan.steps
+
+    @property
+    def data(self) -> Any:
+        """The records of all agents, as the plan prepared them."""
+        return self._run.data
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism before the records, for what is public of it: the key of the batches, the scale."""
+        return self._run.mechanism
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether nothing happens between two steps, so that all of them may be one stretch."""
+        return not self._evaluating and self._folder is None and self._on_step is None
+
+    @property
+    def next_stop(self) -> int:
+        """The step at which the run is evaluated, saved or shown next."""
+        return min(self.done - self.done % self._stretch + self._stretch, self.plan.steps)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The output row of every agent after the steps so far."""
+        return self._first if self._state is None else np.asarray(self._algorithm.output(self._state))
+
+    def begin(self) -> None:
+        """Try everything on the starting rows, charge the run, and make its first state; once."""
+        if self._state is not None:
+            return
+        this_run, first = self._run, self._first
+        scores = this_run.begin(self.done, first, self._evaluating)
+        if self._early_stopping is not None:
+            self._early_stopping.require(scores)
+        if this_run.random.protective and self._on_step is not None:
+            self._on_step(self.done, first)
+        this_run.charge()
+        self._state = self._algorithm.init()
+        if self._folder is not None:
+            loaded = self._folder.load(np.arange(self.plan.n), self._state)
+            if loaded is not None:
+                self.done, self._state, _ = loaded
+
+    def advance(self, steps: int, show: Callable[[int, Mapping[str, Any]], None] | None = None) -> None:
+        """Run until ``steps`` steps are done; ``show`` is called with (steps done, last entry)."""
+        self.begin()
+        this_run, plan = self._run, self.plan
+        if steps > plan.steps:
+            raise InvalidInput(f"the plan has {plan.steps:,} steps, and the budget is for no more of them.")
+
+        def after(k: int, state: Any) -> None:
+            self.done, self._state = k + 1, state
+            if self._on_step is not None:
+                self._on_step(k + 1, self.rows)
+            if (k + 1) % self._stretch == 0 or k + 1 == plan.steps:
+                rows = self.rows
                 this_run.check_rows(k + 1, rows)
-                if evaluating:
+                if self._evaluating:
                     this_run.record(k + 1, rows)
-                if folder is not None:
+                if self._folder is not None:
                     this_run.saving(k + 1)
-                    folder.save(k + 1, np.arange(plan.n), now, about={"seeds": this_run.random.seeds})
-            show(k + 1, this_run.history[-1] if this_run.history else {})
+                    seeds = {"seeds": this_run.random.seeds}
+                    self._folder.save(k + 1, np.arange(plan.n), state, about=seeds)
+            if show is not None:
+                show(k + 1, this_run.history[-1] if this_run.history else {})
 
-        state = run_stacked(
-            algorithm,
-            plan.schedule.in_order(),
-            plan.steps,
-            state=state,
-            start=done,
+        run_stacked(
+            self._algorithm,
+            self._schedule,
+            steps,
+            state=self._state,
+            start=self.done,
             noise=this_run.random.noise,
             after_step=after,
-            every=stretch if evaluating or progress or folder is not None else plan.steps,
+            every=1 if self._on_step is not None else max(1, steps if self.unwatched else self._stretch),
         )
-    rows = np.asarray(algorithm.output(state))
-    return this_run.result(rows, plan.outputs(rows, state))
+        if self._early_stopping is not None and self._early_stopping.stops(this_run.history):
+            self.stopped = True
+
+    def result(self) -> Result:
+        """Return rows, metrics and guarantees of a run that has come to its end."""
+        rows = self.rows
+        stopped = {"stopped_at": self.done} if self.done < self.plan.steps else {}
+        return self._run.result(rows, self.plan.outputs(rows, self._state), done=self.done, **stopped)
 
 
 def run_on_ranks(
@@ -217,7 +323,7 @@ def run_on_ranks(
     every: int | None = None,
     checkpoint: str | Path | None = None,
     owner: np.ndarray | None = None,
-    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
     use: str = "run",
     population: str | None = None,
     guarantees: Sequence[Mapping[str, Any]] | None = None,
@@ -230,8 +336,8 @@ def run_on_ranks(
     cluster : this rank's membership.
     plan, data : the same on every rank; a rank reads the records of its own agents only.
     rng : a generator or noise source seeded alike on every rank, or a protective source.
-    evaluate, every, checkpoint, on_step, use, population, guarantees : as in `run`; the folder must be seen
-        by all ranks, and any number of ranks can go on from it.
+    evaluate, every, checkpoint, on_evaluation, use, population, guarantees : as in `InProcessRun`; the folder
+        must be seen by all ranks, and any number of ranks can go on from it.
     owner : (n,) rank of every agent; even slices by default. Rank 0 must host an agent.
     progress : called on rank 0 with the number of steps done.
 
@@ -263,7 +369,7 @@ def run_on_ranks(
         random = RunRandomness.from_rng(rng)
         if random.protective:
             random = RunRandomness(random.noise, random.batches, drawn)
-        return _Run(plan, data, random, evaluate, on_step, use, population, checkpoint, guarantees)
+        return _Run(plan, data, random, evaluate, on_evaluation, use, population, checkpoint, guarantees)
 
     this_run = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared.random.seeds))
     all_data, seeds = this_run.data, this_run.random.seeds
@@ -328,7 +434,7 @@ class _Run:
     data: Any
     random: RunRandomness
     evaluate: Evaluate | None
-    on_step: OnStep | None
+    on_evaluation: OnEvaluation | None
     use: str
     population: str | None
     checkpoint: str | Path | None
@@ -341,6 +447,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.data = self.plan.prepared(self.data)
+        self.mechanism: Mechanism | None = None
 
     def starting_rows(
         self, data: object, agents: Sequence[int], start: np.ndarray | None = None
@@ -352,21 +459,23 @@ class _Run:
 
     def algorithm(self, data: object, agents: Sequence[int], first: np.ndarray) -> Algorithm:
         """Return the update rule of the hosted agents, whose records are ``data``."""
-        return self.plan.algorithm(self.plan.mechanism(data, agents, self.random), first)
+        self.mechanism = self.plan.mechanism(data, agents, self.random)
+        return self.plan.algorithm(self.mechanism, first)
 
-    def begin(self, done: int, first: np.ndarray, evaluating: bool) -> None:
-        """Evaluate the starting rows, with which the run is compared; what may fail fails before a charge.
+    def begin(self, done: int, first: np.ndarray, evaluating: bool) -> Mapping[str, Any]:
+        """Return the scores of the starting rows, to compare the run with; what may fail fails uncharged.
 
         Those rows are public, so that an evaluation of them tells nothing; they do not enter the history.
         """
         scores = self._evaluated(first) if evaluating else {}
         self.divergence.begin(scores)
         if not self.random.protective:
-            return
-        if evaluating and self.on_step is not None:
-            self.on_step(done, {"step": done, **scores})
+            return scores
+        if evaluating and self.on_evaluation is not None:
+            self.on_evaluation(done, {"step": done, **scores})
         if self.evaluate is not None or not evaluating:
             self.plan.metrics(first, self.data, self.random)
+        return scores
 
     def charge(self) -> None:
         """Charge a run with protective noise, before it draws any."""
@@ -408,12 +517,12 @@ class _Run:
             raise TrainingDiverged(self._diverged(step, reason))
         varying = {name: value for name, value in self.scores.items() if name not in CONSTANTS}
         self.history.append({"step": step, **varying})
-        if self.on_step is not None:
-            self.on_step(step, self.history[-1])
+        if self.on_evaluation is not None:
+            self.on_evaluation(step, self.history[-1])
 
-    def metrics(self, rows: np.ndarray) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, done: int) -> dict[str, Any]:
         """Return the plan's metrics of the final rows, which the history may hold already."""
-        if self.evaluate is None and self.history and self.history[-1]["step"] == self.plan.steps:
+        if self.evaluate is None and self.history and self.history[-1]["step"] == done:
             return dict(self.scores)
         return self.plan.metrics(rows, self.data, self.random)
 
@@ -432,7 +541,13 @@ class _Run:
         )
         return sentence + against + (", and stay charged." if self.charged is not None else ".")
 
-    def result(self, rows: np.ndarray, outputs: Mapping[str, np.ndarray], **provenance: object) -> Result:
+    def result(
+        self,
+        rows: np.ndarray,
+        outputs: Mapping[str, np.ndarray],
+        done: int | None = None,
+        **provenance: object,
+    ) -> Result:
         plan, guarantees = self.plan, self.guarantees
         provenance = {"noise": self.random.description if has_noise(plan) else NO_PRIVACY, **provenance}
         if self.charged is not None:
@@ -442,7 +557,7 @@ class _Run:
             name=plan.name,
             config=dict(plan.describe()),
             outputs={"rows": rows, **outputs},
-            metrics=self.metrics(rows),
+            metrics=self.metrics(rows, plan.steps if done is None else done),
             history=self.history,
             guarantees=[g.to_dict() for g in plan.guarantees()] if guarantees is None else guarantees,
             provenance=provenance_now(self.started, **provenance),

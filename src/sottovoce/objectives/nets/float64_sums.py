@@ -10,6 +10,9 @@ that all roundings together stay below :math:`N^2 2^{-53} C`, a millionth of C f
 
 from __future__ import annotations
 
+from functools import cache
+
+import numba
 import numpy as np
 import torch
 from numba import njit, prange
@@ -34,6 +37,7 @@ def weighted_products(weights: Tensor, g: Tensor, x: Tensor, sums: Tensor | None
         sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
     if outputs <= _NARROW and x.device.type == "cpu":
         w, left, right = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x))
+        _start_threads()
         _tiles(w, left, right, sums.numpy())
         return sums
     # sums that fill the cache are to be read and written for many rows at a time
@@ -59,6 +63,7 @@ def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -
         sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
         return
     shares, values = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows))
+    _start_threads()
     _weighted(shares, values, sums.numpy(), start)
 
 
@@ -67,7 +72,16 @@ def row_squares(rows: Tensor) -> Tensor:
     flat = rows.reshape(rows.shape[0], -1)
     if rows.device.type != "cpu":
         return flat.double().square().sum(1)
+    _start_threads()
     return torch.from_numpy(_squares(np.ascontiguousarray(flat.detach().numpy())))
+
+
+@cache
+def _start_threads() -> None:
+    """Start numba's threads, which sets the number of OpenMP threads of the process; torch's stays."""
+    threads = torch.get_num_threads()
+    numba.get_num_threads()
+    torch.set_num_threads(threads)
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})

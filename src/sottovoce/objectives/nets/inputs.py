@@ -88,6 +88,20 @@ class Layout:
             )
         return torch.cat(columns, dim=1)
 
+    def unpack(self, rows: Tensor) -> dict[str, Tensor] | tuple[Tensor, ...]:
+        """Return the parts of records that lie in rows, by name or in their order."""
+        parts: dict[Any, Tensor] = {}
+        at = 0
+        for part in self.parts:
+            value = rows[:, at : at + part.size].reshape(rows.shape[0], *part.shape)
+            at += part.size
+            if part.kind == "whole":
+                value = value.long()
+            elif part.kind == "bool":
+                value = value.bool()
+            parts[part.name] = value
+        return parts if self.named else tuple(parts.values())
+
     @property
     def words(self) -> str:
         """The names of the parts, for sentences."""
@@ -116,18 +130,8 @@ class Unpacking(nn.Module):
         self.token_columns = layout.tokens()
 
     def forward(self, rows: Tensor) -> Any:
-        parts: dict[Any, Tensor] = {}
-        at = 0
-        for part in self.layout.parts:
-            columns = rows[:, at : at + part.size]
-            at += part.size
-            value = columns.reshape(rows.shape[0], *part.shape)
-            if part.kind == "whole":
-                value = value.long()
-            elif part.kind == "bool":
-                value = value.bool()
-            parts[part.name] = value
-        return self.module(**parts) if self.layout.named else self.module(*parts.values())
+        parts = self.layout.unpack(rows)
+        return self.module(**parts) if isinstance(parts, dict) else self.module(*parts)
 
 
 def as_tensor(value: object, name: str | int) -> Tensor:

@@ -15,8 +15,12 @@ PerSampleLoss = Callable[[Any, Tensor], Tensor]
 
 
 def logits(outputs: object) -> Any:
-    """Return the scores of a network that returns a dict with them, as many language models do."""
-    return outputs["logits"] if isinstance(outputs, dict) and "logits" in outputs else outputs
+    """Return the scores of a network that returns them in a dict or as an attribute, as Hugging Face's do."""
+    if isinstance(outputs, dict):
+        return outputs.get("logits", outputs)
+    # a tensor that is being traced answers to any name, so only an attribute that is really there counts
+    own = "logits" in getattr(outputs, "__dict__", ()) or hasattr(type(outputs), "logits")
+    return getattr(outputs, "logits") if own else outputs  # noqa: B009, `object` has no such attribute
 
 
 def cross_entropy(outputs: object, targets: Tensor) -> Tensor:

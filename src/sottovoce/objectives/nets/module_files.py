@@ -54,7 +54,7 @@ def build_module(
     name, colon, function = spec.partition(":")
     if not colon or not name or not function.isidentifier():
         raise InvalidInput(f'a module is named "file:function", for example "mynet:build", got {spec!r}.')
-    module = _module(name, Path(folder), sha256)
+    module = load_code(name, Path(folder), sha256)
     maker = getattr(module, function, None)
     if not callable(maker):
         raise InvalidInput(f"{name} has no function {function!r} that could build the network.")
@@ -146,11 +146,12 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str) ->
     return module
 
 
-def _module(name: str, folder: Path, sha256: str | None) -> types.ModuleType:
+def load_code(name: str, folder: Path, sha256: str | None = None) -> types.ModuleType:
+    """Return the Python module of a file in ``folder``, or else an installed one."""
     file = folder / (name if name.endswith(".py") else name.replace(".", "/") + ".py")
     if not file.is_file():
         if sha256 is not None or name.endswith(".py"):
-            raise DataError(f"There is no file {file}; it builds the network and is supplied locally.")
+            raise DataError(f"There is no file {file}; code is supplied locally.")
         try:
             return importlib.import_module(name)
         except ImportError as error:

@@ -106,7 +106,7 @@ class NetObjective:
         self.loss = _per_sample_loss(loss)
         self.clip_norm, self.keeps_weights = float(clip_norm), initial == "keep"
         self.physical_batch = None if physical_batch is None else _validate.count(physical_batch, "batch")
-        self.device = torch.device(device)
+        self.device = _usable_device(device)
         self.network = copy.deepcopy(module).to(self.device).eval()
         self.layout = _layout(self.network)
         self.n_params = self.layout[-1].stop
@@ -353,6 +353,25 @@ def _per_sample_loss(loss: str | PerSampleLoss) -> PerSampleLoss:
     return LOSSES[loss]
 
 
+def _usable_device(name: str | torch.device) -> torch.device:
+    """Return a device that is there and computes in float64, in which norms and sums are taken."""
+    try:
+        device = torch.device(name)
+        float(torch.zeros(1, device=device))
+    except (RuntimeError, AssertionError, TypeError):
+        raise InvalidInput(
+            f"device {str(name)!r} is not there for torch {torch.__version__}; take device='cpu', or install "
+            "a torch that has it."
+        ) from None
+    try:
+        float(torch.zeros(1, device=device, dtype=torch.float64))
+    except (RuntimeError, TypeError):
+        raise InvalidInput(
+            f"device {str(name)!r} has no float64, in which influence is bounded; take device='cpu'."
+        ) from None
+    return device
+
+
 def _layout(module: nn.Module) -> list[Slot]:
     slots: list[Slot] = []
     start = 0
@@ -381,10 +400,17 @@ def _number_type(module: nn.Module) -> torch.dtype:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Return the outputs of several chunks as one; outputs may be nested."""
-    return pytree.tree_map(
-        lambda *pieces: torch.cat(pieces) if torch.is_tensor(pieces[0]) else pieces[0], *parts
-    )
+    """Return the outputs of several chunks as one; outputs may be nested, or objects with attributes."""
+
+    def joined(*pieces: Any) -> Any:
+        if torch.is_tensor(pieces[0]):
+            return torch.cat(pieces)
+        whole = copy.copy(pieces[0])
+        for name in getattr(whole, "__dict__", ()):
+            setattr(whole, name, _joined([getattr(piece, name) for piece in pieces]))
+        return whole
+
+    return pytree.tree_map(joined, *parts)
 
 
 def _score(task: str | None, outputs: object, targets: Tensor) -> float | None:

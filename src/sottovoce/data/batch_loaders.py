@@ -1,0 +1,81 @@
+"""A torch DataLoader, as far as private training can use it: its dataset, batch size and collation.
+
+Batches are Poisson samples, because their privacy is accounted as such, so a loader's own order of records is
+not used, and a sampler that gives some records more weight is refused. Torch is not imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from sottovoce.errors import DataError
+
+
+@runtime_checkable
+class BatchLoader(Protocol):
+    """A DataLoader of torch."""
+
+    dataset: Any
+    batch_size: int | None
+    sampler: Any
+    collate_fn: Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class CollatedItems:
+    """A dataset whose items went through a loader's ``collate_fn``, each one alone."""
+
+    dataset: Any
+    collate_fn: Callable[[list[Any]], Any]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        return _first(self.collate_fn([self.dataset[i]]))
+
+
+def loader_dataset(loader: BatchLoader) -> Any:
+    """Return the records of a loader, item by item as it would collate them."""
+    if not hasattr(type(loader.dataset), "__len__") or not hasattr(type(loader.dataset), "__getitem__"):
+        raise DataError(
+            f"the DataLoader's dataset ({type(loader.dataset).__name__}) has no length, so the rate at which "
+            "a record is sampled is unknown; give a dataset with __len__ and __getitem__."
+        )
+    torch_own = getattr(loader.collate_fn, "__module__", "").startswith("torch.utils.data")
+    return loader.dataset if torch_own else CollatedItems(loader.dataset, loader.collate_fn)
+
+
+def loader_batch_size(loader: BatchLoader) -> int:
+    """Return the batch size of a loader; refuse a sampler that is not a plain pass over all records."""
+    if loader.batch_size is None:
+        raise DataError(
+            "the DataLoader has no batch_size (a batch_sampler of its own?); private batches are Poisson "
+            "samples, so give batch_size=..., their expected size."
+        )
+    sampler = loader.sampler
+    kind = type(sampler).__name__
+    plain = type(sampler).__module__.startswith("torch.utils.data") and (
+        kind == "SequentialSampler" or (kind == "RandomSampler" and not sampler.replacement)
+    )
+    if not plain or len(sampler) != len(loader.dataset):
+        raise DataError(
+            f"the DataLoader's sampler ({kind}) cannot be used: every record must have the same chance to be "
+            "sampled; leave it out, and choose records with torch.utils.data.Subset."
+        )
+    return int(loader.batch_size)
+
+
+def _first(batch: Any) -> Any:
+    """Return the only item of a batch of one."""
+    if isinstance(batch, Mapping):
+        return {name: _first(value) for name, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
+        return tuple(_first(value) for value in batch)
+    if not len(batch) == 1:
+        raise DataError(
+            f"collate_fn must keep records apart, one on the first axis, got {len(batch)} for one record."
+        )
+    return batch[0]

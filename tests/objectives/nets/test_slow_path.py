@@ -1,0 +1,98 @@
+"""A network that is computed one record at a time says so once, with layer, factor and cure."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
+from torch import nn
+
+from sottovoce.objectives.nets.slow_path import SlowPath
+
+X, Y = circles(80)
+SETTINGS = {"network": "ring:4", "steps": 3, "rng": rng(), **BUDGET}
+
+
+class Token(nn.Module):
+    """A network with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(2))
+        self.net = mlp()
+
+    def forward(self, x):
+        return self.net(x + self.token)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.two(torch.tanh(self.one(x)))
+
+
+class Pairs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Bilinear(2, 2, 2)
+
+    def forward(self, x):
+        return self.layer(x, x)
+
+
+class Looping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x):
+        return torch.stack([self.net(row[None])[0] for row in x])
+
+
+def half_frozen():
+    net = mlp()
+    net[0].bias.requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("net", "cause", "cure"),
+    [
+        (Token(), r"the network itself \(Token\)|parameter 'token'", r"nn\.Embedding\(1, width\)"),
+        (Tied(), "layers 'one' and 'two' share a parameter", "give each layer its own"),
+        (half_frozen(), r"layer '0' \(Linear\) trains a part", "freeze all of them"),
+        (Pairs(), r"layer 'layer' \(Bilinear\) has no fast form", "use linear, convolutional"),
+        (Looping(), "", "act on each sample alone"),
+    ],
+)
+def test_cause_factor_and_cure_are_named(net, cause, cure):
+    with pytest.warns(SlowPath, match=cause) as caught:
+        fit(net, (X, Y), **SETTINGS)
+    [warning] = caught
+    assert re.search(cure, str(warning.message))
+    factor = int(re.search(r"about (\d+) times", str(warning.message)).group(1))
+    assert 1 <= factor < 10_000
+
+
+def test_fast_networks_say_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(mlp(), (X, Y), **SETTINGS)
+
+
+def test_records_do_not_change_what_is_said_and_random_states_stay():
+    """The choice and its announcement depend on shapes alone; torch's generator is not moved."""
+    state = torch.get_rng_state()
+    said = []
+    for inputs in (X, np.zeros_like(X)):
+        with pytest.warns(SlowPath) as caught:
+            fit(Tied(), (inputs, Y), **SETTINGS)
+        said.append(str(caught[0].message).partition(", about")[0])
+        torch.set_rng_state(state)
+    assert said[0] == said[1]
