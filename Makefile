@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-VERIFY := kills fuzz recomputation charges bugs mutation advice
+VERIFY := kills fuzz hops recomputation charges bugs mutation advice
 
 .PHONY: help setup demo test pages docs test-slow bench flower clean verify $(VERIFY:%=verify-%)
 
@@ -19,7 +19,7 @@ help:
 	@echo "make flower     Flower, Ray and Dask in an environment of their own, with their tests"
 	@echo "make bench      benchmarks against named rivals, JSON ratios"
 	@echo "make verify     the long checks of verification/README.md; one of them: make verify-kills, -fuzz,"
-	@echo "                -recomputation, -charges, -bugs, -mutation, -advice"
+	@echo "                -hops, -recomputation, -charges, -bugs, -mutation, -advice"
 	@echo "make setup      only the environment, in $(VENV); make clean removes it and everything built"
 
 $(VENV)/pyvenv.cfg:
@@ -80,6 +80,9 @@ verify-kills: setup
 
 verify-fuzz: setup
 	$(CHECK).fuzzing --frames 100000000 --out docs/results/fuzzing.json
+
+verify-hops: setup
+	$(CHECK).slow_hops --worlds 2000 --out docs/results/slow-hops.json
 
 verify-recomputation: setup
 	$(CHECK).recomputation --resume --out docs/results/recomputation.json

@@ -33,10 +33,11 @@ from sottovoce.peers.wire_format import (
     TRAILER,
     UNSIGNED,
     FrameCodec,
-    HeadReceipt,
     LedgerHead,
     OpenSigner,
     Position,
+    Receipt,
+    Receipts,
 )
 from verification.simulator import Faults, World
 
@@ -59,7 +60,7 @@ def sealed(body):
 def running_core():
     """A core in the middle of a run, and frames its neighbors would send."""
     world = World(1, Faults.none())
-    world.run(most_events=200)
+    world.run(most_events=100)
     slot, core = next((s, c) for s, c in world.cores.items() if c is not None and not c.finished)
     frames = [raw for raw in world.on_wire.values() if raw[8] != slot]
     contact = core.program.contacts[0]
@@ -68,12 +69,12 @@ def running_core():
             Position(0, -1, NOTHING, UNSIGNED, hashlib.sha256(b"").digest(), True), sender=contact
         )
     )
-    theirs = core.codec.head(LedgerHead(1, 1, 0, b"h" * 32, NOTHING, NOTHING), sender=contact)
-    frames += [
-        theirs,
-        core.codec.witnessed(HeadReceipt(slot, 0, 0, NOTHING, NOTHING, b""), sender=contact),
-        core.codec.witnessed(HeadReceipt(contact, 0, 0, NOTHING, NOTHING, theirs), sender=contact),
-    ]
+    codec = core.codec
+    theirs = codec.head(LedgerHead(1, 1, NOTHING, 1, 0, b"h" * 32, NOTHING), sender=contact)
+    receipts = Receipts(1, 1, NOTHING, (Receipt(),) * codec.members, theirs)
+    frames += codec.news([theirs], sender=contact)
+    frames += codec.news([codec.receipts(receipts, sender=contact), theirs], sender=contact)
+    frames.append(codec.summary({}, sender=contact, answer=True))
     return core, contact, frames
 
 

@@ -24,6 +24,8 @@ import copy
 import hashlib
 import heapq
 import itertools
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -70,6 +72,7 @@ class Faults(NamedTuple):
     random_power: int = 1
     rollback: float = 0.0
     clone: float = 0.0
+    hop: float = 0.0  # seconds that every message takes, give or take a half
 
     @classmethod
     def none(cls) -> Faults:
@@ -238,6 +241,10 @@ class World:
     values : the members' private points; drawn from the seed if not given (for non-interference tests).
     shape : the consortium; drawn from the seed if not given.
     witness : rows after which all members must hold a ledger's head.
+    timing : by default one with short intervals.
+    step_seconds : how long a member computes at every step; it neither takes nor sends anything meanwhile.
+    pace : seconds of a span: what has come is taken at the beginning of the next one and answered in its
+        middle; 0 for at once.
     liars : so many other members are set back together with the one that is rolled back, know it, and say
         only what they could have said then; they hand on, or keep back, what others say as it suits them.
 
@@ -261,7 +268,15 @@ class World:
         shape: Shape | None = None,
         witness: int = 2,
         liars: int | None = None,
+        timing: Timing | None = None,
+        step_seconds: float = 0.0,
+        pace: float = 0.0,
     ) -> None:
+        short = Timing(0.05, 0.05, 0.4, 1e9, drop_after=drop_after, witness=witness)
+        self.timing, self.step_seconds, self.pace = timing or short, step_seconds, pace
+        self.frames: Counter[int] = Counter()  # that were sent, by kind
+        self.starts = 0
+        self._busy: dict[int, float] = {}
         self.witness, self.liars = witness, liars
         self.lying: set[int] = set()
         self.rng = np.random.default_rng(seed)
@@ -364,6 +379,7 @@ class World:
         slot = v if slot is None else slot
         if slot in self.stopped or self.cores.get(slot) is not None:
             return
+        self.starts += 1
         store = SimulatedStore(self.disks[v] if disk is None else disk, self._interrupt)
         program = member_program(self.shape.plan, v, self.values, _WorldNoise(self, v), self.noise_seed)
         self.cores[slot] = core = Core(
@@ -371,7 +387,7 @@ class World:
             self.codec,
             store,
             Spending(self.budget),
-            Timing(0.05, 0.05, 0.4, 1e9, drop_after=self.drop_after, witness=self.witness),
+            self.timing,
             fresh=lambda: self.rng.bytes(32),
         )
         if slot in self.lying:
@@ -382,8 +398,11 @@ class World:
     def _tick(self, slot: int, core: Core) -> None:
         if self.cores.get(slot) is not core or core.failed or core.all_done:
             return
-        self._do(slot, lambda: core.tick(self.now))
-        self._at(max(core.next_tick - self.now, 0.01), lambda: self._tick(slot, core))
+        wait = self._busy.get(slot, 0.0) - self.now
+        if wait <= 0:
+            self._do(slot, lambda: core.tick(self.now))
+            wait = max(core.next_tick - self.now, 0.01)
+        self._at(self._to_span(wait), lambda: self._tick(slot, core))
 
     def _power_loss(self, slot: int) -> None:
         if self.cores.get(slot) is None:
@@ -443,6 +462,8 @@ class World:
 
     def _do(self, slot: int, action: Callable[[], list[tuple[int, bytes]]]) -> None:
         """Let one core act, put what it sends on the wires, and check the promises."""
+        acting = self.cores.get(slot)
+        step = self._step_of(acting)
         try:
             out = action()
         except PowerLoss:
@@ -456,14 +477,37 @@ class World:
             self.cores[slot] = None
             self.log.append(("stopped", slot, type(error).__name__))
             return
-        for to, raw in out:
-            self._send(slot, to, raw)
+        later = self.pace / 2
+        if self._step_of(acting) != step:
+            later = max(later, self.step_seconds)
+            self._busy[slot] = self.now + self.step_seconds
+
+        def send() -> None:
+            for to, raw in out:
+                self._send(slot, to, raw)
+
+        if not later:
+            send()
+        elif out:
+            self._at(later, lambda: send() if self.cores.get(slot) is acting else None)
         core = self.cores.get(slot)
         if core is not None:
             self.counts["conflicts"] = max(self.counts["conflicts"], len(core.incidents))
 
+    @staticmethod
+    def _step_of(core: Core | None) -> int:
+        """Return how many steps a core has begun."""
+        return core.program.progress()[0] + 1 if core is not None and core.program.begun else 0
+
+    def _to_span(self, delay: float) -> float:
+        """Return the delay until the beginning of the span after it."""
+        if not self.pace:
+            return delay
+        return (math.floor((self.now + delay) / self.pace) + 1) * self.pace - self.now
+
     def _send(self, slot: int, to: int, raw: bytes) -> None:
         v = slot % self.n
+        self.frames[FrameCodec.kind_of(raw)] += 1
         self.log.append(("send", v, to, len(raw)))
         self.counts["bytes"] += len(raw)
         if FrameCodec.kind_of(raw) == ROW:
@@ -476,11 +520,17 @@ class World:
         self.counts["duplicated"] += copies - 1
         for _ in range(copies):
             delay = 0.001 + self.rng.exponential(self.faults.delay if not sure else 0.01) * self.rng.random()
-            self._at(delay, partial(self._deliver, v, to, raw, self.now))
+            if self.faults.hop:
+                delay += self.faults.hop * (0.5 + self.rng.random())
+            self._at(self._to_span(delay), partial(self._deliver, v, to, raw, self.now))
 
     def _deliver(self, sender: int, to: int, raw: bytes, born: float) -> None:
         if born < self._set_back and {sender, to} & (self.lying | {self._copied}):
             return  # who sets a folder back in secret lets nothing through that was said before
+        if self.now < self._busy.get(to, 0.0):
+            again = partial(self._deliver, sender, to, raw, born)
+            self._at(self._to_span(self._busy[to] - self.now), again)
+            return
         for slot in (to, self.n + to):
             core = self.cores.get(slot)
             if core is not None and core.failed is None:
@@ -555,28 +605,28 @@ def _lie(core: Core, league: set[int]) -> None:
 
     What members outside its ``league`` have signed it keeps back.
     """
-    witness_frame = core._witness_frame
+    witnesses: Any = core.witnesses
+    news_for = witnesses._news_for
 
-    def filtered(now: float, via: int, frame: Any, raw: bytes) -> list[tuple[int, bytes]]:
-        out = witness_frame(now, via, frame, raw)
-        return [(to, each) for to, each in out if core.codec.decode(each).sender in league]
+    def filtered(s: int) -> Any:
+        witnesses._behind[s] = {key for key in witnesses._behind[s] if key[1] in league}
+        return news_for(s)
 
-    def confirm(w: int, receipt: Any) -> bool:
-        core.witnesses.confirmed[w] = 1 << 60
-        core.witnesses.unanswered.discard(w)
-        return False
+    def confirm(now: float, w: int, receipts: Any, raw: bytes) -> None:
+        witnesses._put(raw)
+        witnesses.confirmed[w] = 1 << 60
+        witnesses.unanswered.discard(w)
 
     def take_sendable() -> list[tuple[int, bytes]]:
         rows, core.witnesses.withheld = core.witnesses.withheld, []
         return rows
 
     liar: Any = core
-    liar._witness_frame = filtered
     liar._compare = lambda *arguments: True
     liar.incident = lambda *arguments: None
-    witnesses: Any = core.witnesses
-    witnesses._confirm, witnesses.take_sendable = confirm, take_sendable
-    witnesses._same_chain = witnesses._same_rows = lambda *arguments: None
+    witnesses._news_for, witnesses._confirm = filtered, confirm
+    witnesses.take_sendable = take_sendable
+    witnesses._same_chain = witnesses._require_contained = lambda *arguments: None
 
 
 class _WorldNoise:

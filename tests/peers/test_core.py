@@ -15,14 +15,17 @@ from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.wire_format import (
     DROP,
     HEAD,
+    NEWS,
     NOTHING,
     POSITION,
     ROW,
+    SUMMARY,
     UNSIGNED,
     FrameCodec,
-    HeadReceipt,
     LedgerHead,
     Position,
+    Receipt,
+    Receipts,
 )
 
 EMPTY = hashlib.sha256(b"").digest()
@@ -66,12 +69,21 @@ class Scene:
     def row(self, sender, r, value=0.0):
         return self.codec.row(np.full(2, value), sender=sender, round=r)
 
-    def head(self, rows, head=b"h" * 32, *, sender, at=0, step=0, chain=NOTHING):
-        return self.codec.head(LedgerHead(rows, at, step, head, chain, NOTHING), sender=sender)
+    def news(self, *items, via):
+        (raw,) = self.codec.news(items, sender=via)
+        return raw
 
-    def receipt(self, about, sender, held=b"", *, rows=0, lineage=NOTHING, nonce=NOTHING):
-        receipt = HeadReceipt(about, rows, rows, lineage, nonce, held)
-        return self.codec.witnessed(receipt, sender=sender)
+    def head(self, rows, head=b"h" * 32, *, sender, at=0, step=0, chain=NOTHING, sequence=1, nonce=b"m" * 32):
+        return self.codec.head(LedgerHead(rows, sequence, nonce, at, step, head, chain), sender=sender)
+
+    def receipts(self, sender, about, head=NOTHING, *, rows=0, lineage=NOTHING, sequence=1, newer=b""):
+        each = [Receipt()] * 4
+        each[about] = Receipt(head, rows, lineage)
+        return self.codec.receipts(Receipts(0, sequence, b"m" * 32, tuple(each), newer), sender=sender)
+
+    def own_head(self):
+        """The head that this peer last signed."""
+        return self.core.witnesses._map[HEAD, 0].raw
 
 
 @pytest.fixture
@@ -312,24 +324,26 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     scene = Scene(witness=1)
     core = scene.core
     out = scene.hello()
-    assert HEAD in kinds(core.start(0.0))
+    assert kinds(core.start(0.0)) == [POSITION] * 3 + [SUMMARY] * 3 + [NEWS] * 3
     assert ROW not in kinds(out)
     assert not core.program.begun
 
-    def answer(s, nonce=b"n" * 32):
-        held = scene.head(*core.store.newest(), sender=0)
-        return core.receive(0.0, 1, scene.receipt(0, s, held, nonce=nonce))
+    def answer(s, sequence):
+        receipts = scene.receipts(s, 0, scene.own_head()[-96:-64], sequence=sequence)
+        return kinds(core.receive(0.0, 1, scene.news(receipts, via=1)))
 
     for s in (1, 2):
-        assert answer(s) == []
-    sent = kinds(answer(3))  # all three have answered the start: the row is drawn, and its head is sent
+        assert ROW not in answer(s, 1)
+    before = scene.own_head()
+    sent = answer(3, 1)  # all three have answered the start: the row is drawn, and its head is sent
     assert core.program.begun
-    assert HEAD in sent
+    assert scene.own_head() != before
+    assert NEWS in sent
     assert ROW not in sent
     assert ROW not in kinds(core.receive(5.0, 1, scene.position(1, answer=True)))
     for s in (1, 2):
-        assert answer(s, NOTHING) == []
-    assert kinds(answer(3, NOTHING)) == [ROW] * 3
+        assert ROW not in answer(s, 2)
+    assert answer(3, 2).count(ROW) == 3
     # a question that came while the row was withheld does not delay the answer to the next one
     assert ROW in kinds(core.receive(5.1, 1, scene.position(1, answer=True)))
 
@@ -341,29 +355,89 @@ def witnessing():
     return scene
 
 
-def test_a_newer_own_head_stops_a_restart(witnessing):
+@pytest.mark.parametrize("way", ["alone", "inside receipts"])
+def test_a_newer_own_head_stops_a_restart(way, witnessing):
     core = witnessing.core
     newer = witnessing.head(core.store.newest()[0] + 1, sender=0)
+    item = newer if way == "alone" else witnessing.receipts(3, 0, newer=newer)
     with pytest.raises(LedgerError, match="signed by this peer"):
-        core.receive(0.0, 1, witnessing.receipt(0, 3, newer, nonce=b"n" * 32))
+        core.receive(0.0, 1, witnessing.news(item, via=1))
     assert not core.program.begun
+
+
+def test_an_older_head_after_a_start_is_answered_with_the_newer_one(witnessing):
+    """The receipts carry it too: a contact that keeps it back must keep back the receipts."""
+    core, newer = witnessing.core, witnessing.head(9, sender=3)
+    core.receive(0.0, 1, witnessing.news(newer, via=1))
+    core.tick(1.0)
+    stale = witnessing.head(8, sender=3)  # of the same process: it only came late
+    assert core.receive(2.0, 1, witnessing.news(stale, via=1)) == []
+    older = witnessing.head(7, sender=3, nonce=b"k" * 32, sequence=99)
+    out = core.receive(3.0, 2, witnessing.news(older, via=2))
+    sent = {s: list(core.codec.parts(core.codec.decode(raw))) for s, raw in out}
+    assert newer in sent[2]
+    for parts in sent.values():
+        receipts = next(each for each in parts if FrameCodec.kind_of(each) != HEAD)
+        assert core.codec.read_receipts(core.codec.decode(receipts)).newer == newer
+
+
+@pytest.mark.parametrize("sequence", [1, 2])
+def test_two_heads_of_one_length_are_an_incident_with_both_signatures(sequence, witnessing):
+    """Whichever of them counts as the newer one."""
+    core = witnessing.core
+    heads = [
+        witnessing.head(9, head, sender=3, sequence=number, nonce=nonce)
+        for head, number, nonce in ((b"a" * 32, sequence, b"m" * 32), (b"b" * 32, 3 - sequence, b"k" * 32))
+    ]
+    for raw in heads:
+        core.receive(0.0, 1, witnessing.news(raw, via=1))
+    assert core.incidents == ["two ledgers of member 3 with 9 rows"]
+    assert all(core.codec.decode(raw).proof.hex() in core.proofs[0] for raw in heads)
+    assert core.witnesses._map[HEAD, 3].raw == heads[sequence == 1]
+
+
+def test_news_is_passed_on_once(witnessing):
+    """Not to whom it came from, not when it comes again, and not what is older."""
+    core, head = witnessing.core, witnessing.head(9, sender=3)
+    sent = core.receive(1.0, 1, witnessing.news(head, via=1)) + core.tick(2.0)
+    passed = [s for s, raw in sent if FrameCodec.kind_of(raw) == NEWS and head in raw]
+    assert sorted(passed) == [2, 3]
+    for now in range(3, 300):
+        again = core.receive(float(now), 2, witnessing.news(head, witnessing.head(8, sender=3), via=2))
+        assert again == []
+
+
+def test_a_summary_brings_what_the_other_lacks(witnessing):
+    core, head = witnessing.core, witnessing.head(9, sender=3)
+    core.receive(1.0, 1, witnessing.news(head, via=1))
+    core.tick(2.0)
+    question = witnessing.codec.summary({}, sender=2, answer=True)
+    out = core.receive(3.0, 2, question)
+    assert kinds(out) == [SUMMARY, NEWS]
+    assert head in out[1][1]
+    held, _ = core.codec.read_summary(core.codec.decode(out[0][1]))
+    answer = witnessing.codec.summary(held, sender=2, answer=False)
+    assert core.receive(4.0, 2, answer) == []
 
 
 def test_another_signed_model_stops_a_peer(witnessing):
     core = witnessing.core
     core.witnesses.step_done(1, b"a" * 32)
-    core.receive(0.0, 1, witnessing.head(1, sender=3, at=1, step=1, chain=b"a" * 32))
+    same = witnessing.head(1, sender=3, at=1, step=1, chain=b"a" * 32)
+    core.receive(0.0, 1, witnessing.news(same, via=1))
+    other = witnessing.head(1, sender=3, at=1, step=1, chain=b"b" * 32, sequence=2)
     with pytest.raises(PeerError, match="another model after step 1"):
-        core.receive(0.0, 1, witnessing.head(1, sender=3, at=1, step=1, chain=b"b" * 32))
+        core.receive(0.0, 1, witnessing.news(other, via=1))
 
 
 def test_other_rows_at_another_neighbor_stop_a_peer(witnessing):
     core = witnessing.core
     core.witnesses.heard(2, 0, b"p" * 96)
     lineage = hashlib.sha256(NOTHING + b"p" * 32).digest()
-    core.receive(0.0, 1, witnessing.receipt(2, 3, rows=1, lineage=lineage))
+    core.receive(0.0, 1, witnessing.news(witnessing.receipts(3, 2, rows=1, lineage=lineage), via=1))
+    other = witnessing.receipts(3, 2, rows=1, lineage=b"q" * 32, sequence=2)
     with pytest.raises(PeerError, match="sent it other rows"):
-        core.receive(0.0, 1, witnessing.receipt(2, 3, rows=1, lineage=b"q" * 32))
+        core.receive(0.0, 1, witnessing.news(other, via=1))
 
 
 def test_history_is_bounded_and_positions_cost_the_same_after_many_rounds():
@@ -414,20 +488,20 @@ def test_a_liar_adds_a_bounded_number_of_rows_to_the_ledger():
 @pytest.mark.parametrize("way", ["heads", "heads inside receipts", "nonces"])
 def test_a_flood_of_signed_heads_is_refused_by_origin(way, witnessing):
     """Neither stored nor forwarded: the members behind this one never see it."""
-    core = witnessing.core
-    before, forwarded, refused = len(witnessing.disk.durable), 0, 0
+    core, witnesses = witnessing.core, witnessing.core.witnesses
+    before, passed, refused = len(witnessing.disk.durable), set(), 0
     for count in range(1, 1001):
         rows, nonce = (1, count.to_bytes(32, "big")) if way == "nonces" else (count, NOTHING)
-        head = LedgerHead(rows, 0, 0, b"h" * 32, NOTHING, nonce)
-        raw = witnessing.codec.head(head, sender=3)
+        raw = head = witnessing.head(rows, sender=3, sequence=count, nonce=nonce)
         if way == "heads inside receipts":
-            raw = witnessing.receipt(3, 3, raw)
-        try:
-            forwarded += kinds(core.receive(count / 1000, 1, raw)).count(FrameCodec.kind_of(raw))
-        except FrameError:
-            refused += 1
-    assert refused > 900
-    assert forwarded <= 2 * 40
+            raw = witnessing.receipts(3, 3, newer=head, sequence=count)
+        out = core.receive(count / 1000, 1, witnessing.news(raw, via=1))
+        passed |= {part for _, raw in out for part in core.codec.parts(core.codec.decode(raw))}
+        refused += len(witnesses.take_refused())
+    assert refused > 900 or way == "heads inside receipts"
+    assert sum(FrameCodec.kind_of(part) == HEAD for part in passed) <= 40
     assert len(witnessing.disk.durable) - before <= 40
-    core.receive(1.0, 1, witnessing.head(5, sender=2))  # others are not affected
-    core.receive(60.0, 1, witnessing.head(2000, sender=3))
+    core.receive(1.0, 1, witnessing.news(witnessing.head(5, sender=2), via=1))  # others are not affected
+    assert witnesses.heads[2].rows == 5
+    core.receive(60.0, 1, witnessing.news(witnessing.head(2000, sender=3, sequence=2000), via=1))
+    assert witnesses.heads[3].rows == 2000

@@ -7,8 +7,9 @@ from verification.simulator import Faults, Shape, SimulatedStore, World, shapes
 from sottovoce import graphs, protocols
 from sottovoce.accounting.budget import Budget
 from sottovoce.errors import BudgetExceeded
+from sottovoce.peers.core import Timing
 from sottovoce.peers.wire_format import ROW, FrameCodec
-from verification import liars, simulator
+from verification import liars, simulator, slow_hops
 
 WORLDS = 2_000
 PARTS = 13
@@ -29,6 +30,38 @@ def test_worlds_keep_every_promise_and_end_in_the_fault_free_model(part):
         rows += world.counts["rows"]
     assert power > 120  # the worlds are not calm
     assert rows > 3_000
+
+
+SLOW = {
+    "complete:6, pace 0.5": (graphs.complete(6), 130, 0.5, {"pace": 0.5}),
+    "complete:6, pace 1.2": (graphs.complete(6), 130, 1.2, {"pace": 1.2}),
+    "complete:6, steps of 1.5 s": (graphs.complete(6), 130, 1.5, {"step_seconds": 1.5}),
+    "complete:6, hops of 3 s": (graphs.complete(6), 130, 4.5, {"faults": Faults.none()._replace(hop=3.0)}),
+    "ring of 50": (graphs.ring(50), 70, 0.13, {}),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_frames_per_row_are_bounded_however_long_a_hop_takes(name):
+    """I27: at most four frames per row and neighbor, and rounds as fast as hop, step or pace."""
+    graph, steps, seconds, options = SLOW[name]
+    shape, timing = Shape(protocols.Gossip(graph, 1), steps, 1), Timing(witness=32)
+    world = World(1, **{"faults": Faults.none(), **options}, shape=shape, timing=timing, horizon=1e5)
+    world.run(most_events=500_000)
+    assert world.violations == []
+    frames, rows = sum(world.frames.values()), len(world.on_wire)
+    assert rows == steps * graph.n
+    assert frames <= 4 * rows * 2 * graph.edges.shape[0] / graph.n
+    assert world.frames[ROW] <= 1.1 * rows * 2 * graph.edges.shape[0] / graph.n
+    assert world.now <= 1.15 * steps * seconds
+
+
+def test_slow_worlds_keep_every_promise_within_the_bound():
+    """`make verify-hops` runs 2,000 of them."""
+    for seed in range(44):
+        world = slow_hops.lived(seed)
+        assert world.violations == [], f"world {seed}"
+        assert slow_hops.share_of_bound(world) <= 1, f"world {seed}"
 
 
 def test_copied_and_rolled_back_folders_are_noticed():

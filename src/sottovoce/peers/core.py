@@ -9,8 +9,8 @@ to the store, which returns only when they are durable; only then are the bytes 
 - a neighbor that is late past the deadline is waited for, or, if the agreement says so and both ends agree,
   the exchange of that round is dropped at both ends and each uses its own row for it;
 - after a start nothing new is drawn before every contact has answered what it has seen of this peer, and
-  every member which signed head of this ledger it holds (`sottovoce.peers.witnesses`): an older ledger is
-  noticed;
+  every member has signed a receipt for the new head of this ledger (`sottovoce.peers.witnesses`): an older
+  ledger is noticed;
 - an accusation counts only with the signature of the accused.
 
 Clock, network, disk and randomness belong to the caller, `sottovoce.peers.runtime`.
@@ -22,6 +22,7 @@ import hashlib
 import itertools
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -33,13 +34,13 @@ from sottovoce.ledger.store import DIGEST, Entry, StoredRun, frame_digest
 from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.wire_format import (
     DROP,
-    HEAD,
+    NEWS,
     NOTHING,
     POSITION,
     REFUSAL,
     ROW,
+    SUMMARY,
     UNSIGNED,
-    WITNESS,
     Frame,
     FrameCodec,
     Position,
@@ -47,6 +48,7 @@ from sottovoce.peers.wire_format import (
 from sottovoce.peers.witnesses import Outgoing, Witnesses
 
 _KEPT = 256  # rows of each neighbor, and to each, whose digests are remembered one by one
+_FIRST_INTERVAL = 0.2  # seconds that a row takes, as long as nothing is known
 _INCIDENTS = 16  # of one member that are recorded; each is a permanent row, and a liar can make many
 
 
@@ -68,6 +70,8 @@ class Timing(NamedTuple):
     """Seconds. A question without an answer is asked again, each time after twice the interval before.
 
     A row that is asked for is sent again, so asking for rows too early costs traffic, never correctness.
+    Where rows take longer than `retry_row`, the first question waits three times as long as the last rows,
+    and after a long wait the interval is a quarter of it.
     """
 
     retry_start: float = 0.1  # the first interval of questions after a start
@@ -179,6 +183,8 @@ class Core:
         self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
+        self._intervals = deque([_FIRST_INTERVAL] * 2, maxlen=2)  # between the last rows of this peer
+        self._row_at = math.nan
         self._ask_at = self._since = 0.0
         self._ask_gap = timing.retry_start
         self.witnesses = Witnesses(self, saved, fresh())
@@ -191,36 +197,40 @@ class Core:
         self._since = now
         self._schedule_question(now)
         questions = self._positions(self.program.contacts, answer=True)
-        return questions + self.witnesses.announce(self.witnesses.nonce) + self._advance(now)
+        self.witnesses.announce()
+        questions += self.witnesses.summaries(self.program.contacts, answer=True)
+        return questions + self.witnesses.exchange(now, with_row=True) + self._advance(now)
 
     def receive(self, now: float, sender: int, raw: bytes) -> Outgoing:
         """Take one frame that the transport received from ``sender`` (known from its certificate)."""
         self._alive()
         frame = self.codec.decode(raw)
-        forwarded = frame.kind in (HEAD, WITNESS)  # signed by its author, whoever forwards it
-        if not forwarded and frame.sender != sender:
+        if frame.sender != sender:
             raise FrameError(
                 f"The frame says sender {frame.sender}, but the certificate is of member {sender}."
             )
         if sender not in self.passed:
             raise FrameError(f"Member {sender} is not a neighbor in this run.")
-        if forwarded:
-            return self._witness_frame(now, sender, frame, raw)
         if frame.kind == ROW:
             return self._row(now, frame)
+        if frame.kind == NEWS:
+            return self._news(now, sender, frame)
+        if frame.kind == SUMMARY:
+            return self.witnesses.receive_summary(now, sender, frame)
+        if frame.kind not in (POSITION, DROP, REFUSAL):
+            raise FrameError("Heads and receipts come inside news only.")
         position = self.codec.read_position(frame)
         if frame.kind == POSITION:
             return self._position(now, sender, position)
         if frame.kind == DROP:
             return self._drop(now, frame, position)
-        assert frame.kind == REFUSAL
         self._compare(sender, frame.round, position.digest, position.signature)
         return []
 
     def tick(self, now: float) -> Outgoing:
         """Ask again for what is missing, and give up on a neighbor that stays away."""
         self._alive()
-        out = self.witnesses.receipts_due(now >= self.witnesses.receipts_by)
+        out = self.witnesses.exchange(now)
         if self.all_done or now < self._ask_at:
             return out
         waiting, waited = self.waiting_for, now - self._since
@@ -231,10 +241,12 @@ class Core:
                 "is recorded."
             )
             self.fail(LostPeer(problem))
-        self._ask_gap = min(2 * self._ask_gap, self.timing.retry_longest)
+        longest = max(self.timing.retry_longest, waited / 4)  # few questions, however long a frame travels
+        self._ask_gap = max(self._first_gap, min(2 * self._ask_gap, longest))
         self._ask_at = now + self._ask_gap
         out += self._positions([s for s in waiting if s in self.passed], answer=True)
-        out += self.witnesses.ask_again()
+        if waiting:
+            out += self.witnesses.summaries(self.program.contacts, answer=True)
         if not self.finished and not self.unanswered and waited > self.timing.drop_after:
             out += self._propose(waiting)
         return out
@@ -243,8 +255,8 @@ class Core:
 
     @property
     def all_done(self) -> bool:
-        """Whether nobody needs this peer any more: it and all its contacts have finished."""
-        return self.finished and not self.waiting_for
+        """Whether nobody needs this peer any more: all have finished, and it has no news for a contact."""
+        return self.finished and not self.waiting_for and not self.witnesses.has_news
 
     @property
     def waiting_for(self) -> tuple[int, ...]:
@@ -261,7 +273,12 @@ class Core:
     @property
     def next_tick(self) -> float:
         """When `tick` next has something to do."""
-        return min(self._ask_at, self.witnesses.receipts_by)
+        return min(self._ask_at, self.witnesses.exchange_at)
+
+    @property
+    def row_time(self) -> float:
+        """Seconds between this peer's last rows; a single interruption does not count."""
+        return min(self._intervals)
 
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
@@ -343,7 +360,8 @@ class Core:
 
     def _due(self, now: float, r: int, to: int) -> bool:
         """Whether a row may be sent once more: not while the last sending is probably still on its way."""
-        due = now - self._last_sent.get((r, to), -math.inf) >= self.timing.retry_row
+        way = max(self.timing.retry_row, self.row_time)
+        due = now - self._last_sent.get((r, to), -math.inf) >= way
         if due:
             self._last_sent[r, to] = now
         return due
@@ -466,13 +484,10 @@ class Core:
         """Members that have not answered the questions after the start."""
         return self.unanswered | self.witnesses.unanswered
 
-    def _witness_frame(self, now: float, via: int, frame: Frame, raw: bytes) -> Outgoing:
-        answers, out = self.witnesses.receive(now, via, frame, raw)
-        if answers is None:
-            return out
-        if answers and not self._not_answered:
+    def _news(self, now: float, via: int, frame: Frame) -> Outgoing:
+        if self.witnesses.receive_news(now, via, frame) and not self._not_answered:
             self._schedule_question(now)
-        return out + self.witnesses.take_sendable() + self._advance(now)
+        return self.witnesses.take_sendable() + self._advance(now) + self.witnesses.exchange(now)
 
     # ---- progress --------------------------------------------------------------------------------
 
@@ -539,7 +554,9 @@ class Core:
         self.witnesses.step_done(*self.program.progress())
         if last:
             self.finished = True
-            return self._positions(self.program.contacts, answer=False) + self.witnesses.announce()
+            self.witnesses.announce()
+            last_news = self.witnesses.exchange(now, with_row=True)
+            return self._positions(self.program.contacts, answer=False) + last_news
         self.outbox[r] = frame
         self.sent[r] = frame_digest(frame)
         self._next_row = r + 1
@@ -548,7 +565,10 @@ class Core:
                 self._sent_to[s].rows[r] = self.sent[r]
         self._forget_history(self.passed)
         self._last_sent.update({(r, s): now for s in to})
-        return self.witnesses.row_sent([(s, frame) for s in to])
+        if not math.isnan(self._row_at):
+            self._intervals.append(now - self._row_at)
+        self._row_at = now
+        return self.witnesses.row_sent(now, [(s, frame) for s in to])
 
     def _count(self, releases: Sequence[Release]) -> None:
         self.spending.add(*releases)
@@ -557,7 +577,7 @@ class Core:
     def _commit(self, entry: Entry) -> None:
         """Commit, with the heads of others that came since the last time."""
         self.store.commit(entry._replace(heads=tuple(sorted(self.witnesses.not_durable.items()))))
-        self.witnesses.not_durable.clear()
+        self.witnesses.committed()
 
     def _forgettable(self) -> tuple[int, ...]:
         """Rounds whose row every destination has durably used."""
@@ -587,8 +607,13 @@ class Core:
 
     def _schedule_question(self, now: float) -> None:
         """Ask for what is missing after the first interval."""
-        self._ask_gap = self.timing.retry_start if self.unanswered else self.timing.retry_row
+        self._ask_gap = self.timing.retry_start if self.unanswered else self._first_gap
         self._ask_at = now + self._ask_gap
+
+    @property
+    def _first_gap(self) -> float:
+        """The first interval for what is missing: longer than rows take, so that none is asked for early."""
+        return max(self.timing.retry_row, min(3 * self.row_time, self.timing.give_up / 8))
 
     # ---- ends ------------------------------------------------------------------------------------
 

@@ -434,7 +434,7 @@ class Peer:
                 return
             self._log_round()
             self._wake.clear()
-            pause = max(0.005, self.core.next_tick - time.monotonic())
+            pause = max(0.001, self.core.next_tick - time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=min(pause, 1.0))
 
@@ -509,6 +509,8 @@ class Peer:
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
         self._erase_key()
+        for author, details in self.core.witnesses.take_refused():
+            self.transport.refuse(author, "too many heads or receipts", details)
         for to, raw in out:
             self.transport.send(to, raw)
 

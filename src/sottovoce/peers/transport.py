@@ -43,15 +43,14 @@ from sottovoce.peers.connection import (
 )
 from sottovoce.peers.identity import Identity, expiry
 from sottovoce.peers.listener import PATIENCE, Listener
-from sottovoce.peers.wire_format import HEAD, KINDS, POSITION, ROW, VERSION, WITNESS, FrameCodec
+from sottovoce.peers.wire_format import KINDS, NEWS, POSITION, ROW, SUMMARY, VERSION, FrameCodec
 
 _QUEUE = 256
 _CONNECTIONS = 4  # of one member; the oldest is closed, it is most likely a dead one
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
 _HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
 _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at once
-# signed heads and their receipts pass through every neighbor: many, each verified once
-_WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
+_NEWS, _NEWS_BURST = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
 _FRAMES = 4_000  # frames a second of one connection before it is paused
 _CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
 _AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
@@ -193,7 +192,7 @@ class NeighborState:
         self.frames = 0
         self.calls = RateLimit(_CALLS, _CALLS_BURST)
         self.control = RateLimit(_CONTROL, _BURST)
-        self.witnessed = RateLimit(_WITNESSED, _WITNESSED_BURST)
+        self.news = RateLimit(_NEWS, _NEWS_BURST)
 
     @property
     def idle(self) -> bool:
@@ -253,8 +252,9 @@ class TlsTransport:
         contact = self._known.get(to)
         if contact is None:
             return
-        if FrameCodec.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
-            for old in [each for each in contact.queue if FrameCodec.kind_of(each) == POSITION]:
+        kind = FrameCodec.kind_of(raw)
+        if kind in (POSITION, SUMMARY):  # only the newest question and the newest answer are worth sending
+            for old in [each for each in contact.queue if FrameCodec.kind_of(each) == kind]:
                 if FrameCodec.wants_answer(old) == FrameCodec.wants_answer(raw):
                     contact.queue.remove(old)
         contact.queue.append(raw)
@@ -452,7 +452,7 @@ class TlsTransport:
         if kind not in KINDS:  # not charged to the allowance of the member's true control frames
             self.refuse(sender, BAD_FRAME)
             return
-        allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
+        allowed = contact.news if kind == NEWS else contact.control
         if kind != ROW and not allowed.take(now):
             self.refuse(sender, "too many control frames")
             return

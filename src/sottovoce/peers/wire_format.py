@@ -6,12 +6,14 @@ Layout, little endian::
     | length u64 | run 32s | 0 0 0 0 | payload (length bytes) | SHA-256 of all that precedes | signature 64s
 
 A `FrameCodec` states what the frames of one run must look like; `FrameCodec.decode` compares sizes with it
-before it reads the payload, so nothing that arrives decides how much is allocated. There are six kinds: a
+before it reads the payload, so nothing that arrives decides how much is allocated. There are eight kinds: a
 row of numbers, a position (how far a peer is, what it has of the other), a refusal, a request to drop one
-exchange of one round or its answer, the head of a member's ledger, and a receipt for another member's head.
+exchange of one round or its answer, the head of a member's ledger, a member's receipts for the heads of all
+others, news (heads and receipts of several members), and a summary of which heads and receipts a peer holds.
 
 Rows, heads and receipts are signed with the key of the member's certificate, so they can be shown to others;
-the other kinds concern two ends of one connection, and their signature is zero.
+the other kinds concern two ends of one connection, and their signature is zero. Heads and receipts travel
+inside news only.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -30,16 +33,25 @@ from sottovoce.ledger.store import DIGEST, SIGNATURE, TRAILER, frame_digest
 
 MAGIC = b"SVOC"
 VERSION = 1
-KINDS = ROW, POSITION, REFUSAL, DROP, HEAD, WITNESS = 1, 2, 3, 4, 5, 6
-SIGNED = (ROW, HEAD, WITNESS)
+KINDS = ROW, POSITION, REFUSAL, DROP, HEAD, RECEIPTS, NEWS, SUMMARY = 1, 2, 3, 4, 5, 6, 7, 8
+SIGNED = (ROW, HEAD, RECEIPTS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s64s32sB7x")
-HEADS = struct.Struct("<Qqq32s32s32s")
-WITNESSES = struct.Struct("<I4xqq32s32s")
+HEADS = struct.Struct("<QQ32sqq32s32s")
+_VERSION = struct.Struct("<QQ32s")  # with which heads and receipts begin
+_RECEIPT = struct.Struct("<32sq32s")  # of one member
+_HELD = struct.Struct("<QQ8s8s")  # one line of a summary
+_NEWS_BYTES = 1 << 18  # of one news frame, if not a single head and one member's receipts are longer
 HEAD_FRAME = HEADER.size + HEADS.size + TRAILER  # length of a whole frame that holds a head
-_KIND = 5  # where the header holds the kind
+_KIND, _SENDER = 5, 8  # where the header holds the kind and the sender
 _ANSWER = HEADER.size + CONTROL.size - 8  # where a position holds whether it asks for an answer
-_NAMES = {ROW: "row", HEAD: "head", WITNESS: "witnessed head"}  # the others are positions
+_NAMES = {
+    ROW: "row",
+    HEAD: "head",
+    RECEIPTS: "set of receipts",
+    NEWS: "news frame",
+    SUMMARY: "summary",
+}  # the others are positions
 _DTYPES = {"float64": (1, "<f8"), "float32": (2, "<f4"), "int64": (3, "<i8"), "int32": (4, "<i4")}
 NOTHING = bytes(DIGEST)
 UNSIGNED = bytes(SIGNATURE)
@@ -86,35 +98,63 @@ class OpenSigner:
         return OpenSigner(node).sign(content) == signature
 
 
+class Version(NamedTuple):
+    """Orders what one member signed of one kind: the newer has more ledger rows, or a later sequence number.
+
+    The first bytes of the nonce decide between two starts; those of the digest, which depend on data, only
+    between frames of which an honest member signs one.
+    """
+
+    rows: int = 0
+    sequence: int = 0
+    nonce: bytes = bytes(8)
+    digest: bytes = bytes(8)
+
+
+Key = tuple[int, int]  # kind and author of a head or of receipts
+
+
 class LedgerHead(NamedTuple):
     """The newest row of a member's ledger, and how far the member is.
 
     ``rows`` rows with the hash ``head``; ``at`` the round it waits for; ``chain`` the chain over the results
-    of ``step`` steps, which all members must share. A ``nonce`` that is not zero is sent after a start and
-    asks everybody what they hold of this ledger.
+    of ``step`` steps, which all members must share. ``sequence`` grows with everything the member signs, and
+    ``nonce`` is new at every start of its process, so that a receipt for this head is no older than that.
     """
 
     rows: int
+    sequence: int
+    nonce: bytes
     at: int
     step: int
     head: bytes
     chain: bytes
-    nonce: bytes
 
 
-class HeadReceipt(NamedTuple):
-    """What a member holds of the ledger of ``about``: the newest signed head, whole, or nothing.
+class Receipt(NamedTuple):
+    """What a member holds of another: ``head`` is the digest of the newest head that it has on its disk.
 
-    ``rows`` rows of ``about`` came to it before round ``at``, in every one of these rounds, and ``lineage``
-    is their chained hash; ``at`` is 0 if some round brought none.
+    ``rows`` rows of the other came to it, one in each of the first rounds, and ``lineage`` is their chained
+    hash.
     """
 
-    about: int
-    at: int
+    head: bytes = NOTHING
+    rows: int = 0
+    lineage: bytes = NOTHING
+
+
+class Receipts(NamedTuple):
+    """The receipts of one member for the heads of all, in their order.
+
+    ``rows``, ``sequence`` and ``nonce`` are as in a head. ``newer`` is the whole head of a member that has
+    shown an older one after a start, or nothing: it proves to that member that its ledger is an older one.
+    """
+
     rows: int
-    lineage: bytes
+    sequence: int
     nonce: bytes
-    held: bytes
+    receipts: tuple[Receipt, ...]
+    newer: bytes
 
 
 class Position(NamedTuple):
@@ -164,21 +204,29 @@ class FrameCodec:
         assert self.dtype in _DTYPES
 
     @staticmethod
-    def kind_of(raw: bytes) -> int:
+    def kind_of(raw: bytes | memoryview) -> int:
         """Return the kind in a frame's header, 0 if it is too short for one; nothing else is read."""
         return raw[_KIND] if len(raw) > _KIND else 0
 
     @staticmethod
     def wants_answer(raw: bytes) -> bool:
-        """Return whether a position frame of this peer's own asks for an answer."""
-        return bool(raw[_ANSWER])
+        """Return whether a position or summary of this peer's own asks for an answer."""
+        return bool(raw[HEADER.size if FrameCodec.kind_of(raw) == SUMMARY else _ANSWER])
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
-        """Length of the payload by kind."""
+        """Length of the payload by kind; of news, the largest."""
         sizes = dict.fromkeys((POSITION, REFUSAL, DROP), CONTROL.size)
         row = self.dim * np.dtype(self.dtype).itemsize
-        return {**sizes, ROW: row, HEAD: HEADS.size, WITNESS: WITNESSES.size + HEAD_FRAME}
+        receipts = _VERSION.size + self.members * _RECEIPT.size + HEAD_FRAME
+        several = min(self.members * (HEAD_FRAME + HEADER.size + receipts + TRAILER), _NEWS_BYTES)
+        news = max(HEAD_FRAME, HEADER.size + receipts + TRAILER, several)
+        summary = 8 + 2 * self.members * _HELD.size
+        return {**sizes, ROW: row, HEAD: HEADS.size, RECEIPTS: receipts, NEWS: news, SUMMARY: summary}
+
+    def _whole(self, kind: int) -> int:
+        """Return the length of a whole frame of a kind."""
+        return HEADER.size + self._sizes[kind] + TRAILER
 
     def _shape(self, kind: int) -> tuple[int, int, int]:
         """Return number of the element type, rows and dimension in the header of a kind."""
@@ -210,10 +258,35 @@ class FrameCodec:
         """Return the signed frame with the head of this member's ledger."""
         return self._frame(HEAD, sender, HEADS.pack(*head))
 
-    def witnessed(self, receipt: HeadReceipt, *, sender: int) -> bytes:
-        """Return the signed frame, forwarded by the others, with what is held of a member's ledger."""
-        held = receipt.held or bytes(HEAD_FRAME)
-        return self._frame(WITNESS, sender, WITNESSES.pack(*receipt[:-1]) + held)
+    def receipts(self, receipts: Receipts, *, sender: int) -> bytes:
+        """Return the signed frame with what this member holds of the others' ledgers."""
+        each = b"".join(_RECEIPT.pack(*receipt) for receipt in receipts.receipts)
+        newer = receipts.newer or bytes(HEAD_FRAME)
+        return self._frame(RECEIPTS, sender, _VERSION.pack(*receipts[:3]) + each + newer)
+
+    def news(self, items: Iterable[bytes], *, sender: int) -> Iterator[bytes]:
+        """Yield frames, as few as possible, with heads and receipts that the other end does not hold yet."""
+        parts: list[bytes] = []
+        for item in sorted(items, key=self.kind_of):
+            if parts and sum(map(len, parts)) + len(item) > self._sizes[NEWS]:
+                yield self._news(parts, sender)
+                parts = []
+            parts.append(item)
+        if parts:
+            yield self._news(parts, sender)
+
+    def _news(self, items: list[bytes], sender: int) -> bytes:
+        heads = sum(1 for item in items if self.kind_of(item) == HEAD)
+        return self._frame(NEWS, sender, b"".join(items), counts=(heads, len(items) - heads))
+
+    def summary(self, versions: Mapping[Key, Version], *, sender: int, answer: bool) -> bytes:
+        """Return the frame that says which head and receipts of every member this peer holds."""
+        lines = (
+            _HELD.pack(*versions.get((kind, v), Version()))
+            for kind in (HEAD, RECEIPTS)
+            for v in range(self.members)
+        )
+        return self._frame(SUMMARY, sender, bytes([answer]).ljust(8, b"\0") + b"".join(lines))
 
     def refusal(self, held: bytes, *, sender: int, round: int) -> bytes:
         """Return the frame that refuses a second, different row for a round.
@@ -232,8 +305,15 @@ class FrameCodec:
         content = CONTROL.pack(round, round, _YES if agreed else NOTHING, UNSIGNED, NOTHING, ask)
         return self._frame(DROP, sender, content, round)
 
-    def _frame(self, kind: int, sender: int, content: bytes | memoryview, round: int = 0) -> bytes:
-        dtype, rows, dim = self._shape(kind)
+    def _frame(
+        self,
+        kind: int,
+        sender: int,
+        content: bytes | memoryview,
+        round: int = 0,
+        counts: tuple[int, int] | None = None,
+    ) -> bytes:
+        dtype, rows, dim = self._shape(kind) if counts is None else (0, *counts)
         head = HEADER.pack(MAGIC, VERSION, kind, dtype, sender, round, rows, dim, len(content), self.session)
         total = hashlib.sha256(head)
         total.update(content)
@@ -263,10 +343,13 @@ class FrameCodec:
             raise FrameError("The frame belongs to another run; compare the agreements.")
         if kind not in self._sizes:
             raise FrameError(f"Kind {kind} is not a kind of frame.")
-        name, total = _NAMES.get(kind, "position"), HEADER.size + self._sizes[kind] + TRAILER
-        if size != total or length != self._sizes[kind]:
+        name, payload = _NAMES.get(kind, "position"), self._sizes[kind]
+        if kind == NEWS:
+            payload = self._news_payload(rows, dim)
+        total = HEADER.size + payload + TRAILER
+        if size != total or length != payload:
             raise FrameError(f"A {name} of this run takes {total} bytes, got {size}.")
-        if (dtype, rows, dim) != self._shape(kind):
+        if (dtype, rows, dim) != (self._shape(kind) if kind != NEWS else (0, rows, dim)):
             raise FrameError(f"The {name} has another shape or element type than agreed.")
         if raw[7] or raw[68:72] != b"\0\0\0\0":
             raise FrameError(_NOT_ZERO)
@@ -285,13 +368,23 @@ class FrameCodec:
         if kind == ROW:
             if not np.isfinite(self.values(frame)).all():
                 raise FrameError("The row holds NaN or infinity.")
-        elif kind == HEAD:
-            self.read_head(frame)
-        elif kind == WITNESS:
-            self.read_witnessed(frame)
-        else:
-            self.read_position(frame)
+        elif kind != NEWS:  # its parts are read when they are newer than what is held
+            self._readers[kind](frame)
+        elif number:
+            raise FrameError(_NOT_ZERO)
         return frame
+
+    @cached_property
+    def _readers(self) -> dict[int, Callable[[Frame], object]]:
+        control = dict.fromkeys((POSITION, REFUSAL, DROP), self.read_position)
+        return {**control, HEAD: self.read_head, RECEIPTS: self.read_receipts, SUMMARY: self.read_summary}
+
+    def _news_payload(self, heads: int, receipts: int) -> int:
+        """Return the length of the payload of news with so many heads and receipts."""
+        length = heads * self._whole(HEAD) + receipts * self._whole(RECEIPTS)
+        if not 0 < length <= self._sizes[NEWS]:
+            raise FrameError("The news holds nothing, or more than one frame can.")
+        return length
 
     def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
         """Return whether ``sender`` signed a row of that digest for that round."""
@@ -321,19 +414,45 @@ class FrameCodec:
             raise FrameError("The head lies outside the run.")
         return head
 
-    def read_witnessed(self, frame: Frame) -> HeadReceipt:
-        """Return a receipt; the head inside is checked like one that came alone."""
-        content = frame.content
-        about, at, rows, lineage, nonce = WITNESSES.unpack(content[: WITNESSES.size])
-        held = bytes(content[WITNESSES.size :])
-        if about >= self.members or not (0 <= at <= self.rounds and 0 <= rows <= at) or frame.round:
-            raise FrameError("What was witnessed lies outside the run.")
-        if any(content[4:8]):
+    def peek_head(self, raw: bytes) -> LedgerHead:
+        """Return what a head would say if its signature were right; nothing is checked."""
+        return LedgerHead(*HEADS.unpack_from(raw, HEADER.size))
+
+    def peek_version(self, raw: bytes) -> tuple[Key, Version]:
+        """Return the key and version of a part of news, of which nothing else is checked."""
+        kind, (sender,) = self.kind_of(raw), struct.unpack_from("<I", raw, _SENDER)
+        if kind not in (HEAD, RECEIPTS) or sender >= self.members or len(raw) != self._whole(kind):
+            raise FrameError("A part of the news is neither a head nor receipts of a member.")
+        rows, sequence, nonce = _VERSION.unpack_from(raw, HEADER.size)
+        return (kind, sender), Version(rows, sequence, nonce[:8], frame_digest(raw)[:8])
+
+    def parts(self, frame: Frame) -> Iterator[bytes]:
+        """Yield the heads and receipts inside news; each is checked only by `decode`."""
+        begin = 0
+        while begin < len(frame.content):
+            kind = HEAD if self.kind_of(frame.content[begin:]) == HEAD else RECEIPTS
+            size = self._whole(kind)
+            yield bytes(frame.content[begin : begin + size])
+            begin += size
+
+    def read_summary(self, frame: Frame) -> tuple[dict[Key, Version], bool]:
+        """Return the versions that the other end holds, and whether it asks for an answer."""
+        content, keys = frame.content, [(kind, v) for kind in (HEAD, RECEIPTS) for v in range(self.members)]
+        if content[0] > 1 or any(content[1:8]) or frame.round:
             raise FrameError(_NOT_ZERO)
-        if not any(held):
-            held = b""
-        else:
-            head = self.decode(held)
-            if head.kind != HEAD or head.sender != about:
-                raise FrameError("The head inside what was witnessed is not that member's.")
-        return HeadReceipt(about, at, rows, lineage, nonce, held)
+        lines = (Version(*line) for line in _HELD.iter_unpack(content[8:]))
+        return dict(zip(keys, lines, strict=True)), bool(content[0])
+
+    def read_receipts(self, frame: Frame) -> Receipts:
+        """Return receipts; the head inside is checked like one that came alone."""
+        content, end = frame.content, _VERSION.size + self.members * _RECEIPT.size
+        receipts = tuple(Receipt(*each) for each in _RECEIPT.iter_unpack(content[_VERSION.size : end]))
+        if any(not 0 <= each.rows <= self.rounds for each in receipts) or frame.round:
+            raise FrameError("A receipt lies outside the run.")
+        newer = bytes(content[end:])
+        if not any(newer):
+            newer = b""
+        elif self.kind_of(newer) != HEAD or self.decode(newer).kind != HEAD:
+            raise FrameError("What the receipts hold as a newer head is none.")
+        rows, sequence, nonce = _VERSION.unpack_from(content)
+        return Receipts(rows, sequence, nonce, receipts, newer)

@@ -1,8 +1,15 @@
-"""What members hold of each other's ledgers: signed heads, receipts for them, and the rows they stand for.
+"""What members hold of each other's ledgers: a replicated map from member to newest signed head and receipts.
 
 A ledger that was restored from a backup, copied or truncated is older than the head that others hold of it.
 Nobody can forge such a head and nobody can answer for another member, so a member that lies can only stay
 silent, and then nothing is drawn.
+
+Every peer keeps, of every member, the newest head of its ledger and the newest receipts that it signed for
+the heads of the others. A newer one replaces an older one and is passed on once to every contact that has not
+shown it, together with what else is new: with the next row, or after a quarter of the time a row takes. What
+is not news is not passed on, so the number of frames per row does not depend on how long a frame travels. A
+peer that waits also sends its contacts a summary of what it holds, and both ends send what the other lacks;
+this replaces lost frames.
 """
 
 from __future__ import annotations
@@ -10,30 +17,48 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
-from sottovoce.errors import FrameError, LedgerError, PeerError
-from sottovoce.ledger.store import DIGEST, StoredRun
-from sottovoce.peers.wire_format import HEAD, NOTHING, Frame, HeadReceipt, LedgerHead
+from sottovoce.errors import LedgerError, PeerError
+from sottovoce.ledger.store import DIGEST, StoredRun, frame_digest
+from sottovoce.peers.wire_format import (
+    HEAD,
+    NOTHING,
+    RECEIPTS,
+    Frame,
+    Key,
+    LedgerHead,
+    Receipt,
+    Receipts,
+    Version,
+)
 
 if TYPE_CHECKING:
     from sottovoce.peers.core import Core
 
 Outgoing = list[tuple[int, bytes]]
-_RECEIPT_DELAY = 0.05  # seconds in which a row may be committed that a head can be committed with
-_REMEMBERED = 4096  # digests of forwarded frames
 # New heads that one member may have signed: at once, a second, and per announcement that the rounds allow. An
-# honest member stays far below; beyond it a head is neither stored nor forwarded.
+# honest member stays far below; beyond it a head is neither stored nor passed on.
 _HEADS, _HEADS_PER_SECOND, _HEADS_PER_ANNOUNCEMENT = 32.0, 1.0, 4.0
-_RECEIPTS_PER_HEAD = 4  # by each other member, as it comes on several ways
+_RECEIPTS_PER_HEAD = 4  # of one member, and for each other member
 _KEPT = 1024  # hashes of each member's rows, for the receipts of others that are behind
+_ISSUED = 256  # own heads whose receipts are recognized
+
+
+class _Signed(NamedTuple):
+    """A head or receipts of a member, as they are passed on."""
+
+    version: Version
+    raw: bytes
 
 
 class Witnesses:
-    """The heads this peer holds, and who holds the head of its own ledger.
+    """The heads and receipts this peer holds, and who holds the head of its own ledger.
 
     ``core.timing.witness`` is the number of rows after which all members must hold the head of this ledger; 0
-    asks nobody. The answers to the question after a start must repeat the 32 new bytes of ``nonce``.
+    asks nobody. Every head of this process carries the 32 new bytes of ``nonce``, so a receipt for one of
+    them was signed after the start.
     """
 
     def __init__(self, core: Core, stored: StoredRun, nonce: bytes) -> None:
@@ -41,28 +66,36 @@ class Witnesses:
         self.node, self.contacts, members = core.program.node, core.program.contacts, core.codec.members
         asks = self.every > 0 and members > 1
         self.others = tuple(v for v in range(members) if v != self.node) if asks else ()
-        self.frames = dict(stored.heads)  # the newest signed head of each other member
-        self.heads = {v: self._head(raw) for v, raw in stored.heads.items()}
+        self.nonce = nonce
         self.confirmed = dict.fromkeys(self.others, -1)  # rows of this ledger whose head each member holds
         self.unanswered = set(self.others)
-        self.nonce = nonce if asks else NOTHING
         self.announced = -1  # rows under the head that was last announced
-        self.receipts_by = math.inf  # when receipts must be sent
         self.withheld: Outgoing = []  # with a head after every row: rows whose head not all hold yet
-        self.receipts: list[tuple[int, bytes, int]] = []  # due: whose head, its nonce, by which contact
-        self._rows_since_announced = 0
-        self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
+        self.heads: dict[int, LedgerHead] = {}  # of each other member, the newest
         self.not_durable: dict[int, bytes] = {}  # heads of others to be written with the next commit
-        self._forwarded: dict[bytes, float] = {}
+        self.refused: list[tuple[int, str]] = []  # whose heads or receipts were too many, for the log
+        self._map: dict[Key, _Signed] = {}  # the newest of each kind and member, this one included
+        self._behind: dict[int, set[Key]] = {s: set() for s in self.contacts}  # what each contact lacks
+        self._durable: dict[int, bytes] = {}  # digests of the heads that are on the disk
+        self._issued: dict[bytes, int] = {}  # own heads of this process: digest -> rows
+        self._sequence = 0
+        self._newer = -1  # the member whose newest head goes with the receipts, as a proof
+        self._patience = core.timing.retry_row / 4
+        # when new receipts must be signed; those for stored heads may have been lost before the start
+        self._receipts_by = -math.inf if stored.heads else math.inf
+        self._quiet_until = -math.inf  # before that, news leaves only with a row
+        self._rows_since_announced = self._rows_since_receipts = 0
+        self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
         self._chains: dict[int, bytes] = {}
         self._rows_heard: dict[int, int] = {}  # of each member, in all its first rounds
         self._lineages: dict[int, deque[bytes]] = {}  # the chained hashes of the newest of them
-        self._allowances: dict[tuple[int, int], tuple[float, float, int]] = {}
+        self._allowances: dict[Key, tuple[float, float, int]] = {}
+        for v, raw in stored.heads.items():
+            self.heads[v] = self.codec.read_head(self.codec.decode(raw))
+            self._map[HEAD, v] = _Signed(self.codec.peek_version(raw)[1], raw)
+            self._durable[v] = frame_digest(raw)
         for (r, sender), proof in sorted(stored.heard.items()):
             self.heard(sender, r, proof)
-
-    def _head(self, raw: bytes) -> LedgerHead:
-        return self.codec.read_head(self.codec.decode(raw))
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -82,6 +115,18 @@ class Witnesses:
         """Members that have not shown the signed head of a finished ledger."""
         return tuple(v for v in self.others if v not in self.heads or self.heads[v].at < self.codec.rounds)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether some contact lacks something that this peer holds."""
+        return any(self._behind.values())
+
+    @property
+    def exchange_at(self) -> float:
+        """When `exchange` next has something to send."""
+        if self.has_news or (self._receipts_by < math.inf and not self.core.expects_commit):
+            return self._quiet_until
+        return max(self._receipts_by, self._quiet_until)
+
     def agreeing(self, progress: tuple[int, bytes]) -> tuple[int, ...]:
         """Return the members that have signed the same chain after the last step."""
         chains = {v: (head.step, head.chain) for v, head in self.heads.items()}
@@ -89,36 +134,36 @@ class Witnesses:
 
     def state(self) -> tuple[object, ...]:
         """Return everything that decides the future of this object."""
-        frames, confirmed = sorted(self.frames.items()), sorted(self.confirmed.items())
-        return frames, confirmed, sorted(self.unanswered), self.receipts
+        behind = [(s, sorted(keys)) for s, keys in sorted(self._behind.items())]
+        return sorted(self._map.items()), sorted(self.confirmed.items()), sorted(self.unanswered), behind
 
     # ---- this peer's ledger ----------------------------------------------------------------------
 
-    def announce(self, nonce: bytes = NOTHING) -> Outgoing:
-        """Send the head of this ledger to all contacts; with a nonce, ask what everybody holds of it."""
+    def announce(self) -> None:
+        """Sign the head of this ledger; it is news for all contacts."""
         if not self.others:
-            return []
+            return
         rows, newest = self.core.store.newest()
+        self._sequence += 1
         at, step, chain = self.core.position
-        head = LedgerHead(rows, at, step, newest, chain, nonce)
+        head = LedgerHead(rows, self._sequence, self.nonce, at, step, newest, chain)
         self.announced, self._rows_since_announced = rows, 0
         raw = self.codec.head(head, sender=self.node)
-        return [(s, raw) for s in self.contacts]
+        self._issued[frame_digest(raw)] = rows
+        if len(self._issued) > _ISSUED:
+            del self._issued[next(iter(self._issued))]
+        self._put(raw)
 
-    def ask_again(self) -> Outgoing:
-        """Announce the head once more if somebody has not confirmed it."""
-        if self.unanswered:
-            return self.announce(self.nonce)
-        return self.announce() if min(self.confirmed.values(), default=0) < self.announced else []
-
-    def row_sent(self, rows: Outgoing) -> Outgoing:
-        """Return what leaves after a new row was committed: the row, perhaps its head, and due receipts."""
+    def row_sent(self, now: float, rows: Outgoing) -> Outgoing:
+        """Return what leaves after a new row was committed: the row, and news."""
         self._recent.append(self.core.store.newest()[0])
         self._rows_since_announced += 1
-        head = self.announce() if self._rows_since_announced >= self.every else []
+        self._rows_since_receipts += 1
+        if self._rows_since_announced >= self.every:
+            self.announce()
         if self.every == 1 and self.others:
             self.withheld, rows = rows, []  # it leaves when all members hold its head
-        return rows + head + self.receipts_due(False)
+        return rows + self.exchange(now, with_row=True)
 
     def take_sendable(self) -> Outgoing:
         """Return withheld rows once all members hold their head."""
@@ -126,6 +171,11 @@ class Witnesses:
             return []
         rows, self.withheld = self.withheld, []
         return rows
+
+    def committed(self) -> None:
+        """Note that the heads held of others are on the disk."""
+        self._durable.update({v: frame_digest(raw) for v, raw in self.not_durable.items()})
+        self.not_durable.clear()
 
     def step_done(self, step: int, chain: bytes) -> None:
         """Compare the chain over the results so far with the chains that others have signed."""
@@ -135,63 +185,6 @@ class Witnesses:
         for v, head in self.heads.items():
             self._same_chain(v, head)
 
-    # ---- frames of others ------------------------------------------------------------------------
-
-    def receive(self, now: float, via: int, frame: Frame, raw: bytes) -> tuple[bool | None, Outgoing]:
-        """Take a head or a receipt and forward it once.
-
-        The first value is None for frames about other ledgers. For a receipt about this ledger it says
-        whether the receipt answers the question after a start.
-        """
-        if not self.others or frame.sender == self.node:
-            return None, []
-        out: Outgoing = []
-        new = frame.digest not in self._forwarded
-        if frame.kind == HEAD:
-            head = self.codec.read_head(frame)
-            if new:
-                self._charge(now, frame.sender)
-            self._hold(frame.sender, head, bytes(raw))
-            due = (frame.sender, head.nonce, via)
-            if due not in self.receipts:
-                self.receipts.append(due)
-            self.receipts_by = min(self.receipts_by, now + _RECEIPT_DELAY)
-            out += self.receipts_due(head.nonce != NOTHING or not self.core.expects_commit)
-        else:
-            receipt = self.codec.read_witnessed(frame)
-            if receipt.about == self.node:
-                return self._confirm(frame.sender, receipt), []
-            if new:
-                self._charge(now, frame.sender, _RECEIPTS_PER_HEAD * len(self.others))
-            if receipt.held:
-                head = self._head(receipt.held)
-                if self._is_news(receipt.about, head):
-                    self._charge(now, receipt.about)
-                self._hold(receipt.about, head, receipt.held)
-            self._same_rows(frame.sender, receipt)
-        if now - self._forwarded.get(frame.digest, -math.inf) >= self.core.timing.retry_row:
-            if len(self._forwarded) > _REMEMBERED:
-                self._forwarded.clear()
-            self._forwarded[frame.digest] = now
-            out += [(s, bytes(raw)) for s in self.contacts if s not in (via, frame.sender)]
-        return None, out
-
-    def _charge(self, now: float, author: int, scale: int = 1) -> None:
-        """Charge a signed frame to its author's allowance, whoever forwarded it; raise if there is none."""
-        at = self.core.program.at
-        left, then, at_then = self._allowances.get((author, scale), (scale * _HEADS, now, at))
-        earned = (now - then) * _HEADS_PER_SECOND + (at - at_then) * _HEADS_PER_ANNOUNCEMENT / self.every
-        left = min(scale * _HEADS, left + scale * earned)
-        if left < 1:
-            raise FrameError(
-                f"Member {author} signed more heads or receipts than the rounds of this run need."
-            )
-        self._allowances[author, scale] = left - 1, now, at
-
-    def _is_news(self, v: int, head: LedgerHead) -> bool:
-        known = self.heads.get(v)
-        return known is None or (head.rows, head.at) > (known.rows, known.at)
-
     def heard(self, sender: int, r: int, proof: bytes) -> None:
         """Extend the chained hash of a member's rows, as long as one came in every round."""
         rows = self._lineages.setdefault(sender, deque(maxlen=_KEPT))
@@ -199,53 +192,206 @@ class Witnesses:
             self._rows_heard[sender] = r + 1
             rows.append(hashlib.sha256((rows[-1] if rows else NOTHING) + proof[:DIGEST]).digest())
 
-    def receipts_due(self, hurry: bool) -> Outgoing:
-        """Return receipts for heads that are on the disk; in a hurry they are written first."""
-        if self.receipts and self.not_durable:
-            if not hurry:
-                return []
-            self.core.commit_notes()
-        out = []
-        for v, nonce, via in self.receipts:
-            rows, lineages = self._rows_heard.get(v, 0), self._lineages.get(v)
-            lineage = lineages[-1] if lineages else NOTHING
-            receipt = HeadReceipt(v, rows, rows, lineage, nonce, self.frames.get(v, b""))
-            out.append((via, self.codec.witnessed(receipt, sender=self.node)))
-        self.receipts.clear()
-        self.receipts_by = math.inf
+    # ---- exchange with contacts ------------------------------------------------------------------
+
+    def exchange(self, now: float, *, with_row: bool = False) -> Outgoing:
+        """Return one frame of news for every contact that lacks something, if it is time."""
+        if not self.others or (now < self._quiet_until and not with_row):
+            return []
+        # while rows flow, receipts wait for some of them: heads of others are then committed with a row
+        enough = with_row and self._rows_since_receipts >= self.every // 4
+        if self._receipts_by < math.inf and (
+            enough or now >= self._receipts_by or not self.core.expects_commit
+        ):
+            self._sign_receipts()
+        out = [(s, raw) for s in self.contacts for raw in self._news_for(s)]
+        if out:
+            self._quiet_until = now + min(self._patience, self.core.row_time / 4)
         return out
 
-    def _confirm(self, w: int, receipt: HeadReceipt) -> bool:
-        """Take what a member holds of this ledger; return whether it answers the question after a start."""
-        if receipt.held:
-            head, count = self._head(receipt.held), self.core.store.newest()[0]
-            if head.rows > count or self.core.store.row_hash(head.rows) != head.head:
-                problem = (
-                    f"Member {w} holds a head of this peer's ledger with {head.rows} rows, signed by this "
-                    f"peer, that the ledger of {count} rows does not contain: the state folder was "
-                    "copied or is an older one; continue from the newest folder only."
-                )
-                self.core.fail(LedgerError(problem))
-            self.confirmed[w] = max(self.confirmed[w], head.rows)
-        answers = receipt.nonce == self.nonce
-        if answers:
-            self.unanswered.discard(w)
-        return answers
+    def summaries(self, to: Iterable[int], *, answer: bool) -> Outgoing:
+        """Return what this peer holds, without the content, for contacts that may lack some of it."""
+        if not self.others:
+            return []
+        versions = {key: signed.version for key, signed in self._map.items()}
+        raw = self.codec.summary(versions, sender=self.node, answer=answer)
+        return [(s, raw) for s in to]
 
-    def _hold(self, v: int, head: LedgerHead, raw: bytes) -> None:
+    def receive_summary(self, now: float, sender: int, frame: Frame) -> Outgoing:
+        """Learn what a contact lacks; send it, and a summary in return if the contact asks for one."""
+        if not self.others:
+            return []
+        versions, answer = self.codec.read_summary(frame)
+        self._behind[sender] = {key for key, signed in self._map.items() if signed.version > versions[key]}
+        return self.summaries([sender] if answer else [], answer=False) + self.exchange(now)
+
+    def receive_news(self, now: float, via: int, frame: Frame) -> bool:
+        """Take newer heads and receipts; return whether the last answer to the question after a start came.
+
+        Signatures are verified before anything is taken, and only of what is newer than what is held or
+        contradicts it.
+        """
+        if not self.others:
+            return False
+        parts = [(*self.codec.peek_version(raw), raw) for raw in self.codec.parts(frame)]
+        wanted = [
+            (key, version, self.codec.decode(raw), raw)
+            for key, version, raw in parts
+            if self._is_wanted(now, key, version, raw)
+        ]
+        waited = bool(self.unanswered)
+        for (kind, author), version, part, raw in wanted:
+            if author == self.node:
+                self._own(kind, version, part)
+            elif kind == HEAD:
+                self._hold(now, author, self.codec.read_head(part), raw)
+            else:
+                self._confirm(now, author, self.codec.read_receipts(part), raw)
+        for key, version, raw in parts:
+            held = self._map.get(key)
+            if held is not None and version == held.version:
+                self._behind[via].discard(key)
+            elif held is not None and self._is_set_back(key, raw):
+                self._behind[via].add(key)
+        return waited and not self.unanswered
+
+    def take_refused(self) -> list[tuple[int, str]]:
+        """Return whose heads or receipts were not taken since the last call, and why."""
+        refused, self.refused = self.refused, []
+        return refused
+
+    def _is_wanted(self, now: float, key: Key, version: Version, raw: bytes) -> bool:
+        """Whether a part of news is worth verifying: it is newer, or shows that a ledger was copied."""
+        kind, author = key
+        held = self._map.get(key)
+        if author == self.node:
+            newer = held is None or version > held.version
+            return frame_digest(raw) not in self._issued and (newer or kind == HEAD)
+        if held is not None and version <= held.version and not self._is_set_back(key, raw):
+            return False
+        if self._allowance(now, key) >= 1:
+            return True
+        sentence = f"Member {author} signed more heads or receipts than the rounds of this run need."
+        if (author, sentence) not in self.refused:
+            self.refused.append((author, sentence))
+        return False
+
+    def _is_set_back(self, key: Key, raw: bytes) -> bool:
+        """Whether a part of news, if it is genuine, is of a ledger other or older than the one known."""
+        known = self.heads.get(key[1])
+        if key[0] != HEAD or known is None:
+            return False
+        head = self.codec.peek_head(raw)
+        older = head.rows < known.rows and head.nonce != known.nonce
+        return older or (head.rows == known.rows and head.head != known.head)
+
+    def _allowance(self, now: float, key: Key) -> float:
+        """Return how many more frames that a member signed are taken now, whoever passes them on."""
+        scale = 1 if key[0] == HEAD else _RECEIPTS_PER_HEAD * len(self.others)
+        at = self.core.program.at
+        left, then, at_then = self._allowances.get(key, (scale * _HEADS, now, at))
+        earned = (now - then) * _HEADS_PER_SECOND + (at - at_then) * _HEADS_PER_ANNOUNCEMENT / self.every
+        left = min(scale * _HEADS, left + scale * earned)
+        self._allowances[key] = left, now, at
+        return left
+
+    def _charge(self, kind: int, author: int) -> None:
+        left, now, at = self._allowances[kind, author]
+        self._allowances[kind, author] = left - 1, now, at
+
+    def _put(self, raw: bytes) -> None:
+        """Hold a frame in place of an older one; every contact lacks it until it was sent there or shown."""
+        key, version = self.codec.peek_version(raw)
+        self._map[key] = _Signed(version, raw)
+        for keys in self._behind.values():
+            keys.add(key)
+
+    def _news_for(self, s: int) -> Iterable[bytes]:
+        """Return the frames that bring a contact up to date."""
+        keys, self._behind[s] = self._behind[s], set()
+        return self.codec.news([self._map[key].raw for key in sorted(keys)], sender=self.node)
+
+    def _sign_receipts(self) -> None:
+        """Sign what is held of every member; only heads that are on the disk count."""
+        if self.not_durable:
+            self.core.commit_notes()
+        self._sequence += 1
+        self._receipts_by, self._rows_since_receipts = math.inf, 0
+        receipts = []
+        for v in range(self.codec.members):
+            lineages = self._lineages.get(v)
+            lineage = lineages[-1] if lineages else NOTHING
+            receipts.append(Receipt(self._durable.get(v, NOTHING), self._rows_heard.get(v, 0), lineage))
+        newer = self._map[HEAD, self._newer].raw if self._newer >= 0 else b""
+        rows = self.core.store.newest()[0]
+        content = Receipts(rows, self._sequence, self.nonce, tuple(receipts), newer)
+        self._put(self.codec.receipts(content, sender=self.node))
+
+    # ---- what others signed ----------------------------------------------------------------------
+
+    def _own(self, kind: int, version: Version, part: Frame) -> None:
+        """Take what this member signed before its last start: it must be in the ledger, and is superseded."""
+        if kind == HEAD:
+            self._require_contained(self.codec.read_head(part))
+        held = self._map.get((kind, self.node))
+        if held is None or version > held.version:
+            self._sequence = max(self._sequence, version.sequence)
+            if kind == HEAD:
+                self.announce()
+            else:
+                self._receipts_by = -math.inf
+
+    def _require_contained(self, head: LedgerHead) -> None:
+        count = self.core.store.newest()[0]
+        if head.rows > count or self.core.store.row_hash(head.rows) != head.head:
+            problem = (
+                f"Another member holds a head of this peer's ledger with {head.rows} rows, signed by this "
+                f"peer, that the ledger of {count} rows does not contain: the state folder was copied or is "
+                "an older one; continue from the newest folder only."
+            )
+            self.core.fail(LedgerError(problem))
+
+    def _confirm(self, now: float, w: int, receipts: Receipts, raw: bytes) -> None:
+        """Take the receipts of a member: for heads of this ledger, and for the rows of third members."""
+        self._charge(RECEIPTS, w)
+        self._put(raw)
+        if receipts.newer:
+            (_, author), version = self.codec.peek_version(receipts.newer)
+            head = self.codec.peek_head(receipts.newer)  # verified with the receipts
+            if author == self.node:
+                self._require_contained(head)
+            elif self._is_wanted(now, (HEAD, author), version, receipts.newer):
+                self._hold(now, author, head, receipts.newer)
+        for v, receipt in enumerate(receipts.receipts):
+            if v == self.node:
+                rows = self._issued.get(receipt.head)
+                if rows is not None:
+                    self.confirmed[w] = max(self.confirmed[w], rows)
+                    self.unanswered.discard(w)
+            elif v != w:
+                self._same_rows(w, v, receipt)
+
+    def _hold(self, now: float, v: int, head: LedgerHead, raw: bytes) -> None:
         """Keep the newest head of a member; two different heads of one length show a copied ledger."""
-        known = self.heads.get(v)
-        if known is not None and head.rows == known.rows and head.head != known.head:
-            proof = self.codec.decode(self.frames[v]).proof + self.codec.decode(raw).proof
+        self._charge(HEAD, v)
+        known, held = self.heads.get(v), self._map.get((HEAD, v))
+        if known is not None and held is not None and head.rows == known.rows and head.head != known.head:
+            proof = self.codec.decode(held.raw).proof + self.codec.decode(raw).proof
             self.core.incident(v, f"two ledgers of member {v} with {head.rows} rows", proof)
-        if self._is_news(v, head):
-            self.frames[v], self.heads[v], self.not_durable[v] = raw, head, raw
-        self._same_chain(v, head)
+        if held is None or self.codec.peek_version(raw)[1] > held.version:
+            started = known is None or known.nonce != head.nonce
+            self.heads[v], self.not_durable[v] = head, raw
+            self._put(raw)
+            # a member that has started waits for this receipt
+            self._receipts_by = min(self._receipts_by, now if started else now + self._patience)
+            self._same_chain(v, head)
+        elif self._newer != v:
+            self._newer, self._receipts_by = v, now
 
     def _same_chain(self, v: int, head: LedgerHead) -> None:
         own = self._chains.get(head.step, NOTHING)
         if NOTHING not in (own, head.chain) and own != head.chain:
-            proof = self.codec.decode(self.frames[v]).proof
+            proof = self.codec.decode(self._map[HEAD, v].raw).proof
             self.core.incident(v, f"member {v} has another model after step {head.step}", proof, fatal=True)
             problem = (
                 f"Member {v} has signed another model after step {head.step} than this peer has: somebody "
@@ -254,11 +400,11 @@ class Witnesses:
             )
             self.core.fail(PeerError(problem))
 
-    def _same_rows(self, w: int, receipt: HeadReceipt) -> None:
+    def _same_rows(self, w: int, v: int, receipt: Receipt) -> None:
         """Compare what another member heard of a third with what this peer heard, if both heard all."""
-        v, at, own = receipt.about, receipt.at, self._lineages.get(receipt.about, deque())
+        at, own = receipt.rows, self._lineages.get(v, deque())
         place = at - 1 - (self._rows_heard.get(v, 0) - len(own))  # among the hashes that are kept
-        if at == receipt.rows and 0 <= place < len(own) and own[place] != receipt.lineage:
+        if 0 <= place < len(own) and own[place] != receipt.lineage:
             note = f"member {v} sent other rows to member {w} before round {at}"
             self.core.incident(v, note, fatal=True)
             problem = (
