@@ -179,8 +179,8 @@ def consensus_newton(release: GradientSource, start: np.ndarray, plan: Consensus
     def message(state: State, k: int) -> np.ndarray:
         model: NewtonModel = state.common
         # rows without a factor ask for moments
-        asked = model.theta if k < moment_steps else np.hstack([model.theta, model.matrix])
-        return release(asked, k)
+        rows = model.theta if k < moment_steps else np.hstack([model.theta, model.matrix])
+        return release(rows, k)
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: NewtonModel = state.common
