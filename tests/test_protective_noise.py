@@ -62,6 +62,7 @@ SITES = {
     "sottovoce/algorithms/decor.py:Decor.mechanism": HANDED_ON,
     "sottovoce/algorithms/mafalda.py:Mafalda.mechanism": HANDED_ON,
     "sottovoce/algorithms/dp_sgd.py:DPSGD.algorithm": HANDED_ON,
+    "sottovoce/algorithms/consensus_newton.py:ConsensusNewton.mechanism": HANDED_ON,
     "sottovoce/noise/discrete.py:Bits.__init__": SAMPLER,
     "sottovoce/noise/discrete.py:discrete_gaussian": SAMPLER,
     "sottovoce/noise/discrete.py:_geometric": SAMPLER,
