@@ -46,6 +46,7 @@ CHARGED = "charged before it draws: one of RUNS"
 HANDED_ON = "only makes a source, which a charged run is handed"
 SAMPLER = "draws for whoever holds the source"
 SIMULATED = "takes a numpy generator or a simulated source only"
+STORED = "a key and a nonce for what is on the disk"
 NO_RECORDS = "noise without records: synthetic worst cases, zeros, or no noise at all"
 SITES = {
     "sottovoce/runners/run.py:run": CHARGED,
@@ -66,6 +67,8 @@ SITES = {
     "sottovoce/algorithms/decor.py:Decor.mechanism": HANDED_ON,
     "sottovoce/algorithms/mafalda.py:Mafalda.mechanism": HANDED_ON,
     "sottovoce/algorithms/dp_sgd.py:DPSGD.algorithm": HANDED_ON,
+    "sottovoce/algorithms/consensus_newton.py:ConsensusNewton.mechanism": HANDED_ON,
+    "sottovoce/algorithms/consensus_newton.py:ConsensusNewton.mechanism": HANDED_ON,
     "sottovoce/noise/discrete.py:Bits.__init__": SAMPLER,
     "sottovoce/noise/discrete.py:discrete_gaussian": SAMPLER,
     "sottovoce/noise/discrete.py:_geometric": SAMPLER,
@@ -86,6 +89,8 @@ SITES = {
     "sottovoce/attacks/audit.py:audit_outputs": NO_RECORDS,
     "sottovoce/integrations/flower.py:ServerSide.__init__": NO_RECORDS,
     "sottovoce/peers/core.py:Core.__init__": NO_RECORDS,
+    "sottovoce/ledger/state_key.py:StateKey.__init__": STORED,
+    "sottovoce/ledger/state_key.py:StateKey.encrypt": STORED,
     "sottovoce_papers/extensions/secure_sum.py:secure_sum_mean": NO_RECORDS,
 }
 # what calls the runner: these, with the sites that are charged, are the ways to draw protective noise

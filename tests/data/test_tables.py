@@ -36,9 +36,10 @@ def test_all_problems_are_one_message():
             label_problem=lambda labels: "no classes",
         )
     message = str(caught.value)
-    assert message.startswith("the table has 7 problems: (1) the table has no column 'wage'")
+    assert message.startswith("the table has 8 problems: (1) the table has no column 'wage'")
     for words in ("'pid' holds words", "'town' holds words", "'admitted' holds", "'note' holds words",
-                  "columns 'age', 'smoker' have no public bounds", "(7) no classes."):  # fmt: skip
+                  "columns 'age', 'smoker' have no public bounds", "(7) no classes.",
+                  "(8) there are empty entries in 'age'"):  # fmt: skip
         assert words in message
     for private in ("Oslo", "a1", "cough", "70"):
         assert private not in message

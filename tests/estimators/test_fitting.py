@@ -57,6 +57,21 @@ def test_a_network_learns_within_its_budget_and_the_callers_stays_as_it_was():
     assert SIMULATED in fitted.privacy.assumptions
 
 
+def test_a_linear_model_needs_no_rate_and_takes_what_is_stated():
+    X, y = circles(400)
+    options = {"network": "ring:8", "rng": rng(), **BUDGET}
+    plan = fit("logistic", (X, y), **options).plan
+    assert (plan.name, plan.schedule(0).name, plan.optimizer.beta) == ("consensus-newton", "masked", 0.5)
+    stated = {"steps": 12, "clip_norm": 0.4, "learning_rate": 0.7, "optimizer": "momentum", "batch_size": 20}
+    plan = fit("logistic", (X, y), algorithm="consensus-newton", **stated, **options).plan
+    assert (plan.steps, plan.clip_norm, plan.rate(0), plan.optimizer.beta) == (12, 0.4, 0.7, 0.9)
+    assert plan.batch_size == 20
+    assert fit("logistic", (X, y), learning_rate=0.5, **options).plan.name == "consensus-sgd"
+    assert fit("logistic", (X, y), adjacency="user", **options).plan.name == "consensus-sgd"
+    two = fit("logistic", (X, y), **{**options, "network": "path:2"}).plan
+    assert two.schedule(0).name == "tree"
+
+
 def test_noise_protects_unless_a_generator_says_otherwise():
     X, y = circles(80)
     fitted = fit(mlp(), (X, y), network="path:2", steps=2, **BUDGET)

@@ -345,7 +345,7 @@ def test_it_is_an_exact_consensus_by_name_or_graph():
     masked = Masked("ring:5", partners=nx.complete_graph(5))
     assert isinstance(masked, ExactConsensus)
     assert masked.name == "masked"
-    assert Masked(nx.karate_club_graph()).n == 34
+    assert Masked(nx.florentine_families_graph()).n == 15
 
 
 def test_a_peer_refuses_rows_of_another_kind():

@@ -34,6 +34,12 @@ LABELS_ARE_NAMES = (
 )
 
 
+_GAPS = (
+    'pass missing="drop" to leave such records out, missing="middle" to put the middle of the bounds there, '
+    'or missing="indicator" to mark it as well'
+)
+
+
 @dataclass(frozen=True)
 class TableData:
     """Records and how to read them: which column is predicted, which columns are features, how they scale.
@@ -229,6 +235,10 @@ class Columns:
         about_label = None if label_problem is None else label_problem()
         if about_label is not None:
             problems.append(about_label.rstrip("."))
+        if problems and missing == "refuse":  # alone, it is said with its row when the records are read
+            gaps = [name for name in chosen if any(is_empty(value) for value in table[name])]
+            if gaps:
+                problems.append(f"there are empty entries in {', '.join(map(repr, gaps))}: {_GAPS}")
         if problems:
             raise (Refused if without or about_label else DataError)(in_one_message(problems))
         values = {name: _declared(categories[name], name) for name in categories if name in chosen}
@@ -407,11 +417,7 @@ def _column(table: Table, name: str) -> np.ndarray:
 
 
 def _missing_entry(row: int, name: str) -> str:
-    return (
-        f'row {row} of column {name!r} is missing or infinite; mend it, or pass missing="drop" to leave such '
-        'records out, missing="middle" to put the middle of the bounds there, or missing="indicator" to mark '
-        "it as well."
-    )
+    return f"row {row} of column {name!r} is missing or infinite; mend it, or {_GAPS}."
 
 
 def _declared(values: Sequence[object] | int, name: str) -> tuple[Any, ...] | int:

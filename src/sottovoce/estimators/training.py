@@ -135,7 +135,12 @@ class TrainingOptions:
         """Return the options of a `ConsensusNewton` plan, without noise; those not stated suit the budget."""
         parameters, features = n_params(adapter.objective), int(adapter.objective.dim)
         suited = newton_options(parameters, features, sum(sizes), budget.epsilon, budget.delta)
-        stated = {"clip_norm": self.clip_norm, "batch_size": self.batch_size}
+        stated: dict[str, object] = {
+            "clip_norm": self.clip_norm,
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "optimizer": None if self.optimizer == "sgd" else self.optimizer,
+        }
         if self.steps is not None or self.epochs is not None:
             stated["steps"] = self.steps_for(sizes)
         stated = {name: value for name, value in stated.items() if value is not None}
