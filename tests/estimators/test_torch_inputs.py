@@ -90,6 +90,15 @@ def test_a_loaders_collation_is_applied_to_each_record_alone():
         fit(mlp(), DataLoader(Items(), 24, collate_fn=pairs), rng=rng(), **SETTINGS)
 
 
+def test_a_loader_over_a_list_is_read_item_by_item():
+    pair = [(torch.ones(2), "yes"), (torch.zeros(2), "no")]  # as long as a pair (inputs, targets)
+    options = {**SETTINGS, "network": "path:2", "classes": ["no", "yes"]}
+    fitted = fit(mlp(), DataLoader(pair, batch_size=1), rng=rng(), **options)
+    assert fitted.plan.sizes == (1, 1)
+    with pytest.raises(DataError, match="got no axis for one"):
+        fit(mlp(), DataLoader(pair, 1, collate_fn=lambda items: (items[0][0][None], 7)), **options)
+
+
 def test_a_loader_of_test_records_scores_and_predicts():
     loader = DataLoader(TENSORS, batch_size=24)
     fitted = fit(mlp(), TENSORS, test=loader, rng=rng(), **SETTINGS)

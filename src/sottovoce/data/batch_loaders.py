@@ -44,8 +44,10 @@ def loader_dataset(loader: BatchLoader) -> Any:
             f"the DataLoader's dataset ({type(loader.dataset).__name__}) has no length, so the rate at which "
             "a record is sampled is unknown; give a dataset with __len__ and __getitem__."
         )
-    torch_own = getattr(loader.collate_fn, "__module__", "").startswith("torch.utils.data")
-    return loader.dataset if torch_own else CollatedItems(loader.dataset, loader.collate_fn)
+    plain = getattr(loader.collate_fn, "__module__", "").startswith("torch.utils.data")
+    if plain and not isinstance(loader.dataset, (list, tuple)):  # a list could be taken for (inputs, targets)
+        return loader.dataset
+    return CollatedItems(loader.dataset, loader.collate_fn)
 
 
 def loader_batch_size(loader: BatchLoader) -> int:
@@ -72,10 +74,9 @@ def _first(batch: Any) -> Any:
     """Return the only item of a batch of one."""
     if isinstance(batch, Mapping):
         return {name: _first(value) for name, value in batch.items()}
-    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
+    if isinstance(batch, Sequence) and not all(isinstance(value, str) for value in batch):
         return tuple(_first(value) for value in batch)
-    if not len(batch) == 1:
-        raise DataError(
-            f"collate_fn must keep records apart, one on the first axis, got {len(batch)} for one record."
-        )
+    length = len(batch) if hasattr(batch, "__len__") else "no axis"
+    if length != 1:
+        raise DataError(f"collate_fn must keep records apart, one on the first axis, got {length} for one.")
     return batch[0]
