@@ -228,7 +228,8 @@ class Peer:
         self.state = self.ledger.folder
         self.pace_missed = 0
         self._wake = asyncio.Event()
-        self._logged_at, self._stopping = -1, False
+        self._logged_at, self._stopping, self._logged_incidents = -1, False, 0
+        self._tick_at = math.inf  # when the loop next lets the core act by itself
         self._arrived: list[tuple[int, bytes]] = []
         self._progress_at = self._logged_waiting = self._reported_at = time.monotonic()
         try:
@@ -362,6 +363,7 @@ class Peer:
             await self.transport.flush(1.0)
         finally:
             await self.transport.stop()
+            self._send([])  # logs the incident that ended the run
             if self._health is not None:
                 await self._health.stop()
             self._write_live()
@@ -418,7 +420,8 @@ class Peer:
                 return
             self._log_round()
             self._wake.clear()
-            pause = max(0.001, self.core.next_tick - time.monotonic())
+            self._tick_at = self.core.next_tick
+            pause = max(0.001, self._tick_at - time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=min(pause, 1.0))
 
@@ -478,12 +481,15 @@ class Peer:
                 raise  # the frame was refused
             raise PeerError("this peer has stopped") from None  # the reason stays on this machine
         finally:
-            if self.core.failed is not None or self.core.finished:
+            if self.core.failed is not None or self.core.finished or self.core.next_tick < self._tick_at:
                 self._wake.set()
             self._log_round()
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
         self._erase_key()
+        for incident in self.core.incidents[self._logged_incidents :]:
+            self._logged_incidents += 1
+            self.log({"event": "incident", "what": incident})
         for author, details in self.core.witnesses.take_refused():
             self.transport.refuse(author, "too many heads or receipts", details)
         for to, raw in out:
