@@ -68,7 +68,6 @@ SITES = {
     "sottovoce/algorithms/mafalda.py:Mafalda.mechanism": HANDED_ON,
     "sottovoce/algorithms/dp_sgd.py:DPSGD.algorithm": HANDED_ON,
     "sottovoce/algorithms/consensus_newton.py:ConsensusNewton.mechanism": HANDED_ON,
-    "sottovoce/algorithms/consensus_newton.py:ConsensusNewton.mechanism": HANDED_ON,
     "sottovoce/noise/discrete.py:Bits.__init__": SAMPLER,
     "sottovoce/noise/discrete.py:discrete_gaussian": SAMPLER,
     "sottovoce/noise/discrete.py:_geometric": SAMPLER,

@@ -189,8 +189,8 @@ def without_second_rows(right: Any) -> Any:
 def sent_at_once(right: Any) -> Any:
     """Send a row before anybody holds its head."""
 
-    def row_sent(self: Any, rows: Any) -> Any:
-        out = right(self, rows)
+    def row_sent(self: Any, now: float, rows: Any) -> Any:
+        out = right(self, now, rows)
         withheld, self.withheld = self.withheld, []
         return withheld + out
 
@@ -338,12 +338,19 @@ BUGS = [
     *bugs("peers.witnesses", "peers/test_core.py",
         ("a restart asks neighbors only", "Witnesses.__init__", then_sets(unanswered=set()), "own_head"),
         ("rows leave before their head is witnessed", "Witnesses.row_sent", sent_at_once, "hold_its_head"),
-        ("a newer head of the own ledger is ignored", "Witnesses._confirm",
+        ("a newer head of the own ledger is ignored", "Witnesses._require_contained",
          ignored("head.rows > count or self.core.store.row_hash(head.rows) != head.head"), "own_head"),
         ("signed heads are not limited by origin", "Witnesses._charge", does_nothing, "flood"),
+        ("heads are passed on again and again", "Witnesses._news_for",
+         edited("self._behind[s], set()", "self._behind[s], self._behind[s]"), "passed_on_once"),
+        ("two ledgers of one member are taken silently", "Witnesses._is_set_back",
+         returns(False), "two_heads"),
         ("models are not compared", "Witnesses._same_chain", does_nothing, "another_signed_model"),
         ("what two neighbors received is not compared", "Witnesses._same_rows",
          does_nothing, "other_rows")),
+    *bugs("peers.sum_check", "peers/test_sum_check.py",
+        ("poisoned sums do not stop a run", "SumCheck.stops", returns(False), "aligned"),
+        ("jumps of a sum are not reported", "SumCheck.judge", returns(""), "jump")),
     # ---- frames ---------------------------------------------------------------------------------------
     *bugs("peers.wire_format", "peers/test_wire_format.py",
         ("signatures of frames are not checked", "OpenSigner.verify", returns(True), "malformed"),

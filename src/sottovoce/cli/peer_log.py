@@ -72,6 +72,8 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
             f"{each['member']} ({each['why'] or 'no message yet'})" for each in event["for"]
         )
         return "warning", f"no progress for {event['seconds']} s; waiting for {members or 'nobody'}"
+    if kind == "incident":
+        return "warning", f"incident: {event['what']}"
     if kind == "pace":
         return "warning", (
             f"the answer took {event['seconds']} s, more than half of the agreed {event['pace']:g} s: "

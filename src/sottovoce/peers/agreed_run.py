@@ -32,6 +32,7 @@ from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
+from sottovoce.peers.sum_check import SumCheck
 from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.protocols import Protocol
 from sottovoce.secure_sum.keys import MaskKey
@@ -134,7 +135,8 @@ class AgreedRun:
             first = start.astype(first.dtype)[None]
         masked = None
         if self.grid is not None:
-            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run_id)
+            pair_masks = self._pair_masks(node, key)
+            masked = MaskedRows(self.grid, pair_masks, agreement.run_id, self.sum_check)
         return StepProgram(
             self.plan.algorithm(mechanism, first),
             self.plan.schedule,
@@ -205,6 +207,20 @@ class AgreedRun:
         largest: float = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
         center = float(np.max(np.abs(plan.center)))
         return (largest + center) * (1 if protocol.convex else self.n) * (1 + 1e-6)
+
+    @property
+    def sum_check(self) -> SumCheck | None:
+        """What the public sum of a masked step is compared with; None where rows are not masked."""
+        grid, plan = self.grid, self.plan
+        if grid is None:
+            return None
+        row_norm = (grid.bound + math.sqrt(grid.dim)) * grid.spacing
+        if plan.adjacency != "user" and plan.sizes is None:  # coordinates are clamped, batches have no bound
+            row_norm *= math.sqrt(grid.dim)
+        row_norm += float(np.linalg.norm(np.broadcast_to(plan.center, grid.dim)))
+        noise_std = float(np.linalg.norm(grid.stds))
+        limit = self.agreement.checks.largest_mean
+        return SumCheck(self.n, grid.dim, self.steps, row_norm, noise_std, limit)
 
     # ---- what it costs ---------------------------------------------------------------------------
 

@@ -260,6 +260,15 @@ class TimingPart(_Part):
     witness: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
+class ChecksPart(_Part):
+    """What stops a masked run: a mean whose L2 norm is beyond ``largest_mean``.
+
+    By default, and at most, what members, clip and noise allow but for a chance of 1e-9 in the run.
+    """
+
+    largest_mean: Positive | None = None
+
+
 class SignatureCheck(NamedTuple):
     """The names of members by their signature, in alphabetical order."""
 
@@ -288,6 +297,7 @@ class Agreement(_Part):
     members: Annotated[tuple[Member, ...], Field(strict=False, min_length=2)]
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
+    checks: ChecksPart = ChecksPart()
     relay: str = ""
     accept: Annotated[tuple[Literal["large delta"], ...], Field(strict=False)] = ()
     membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
@@ -309,6 +319,8 @@ class Agreement(_Part):
         protocol = self.plan.schedule(0)
         wrong = self.timing.late == "drop" and not protocol.tolerates_dropout
         _refuse_if(wrong, f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
+        wrong = self.checks.largest_mean is not None and not protocol.masked
+        _refuse_if(wrong, f"largest_mean in [checks] needs masked sums; over {protocol.name} leave it out")
         large = self.budget.delta * (self.plan.units or 0) > 1 and LARGE_DELTA not in self.accept
         sentence = str(self.delta_warning).rstrip(".")
         _refuse_if(large, f'{sentence}, or write accept = ["{LARGE_DELTA}"] at the top of the file')

@@ -433,7 +433,8 @@ class Core:
     def incident(self, member: int, note: str, proof: bytes = b"", *, fatal: bool = False) -> None:
         """Record what a member did, on the disk before anybody learns that it was seen.
 
-        Of one member only the first few are recorded, and one that ends the run.
+        Of one member only the first few are recorded, and one that ends the run; ``member`` is -1 where
+        nobody knows whose fault it is.
         """
         known = sum(f"member {member} " in f"{each} " for each in self.incidents)
         if note not in self.incidents and (fatal or known < _INCIDENTS):
@@ -514,7 +515,11 @@ class Core:
                         self.witnesses.heard(s, r, frame.proof)
                         self._newly_heard.append((r, s, frame.proof))
                 # the weight of a neighbor dropped at both ends goes to this node's own row
-                self.program.receive(rows | {s: self.program.message() for s in dropped})
+                try:
+                    self.program.receive(rows | {s: self.program.message() for s in dropped})
+                finally:  # what is noticed about a sum is on the disk before the run goes on, or stops
+                    for warning in self.program.take_warnings():
+                        self.incident(-1, warning, fatal=True)
                 out += self._publish(now)
                 self._since = now
                 self._schedule_question(now)

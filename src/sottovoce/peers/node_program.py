@@ -130,6 +130,13 @@ class StepProgram:
         """Return what was drawn since the last call."""
         return self.mechanism.drain()
 
+    def take_warnings(self) -> list[str]:
+        """Return what was noticed about the sums since the last call."""
+        if self.masked is None:
+            return []
+        warnings, self.masked.warnings = self.masked.warnings, []
+        return warnings
+
     def result(self) -> np.ndarray:
         """Return the output row; before the end, that of the last finished step."""
         if not self.begun:

@@ -25,6 +25,7 @@ from sottovoce._io import atomic_write, shred
 from sottovoce.errors import ConfigError, DataError, LedgerError, Refused
 from sottovoce.noise.grid import MaskGrid
 from sottovoce.noise.samplers import KeyedNoise
+from sottovoce.peers.sum_check import SumCheck
 from sottovoce.secure_sum.keys import MaskKey, next_chain
 from sottovoce.secure_sum.masks import PairMasks
 
@@ -102,10 +103,13 @@ class MaskedRows:
     that is saved with a row cannot hide another under the same label.
     """
 
-    def __init__(self, grid: MaskGrid, masks: PairMasks | None, run_id: bytes) -> None:
+    def __init__(
+        self, grid: MaskGrid, masks: PairMasks | None, run_id: bytes, check: SumCheck | None = None
+    ) -> None:
         if masks is not None and masks.bits != grid.bits:
             raise ConfigError(f"the masks have {masks.bits} bits, the grid {grid.bits}; make them equal.")
-        self.grid, self.masks, self.chain = grid, masks, run_id
+        self.grid, self.masks, self.chain, self.check = grid, masks, run_id, check
+        self.warnings: list[str] = []  # about sums, not taken yet
 
     def hide(self, row: np.ndarray, step: int) -> np.ndarray:
         """Return the masked integers of one noisy row; the keys are those of the next step afterwards."""
@@ -116,8 +120,24 @@ class MaskedRows:
         return masked
 
     def mean(self, total: np.ndarray, step: int) -> np.ndarray:
-        """Return the mean of all rows from their integer sum, and extend the chain by it."""
-        mean = self.grid.mean(total)
+        """Return the mean of all rows from their integer sum, and extend the chain by it.
+
+        A sum that the check does not allow is refused; what is noticed is added to `warnings`.
+        """
+        try:
+            mean = self.grid.mean(total)
+        except Refused:
+            self.warnings.append(f"the sum of step {step} is not one of rows that belong together")
+            raise
+        if self.check is not None:
+            if warning := self.check.judge(mean, step):
+                self.warnings.append(warning)
+            if self.check.stops(mean):
+                raise Refused(
+                    f"{warning}: some member sent other numbers than agreed, and masked rows do not show "
+                    "which. The run stops and everything spent is recorded; ask the members, then continue "
+                    "without the one at fault by `peer membership`."
+                )
         self.chain = next_chain(self.chain, step, total)
         return mean
 
@@ -130,13 +150,16 @@ class MaskedRows:
     def to_dict(self) -> dict[str, Any]:
         """Return what the next step needs; it holds keys until they are erased."""
         masks = None if self.masks is None else self.masks.to_dict()
-        return {"chain": self.chain.hex(), "masks": masks}
+        largest = 0.0 if self.check is None else self.check.largest
+        return {"chain": self.chain.hex(), "masks": masks, "largest": largest}
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Continue from the result of `to_dict`."""
         try:
             self.chain = bytes.fromhex(stored["chain"])
             self.masks = None if stored["masks"] is None else PairMasks.from_dict(stored["masks"])
+            if self.check is not None:
+                self.check.largest = float(stored["largest"])
         except (KeyError, TypeError, ValueError):
             raise LedgerError("The saved mask keys cannot be read; restore the state folder.") from None
 

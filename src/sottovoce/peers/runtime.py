@@ -230,7 +230,9 @@ class Peer:
         self.state = self.ledger.folder
         self.pace_missed = 0
         self._wake = asyncio.Event()
-        self._logged_at, self._stopping, self._stop_requested = -1, False, False
+        self._logged_at, self._logged_incidents = -1, 0
+        self._stopping, self._stop_requested = False, False
+        self._tick_at = math.inf  # when the loop next lets the core act by itself
         # spans are those of the wall clock at the start; from then on nobody who sets it can move them
         self._spans_from = time.monotonic() - time.time()
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -371,6 +373,7 @@ class Peer:
             await self.transport.flush(1.0)
         finally:
             await self.transport.stop()
+            self._send([])  # logs the incident that ended the run
             if self._health is not None:
                 await self._health.stop()
             self._write_live()
@@ -434,7 +437,8 @@ class Peer:
                 return
             self._log_round()
             self._wake.clear()
-            pause = max(0.001, self.core.next_tick - time.monotonic())
+            self._tick_at = self.core.next_tick
+            pause = max(0.001, self._tick_at - time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=min(pause, 1.0))
 
@@ -503,12 +507,15 @@ class Peer:
                 raise  # the frame was refused
             raise PeerError("this peer has stopped") from None  # the reason stays on this machine
         finally:
-            if self.core.failed is not None or self.core.finished:
+            if self.core.failed is not None or self.core.finished or self.core.next_tick < self._tick_at:
                 self._wake.set()
             self._log_round()
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
         self._erase_key()
+        for incident in self.core.incidents[self._logged_incidents :]:
+            self._logged_incidents += 1
+            self.log({"event": "incident", "what": incident})
         for author, details in self.core.witnesses.take_refused():
             self.transport.refuse(author, "too many heads or receipts", details)
         for to, raw in out:

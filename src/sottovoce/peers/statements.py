@@ -69,7 +69,14 @@ def connections(agreed_run: AgreedRun) -> list[tuple[int, int]]:
 def checks(agreed_run: AgreedRun) -> str:
     """Return, in one sentence, which rows of others a member can check."""
     if agreed_run.grid is not None:
-        return "masked rows cannot be checked, only their sum can, and it does not show whose fault it is"
+        check = agreed_run.sum_check
+        assert check is not None
+        return (
+            "masked rows cannot be checked, only their sum: the run stops if the L2 norm of the mean exceeds "
+            f"{check.limit:.4g} (clip and noise of {check.members} honest members exceed {check.allowed:.4g} "
+            "with a chance below 1e-9), and a sum eight times as large as all before is reported; a member "
+            "that stays below can still spoil the model unnoticed, and no check shows whose fault it is"
+        )
     if agreed_run.bound is None:
         return "nothing public bounds the rows of others here; a member can spoil the model, not the privacy"
     return (
