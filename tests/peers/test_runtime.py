@@ -402,28 +402,31 @@ CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\((.*)| resumed>(.*))$")
 
 
 def order_holds(trace, frame):
-    """Return whether the first bytes of every row left after a sync that followed the row before.
+    """Return whether the first bytes of every row left after the commit of that row.
 
-    A sync counts when it returns, a send when it begins. Only calls that move more than 10,000 bytes belong
-    to rows; a row is over when a frame's worth of bytes has gone.
+    A commit is a sync of the ledger's log and then of the key of states; it counts when it returns, a send
+    when it begins. Only calls that move more than 10,000 bytes belong to rows; a row is over when a frame's
+    worth of bytes has gone.
     """
-    begun, rows, gone, synced = {}, 0, frame, False
+    begun, rows, gone, synced, commits = {}, 0, frame, False, 0
     for line in trace.splitlines():
         process, call, opened, resumed = CALL.match(line).groups()
         if opened is not None:
-            begun[process] = (opened, synced)
-        text, at_start = begun.get(process, ("", False))
+            begun[process] = (opened, commits)
+        text, at_start = begun.get(process, ("", 0))
         if "unfinished" in line:
             continue
         result = re.search(r"= (-?\d+)[^=]*$", resumed or opened or "")
         moved = int(result.group(1)) if result else 0
-        if call in ("fdatasync", "fsync"):
-            synced |= "ledger.sqlite-wal" in text and moved == 0
+        if call in ("fdatasync", "fsync") and moved == 0:
+            if "state.key" in text:
+                commits, synced = commits + synced, False
+            synced |= "ledger.sqlite-wal" in text
         elif moved > 10_000 and ("socket:" in text or "TCP" in text):
-            if gone >= frame:
-                if not at_start:
+            if gone > 0.9 * frame:  # the last piece may be small
+                if at_start <= rows:
                     return False
-                rows, gone, synced = rows + 1, 0, False
+                rows, gone = rows + 1, 0
             gone += moved
     assert rows == 5, f"{rows} rows were seen in the trace"
     return True
