@@ -406,9 +406,9 @@ def order_holds(trace, frame):
 
     A commit is a sync of the ledger's log and then of the key of states; it counts when it returns, a send
     when it begins. Only calls that move more than 10,000 bytes belong to rows; a row is over when a frame's
-    worth of bytes has gone.
+    worth of bytes has gone. A member that asks is sent a row once more, which is no new row.
     """
-    begun, rows, gone, synced, commits = {}, 0, frame, False, 0
+    begun, commits_before, gone, synced, commits = {}, [], frame, False, 0
     for line in trace.splitlines():
         process, call, opened, resumed = CALL.match(line).groups()
         if opened is not None:
@@ -424,12 +424,12 @@ def order_holds(trace, frame):
             synced |= "ledger.sqlite-wal" in text
         elif moved > 10_000 and ("socket:" in text or "TCP" in text):
             if gone > 0.9 * frame:  # the last piece may be small
-                if at_start <= rows:
-                    return False
-                rows, gone = rows + 1, 0
+                commits_before.append(at_start)
+                gone = 0
             gone += moved
-    assert rows == 5, f"{rows} rows were seen in the trace"
-    return True
+    again = len(commits_before) - 5
+    assert 0 <= again <= 2, f"{len(commits_before)} rows were seen in the trace"
+    return all(before + again > row for row, before in enumerate(commits_before))
 
 
 def test_killed_peers_continue_to_the_same_model(consortium):
