@@ -1,8 +1,10 @@
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +172,14 @@ def process(*words, **settings):
         [sys.executable, "-m", "sottovoce", *words], capture_output=True, text=True,
         env={**os.environ, **settings},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("file", sorted(Path(cli.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
+def test_brackets_in_help_are_escaped(file):
+    """The help would take them as markup, and leave them out."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef) and "\n    Example" in (ast.get_docstring(node, False) or ""):
+            assert re.findall(r"(?<!\\)\[[a-z_]+\]", ast.get_docstring(node)) == []
 
 
 def test_the_package_is_a_command_and_completes(call):

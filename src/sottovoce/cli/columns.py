@@ -26,8 +26,9 @@ def columns(
     """List the columns of a table with what each still needs, and draft it.
 
     Bounds, categories and classes must be public knowledge, so they are left
-    blank: no value of the table is printed. The draft is the [data] section of
-    a plan file; in Python, sv.data.TableData.from_toml reads it.
+    blank: no value of the table is printed. In Python,
+    sv.data.TableData.from_toml reads the draft; in a plan file it is the data
+    section, which knows neither dates nor hashed names.
 
     \b
     Example:
