@@ -84,8 +84,8 @@ def test_the_bound_holds_for_aligned_rows_and_is_not_wide(consortium):
     noise = sum(grid_noise(20_000 * grid.dim, width) for width in grid.widths).reshape(-1, grid.dim)
     means = clean + noise * grid.spacing / run.n
     assert not any(check.stops(mean) for mean in means)
-    widest = 8 * check.noise_std / run.n
-    assert all(check.stops(mean) for mean in means[:100] + np.array([check.row_norm + widest + 10, 0, 0]))
+    widest = 16 * check.noise_std / run.n  # the bound is at 8.5, and honest noise may take as much back
+    assert all(check.stops(mean) for mean in means[:100] + np.array([check.row_norm + widest, 0, 0]))
     # the largest of so many is already most of the way to the bound of 1e-9
     assert np.linalg.norm(means - clean, axis=1).max() > 0.5 * (check.allowed - check.row_norm)
 
