@@ -651,7 +651,7 @@ def test_an_unwritable_log_stops_a_run_that_goes_on_later(consortium):
 
 
 @pytest.mark.parametrize(("jump", "error"), [(0.0, IdentityError), (90 * 86400.0, TryLater)])
-def test_a_clock_that_jumped_is_told_from_a_certificate_that_expired(jump, error, consortium):
+def test_a_clock_that_jumped_is_distinguished_from_an_expired_certificate(jump, error, consortium):
     first, second = consortium(n=2, graph="path:2").peers()
     first._clock_ahead -= jump
     problem = first._expired("m1")

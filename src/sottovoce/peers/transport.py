@@ -119,7 +119,7 @@ class Hello(NamedTuple):
 
 def apart_in_words(seconds: float) -> str:
     """Return a difference between clocks for a person."""
-    minutes = int(abs(seconds) // 60)
+    minutes = round(abs(seconds) / 60)  # two readings of a clock are never exactly a whole hour apart
     days, hours = minutes // 1440, minutes // 60 % 24
     span = f"{days} d {hours} h" if days else f"{hours} h {minutes % 60} min"
     return f"{span} {'ahead' if seconds > 0 else 'behind'}"
