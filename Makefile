@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-VERIFY := kills fuzz hops recomputation charges bugs mutation advice
+VERIFY := kills fuzz hops recomputation charges bugs mutation advice tables spans liars histories membership timing \
+	contact
 
 .PHONY: help setup demo test pages docs test-slow bench flower clean verify $(VERIFY:%=verify-%)
 
@@ -18,8 +19,7 @@ help:
 	@echo "make pages      the explorer and the reports in a real browser (Debian's Chromium)"
 	@echo "make flower     Flower, Ray and Dask in an environment of their own, with their tests"
 	@echo "make bench      benchmarks against named rivals, JSON ratios"
-	@echo "make verify     the long checks of verification/README.md; one of them: make verify-kills, -fuzz,"
-	@echo "                -hops, -recomputation, -charges, -bugs, -mutation, -advice"
+	@echo "make verify     the long checks of verification/README.md; one of them, for example: make verify-kills"
 	@echo "make setup      only the environment, in $(VENV); make clean removes it and everything built"
 
 $(VENV)/pyvenv.cfg:
@@ -70,34 +70,26 @@ test-slow: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
-# Each check writes one record into docs/results. Recomputation, bugs, mutation and advice append their cases to a
-# file in build/ and go on from it when they are started again.
-CHECK := $(ONE_THREAD) $(BIN)/python -m verification
+# What each check of verification/README.md is started with. They write their records into one file; recomputation,
+# bugs, mutation and advice also append their cases to a file in build/ and go on from it when started again.
+check-kills := kills --kills 10000
+check-fuzz := fuzzing --frames 100000000
+check-hops := slow_hops --worlds 2000
+check-recomputation := recomputation --resume
+check-charges := charges --histories 300 --seed 1
+check-bugs := planted_bugs --resume
+check-mutation := mutation --resume
+check-advice := advice_check --resume
+check-tables := tables
+check-spans := exact_spans --cases 2000 --seed 1
+check-liars := liars --worlds 2000
+check-histories := histories --histories 200
+check-membership := membership_changes
+check-timing := timing --rounds 200
+check-contact := first_contact
 verify: $(VERIFY:%=verify-%)
-
-verify-kills: setup
-	$(CHECK).kills --kills 10000 --out docs/results/kills.json
-
-verify-fuzz: setup
-	$(CHECK).fuzzing --frames 100000000 --out docs/results/fuzzing.json
-
-verify-hops: setup
-	$(CHECK).slow_hops --worlds 2000 --out docs/results/slow-hops.json
-
-verify-recomputation: setup
-	$(CHECK).recomputation --resume --out docs/results/recomputation.json
-
-verify-charges: setup
-	$(CHECK).charges --histories 300 --seed 1 --out docs/results/charges.json
-
-verify-bugs: setup
-	$(CHECK).planted_bugs --resume --out docs/results/planted-bugs.json
-
-verify-mutation: setup
-	$(CHECK).mutation --resume --out docs/results/mutation.json
-
-verify-advice: setup
-	$(CHECK).advice_check --resume --out docs/results/advice-check.json
+$(VERIFY:%=verify-%): verify-%: setup
+	$(ONE_THREAD) $(BIN)/python -m verification.$(check-$*) --out docs/results/verification.json
 
 # Flower pins its own typer, rich and protobuf, so the federation has an environment of its own; Ray comes
 # with it, and with Dask beside them the workers of sweeps are tested there too.

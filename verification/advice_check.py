@@ -10,7 +10,7 @@ Four parts, each computed without the advisor's own formulas:
 - errors: predicted errors of averages against simulated ones;
 - scores: intervals of simulated accuracy, from public records, against runs on records that were held out.
 
-    python -m verification.advice_check --cases 200 --scores 30 --resume --out docs/results/advice-check.json
+    python -m verification.advice_check --cases 200 --scores 30 --resume --out docs/results/verification.json
 
 It takes about five minutes of one core (SOTTOVOCE_DATA names the folder that holds houses/).
 
@@ -39,6 +39,7 @@ from sottovoce.advice import Sample, simulate
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.objectives import GLM
 from sottovoce.protocols import Tree, few_leaf_tree
+from verification import store
 
 EPSILON, DELTA, LATENCY, FLOOR = 8.0, 1e-5, 0.05, 0.1
 BETTER = 0.995  # a candidate wins only by more than a half percent: plans spend 99.9 to 100 % of a budget
@@ -283,9 +284,9 @@ def main() -> int:
     parser.add_argument("--errors", type=int, default=30)
     parser.add_argument("--scores", type=int, default=30)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/advice-check.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/verification.json"))
     options = parser.parse_args()
-    cases = Path("build") / options.out.with_suffix(".jsonl").name
+    cases = Path("build/advice-check.jsonl")
     lines = []
     if options.resume and cases.exists():
         lines = [json.loads(line) for line in cases.read_text().splitlines() if line]
@@ -313,7 +314,7 @@ def main() -> int:
         "metrics": summary, "history": [one for one in lines if one["part"] == "scores"], "guarantees": [],
         "provenance": {"version": sv.__version__},
     }  # fmt: skip
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    store(options.out, "advice-check", record)
     print(json.dumps(summary, indent=1))
     return 0 if summary["holds"] else 1
 

@@ -1,6 +1,6 @@
 """Random histories of charges: is any total of the lifetime ledger below an independent recomputation?
 
-    python -m verification.charges --histories 300 --seed 1 --out docs/results/charges.json
+    python -m verification.charges --histories 300 --seed 1 --out docs/results/verification.json
 
 A history opens a population with some lifetime budgets and charges plans drawn at random to it, while budgets
 of other adjacencies and views are added in between. After every charge each printed total is held against
@@ -42,7 +42,7 @@ from sottovoce.errors import SottovoceError
 from sottovoce.ledger.charge import charge
 from sottovoce.ledger.lifetime import LifetimeBudget, LifetimeLedger
 from sottovoce.objectives import GLM
-from verification import recomputation
+from verification import recomputation, store
 from verification.recomputation import Step
 
 ADJACENCIES = ("user", "add-remove", "replace-one")
@@ -319,7 +319,7 @@ def main() -> int:
     }
     text = json.dumps(record, indent=1)
     if options.out is not None:
-        options.out.write_text(text + "\n")
+        store(options.out, "charges", record)
     print(text)
     return int(bool(record["violations"]))
 

@@ -7,7 +7,7 @@ computed in whole numbers by elimination without division, which shares nothing 
 the matrices and how they are read: a stored 0.1 is a tenth where all weights of a matrix are so simple, and
 its binary value elsewhere.
 
-    python -m verification.exact_spans --cases 2000 --seed 1 --out docs/results/exact-spans.json
+    python -m verification.exact_spans --cases 2000 --seed 1 --out docs/results/verification.json
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.protocols import Dropout, Gossip, LinearProtocol, TimeVarying
+from verification import store
 
 ROUNDING = 1e-9  # what a double may differ from the fraction by
 CLOSE = 0.01
@@ -225,7 +226,7 @@ def main() -> int:
     }
     print(json.dumps(record, indent=2))
     if options.out:
-        options.out.write_text(json.dumps(record, indent=2) + "\n")
+        store(options.out, "exact-spans", record)
     return int(bool(low) or record["within_one_percent"] < 0.95)
 
 

@@ -1,6 +1,6 @@
 """First contact, as a new user: a clone and `make demo`; then wheel, demo, explorer, an own CSV, a page.
 
-    python -m verification.first_contact --out docs/results/first-contact.json
+    python -m verification.first_contact --out docs/results/verification.json
 
 Everything happens in an empty temporary folder. The commands and blocks are copied from the site's pages
 (docs/tutorials/own-csv.md), so what is timed is what a reader would do. Times include installing.
@@ -9,7 +9,6 @@ Everything happens in an empty temporary folder. The commands and blocks are cop
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -22,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from verification import store
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^(`{3,})(\{code-block\} )?([\w-]*)\n(.*?)^\1$", re.M | re.S)
@@ -116,7 +117,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     failed = [step["step"] for step in visitor.steps if "failed" in step]
     record: dict[str, Any] = {
-        "command": "python -m verification.first_contact --out docs/results/first-contact.json",
+        "command": "python -m verification.first_contact --out docs/results/verification.json",
         "python": platform.python_version(),
         "load_at_the_end": round(os.getloadavg()[0], 1),
         "cores": os.cpu_count(),
@@ -130,7 +131,7 @@ def main() -> None:
             sum(step[key] for step in visitor.steps if step["step"] not in before), 1
         )
     if chosen.out:
-        chosen.out.write_text(json.dumps(record, indent=1) + "\n")
+        store(chosen.out, "first-contact", record)
     print(f"{record['seconds_from_the_wheel']} s from the wheel to the page; failed: {failed or 'nothing'}")
     raise SystemExit(bool(failed))
 

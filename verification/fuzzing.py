@@ -1,7 +1,7 @@
 """Throw mutated frames at a running core, for as long as asked.
 
     python -m verification.fuzzing --frames 100000000      mutations of real frames, one process per core
-    python -m verification.fuzzing --seconds 3600 --out docs/results/fuzzing.json     one hour
+    python -m verification.fuzzing --seconds 3600 --out docs/results/verification.json     one hour
     python -m verification.fuzzing --atheris 600           coverage-guided (package atheris), seconds
 
 Every refused frame must leave the state's hash as it was; anything but a refusal or a taken frame is a bug.
@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sottovoce._io import atomic_write
 from sottovoce.errors import FrameError, PeerError
 from sottovoce.peers.wire_format import (
     HEADER,
@@ -39,6 +38,7 @@ from sottovoce.peers.wire_format import (
     Receipt,
     Receipts,
 )
+from verification import store
 from verification.simulator import Faults, World
 
 CHUNK = 500_000
@@ -227,7 +227,7 @@ def main() -> int:
         if arguments.processes == 1:
             record["processor_seconds"] = round(time.process_time() - worked, 1)
         if arguments.out:
-            atomic_write(arguments.out, json.dumps(record, indent=1) + "\n")
+            store(arguments.out, "fuzzing", record)
         print(f"{refused + taken:,} frames", file=sys.stderr, flush=True)
     print(json.dumps(record))
     return 0

@@ -1,7 +1,7 @@
 """Random histories of one member directory: runs, trainings, kills at any write, backups; is the lifetime
 ledger ever too low?
 
-    python -m verification.histories --histories 200 --out docs/results/histories.json
+    python -m verification.histories --histories 200 --out docs/results/verification.json
 
 Every history is lived in a member directory of its own. What really left is kept beside it; after every act
 the printed total must be at least its composition and within the lifetime budget, and at the end equal to it
@@ -39,6 +39,7 @@ from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
+from verification import store
 
 DELTA = 1e-5
 
@@ -306,7 +307,7 @@ def main() -> None:
     }
     text = json.dumps(record, indent=1)
     if arguments.out is not None:
-        arguments.out.write_text(text + "\n")
+        store(arguments.out, "histories", record)
     print(text)
     sys.exit(bool(violations))
 

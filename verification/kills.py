@@ -32,6 +32,7 @@ from sottovoce.ledger.run_ledger import STATE_KEY, RunLedger
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
+from verification import store
 from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from verification.stolen_folder import saved_states
 
@@ -251,7 +252,7 @@ def main() -> int:
     counts = loop(options.kills, options.seed)
     if options.out is not None:
         command = f"python -m verification.kills --kills {options.kills}"
-        options.out.write_text(json.dumps({"command": command, **counts}, indent=1) + "\n")
+        store(options.out, "kills", {"command": command, **counts})
     print(json.dumps(counts))
     return 1 if counts["violations"] or counts["kills"] < options.kills else 0
 

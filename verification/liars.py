@@ -1,6 +1,6 @@
 """Rolled-back state folders with lying members: is a row ever sent twice while somebody honest remembers?
 
-    python -m verification.liars --worlds 2000 --out docs/results/liars.json
+    python -m verification.liars --worlds 2000 --out docs/results/verification.json
 
 In every world one member's folder is set back, together with k of the others, who know it and keep back or
 hand on what honest members have signed, as it suits them. With `witness = 1` a row leaves only when all
@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from verification import store
 from verification.simulator import Faults, World, masked_shapes, shapes
 
 FAULTS = Faults(delay=0.1, drop=0.02, partitions=0, power=0.02, random_power=0, rollback=1.0)
@@ -67,7 +68,7 @@ def main() -> None:
     }
     text = json.dumps(record, indent=1)
     if arguments.out is not None:
-        arguments.out.write_text(text + "\n")
+        store(arguments.out, "liars", record)
     print(text)
     failed = strict["honest_sent_twice"] + usual["honest_sent_twice_unnoticed_by_a_receiver"]
     sys.exit(bool(failed + strict["violations"] + usual["violations"]))

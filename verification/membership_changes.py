@@ -1,6 +1,6 @@
 """Five real processes over TLS go through six changes of their consortium and end with one model.
 
-    python -m verification.membership_changes --out docs/results/membership-changes.json
+    python -m verification.membership_changes --out docs/results/verification.json
 
 In order: all members stop and start again in the middle of the run; one leaves for good; one moves; one gets
 a new key, whose certificate soon expires while another member is dead by a power cut; it is renewed; one
@@ -44,6 +44,7 @@ from sottovoce.peers.identity import CERTIFICATE, KEY, make_identity
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.statements import read_statement
 from sottovoce.privacy import gaussian_epsilon
+from verification import store
 
 ROOT = Path(__file__).parents[1]
 NAMES = [f"m{i}" for i in range(5)]
@@ -333,7 +334,7 @@ def main() -> int:
     if not arguments.keep:
         shutil.rmtree(folder)
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+        store(arguments.out, "membership-changes", record)
     print(json.dumps(record))
     good = ("one_model", "finished", "compared_chains", "ledgers_true", "forecasts_exact")
     return 0 if all(record[name] for name in good) and not record["incidents"] else 1

@@ -43,6 +43,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from verification import store
+
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 
@@ -846,7 +848,7 @@ def main() -> int:
     }
     print(json.dumps(record, indent=2))
     if options.out and record["complete"]:
-        options.out.write_text(json.dumps(record, indent=2) + "\n")
+        store(options.out, "mutation", record)
     return 0
 
 

@@ -31,6 +31,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from verification import store
+
 ROOT = Path(__file__).parents[1]
 VARIABLE = "SOTTOVOCE_PLANTED_BUG"
 TIMEOUT = 900.0  # seconds of one test run
@@ -752,7 +754,7 @@ def main() -> int:
         "seconds": round(sum(row["seconds"] for row in results), 1),
     }
     if options.out is not None:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        store(options.out, "planted-bugs", record)
     print(json.dumps(record))
     return 1 if missed else 0
 

@@ -54,6 +54,7 @@ from sottovoce.algorithms import registry
 from sottovoce.algorithms.mafalda import correlation
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
+from verification import store
 
 mpmath.mp.dps = 50
 logging.getLogger().setLevel(logging.ERROR)  # dp-accounting says at every call how it rounds downwards
@@ -1595,7 +1596,7 @@ def main() -> int:
     print(file=sys.stderr)
     scored = score(results)
     record = {
-        "what": "prices of random plans against an independent recomputation",
+        "what": "privacy costs of random plans against an independent recomputation",
         "command": f"python -m verification.recomputation --gaussian {options.gaussian} "
         f"--sampled {options.sampled} --seed {options.seed}",
         "version": sv.__version__,
@@ -1606,7 +1607,7 @@ def main() -> int:
     }
     print(json.dumps(record if options.out else scored["all"] | {"below": scored["below"]}, indent=2))
     if options.out and record["complete"]:
-        options.out.write_text(json.dumps(record, indent=2) + "\n")
+        store(options.out, "recomputation", record)
     return int(scored["all"]["below"] > 0)
 
 

@@ -1,6 +1,6 @@
 """Runs over slow networks: is the number of frames per row bounded, however long a frame travels?
 
-    python -m verification.slow_hops --worlds 2000 --out docs/results/slow-hops.json
+    python -m verification.slow_hops --worlds 2000 --out docs/results/verification.json
 
 Every world draws a consortium, the time of a hop, of a step, a pace and the interval of signed heads; half of
 the worlds also lose and duplicate messages and cut the power. For every row a member may send at most
@@ -24,6 +24,7 @@ import numpy as np
 
 from sottovoce import graphs, protocols
 from sottovoce.peers.core import Timing
+from verification import store
 from verification.simulator import Faults, Shape, World, masked_shapes, shapes
 
 PER_ROW, PER_START = 6.0, 50.0
@@ -109,7 +110,7 @@ def main() -> None:
     }
     text = json.dumps(record, indent=1)
     if arguments.out is not None:
-        arguments.out.write_text(text + "\n")
+        store(arguments.out, "slow-hops", record)
     print(text)
     sys.exit(bool(counts["violations"] + counts["not_finished"] + counts["beyond_the_bound"]))
 

@@ -1,6 +1,6 @@
 """How good are the defaults of `sv.fit` on tables?
 
-    python -m verification.tables [--out docs/results/tables.json] [--seeds 5]
+    python -m verification.tables [--out docs/results/verification.json] [--seeds 5]
 
 A synthetic patient table (20,000 rows, 16 columns of mixed types, entries missing, 8 sites, 10 % positives)
 is fitted as a user would, from a CSV file with public facts and no other option; so are four public data
@@ -28,6 +28,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import sottovoce as sv
+from verification import store
 
 EPSILON, DELTA = 2.0, 1e-6
 SITES = 8
@@ -177,7 +178,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m verification.tables", description=str(__doc__).splitlines()[0]
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/results/tables.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/verification.json"))
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     started = time.perf_counter()
@@ -197,7 +198,7 @@ def main() -> int:
     rounded = json.loads(json.dumps(metrics), parse_float=lambda word: round(float(word), 4))
     seconds = round(time.perf_counter() - started, 1)
     record = {"name": "tables", "config": config, "metrics": rounded, "version": sv.__version__}
-    options.out.write_text(json.dumps(record | {"seconds": seconds}, indent=1) + "\n")
+    store(options.out, "tables", record | {"seconds": seconds})
     print(json.dumps(rounded["patients"]))
     return 0
 

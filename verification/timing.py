@@ -1,6 +1,6 @@
 """Does the time of an answer tell how many records a member has? A curious neighbor's test.
 
-    python -m verification.timing --rounds 200 --out docs/results/timing.json
+    python -m verification.timing --rounds 200 --out docs/results/verification.json
 
 Three peers on a path, the two outer ones real processes: one has 100 records, the other 200,000. The one in
 the middle answers at once, whatever was agreed, and takes the time from its own row to theirs. After half of
@@ -31,6 +31,7 @@ from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.peers.wire_format import ROW, FrameCodec
+from verification import store
 
 FEW, MANY, DIM = 100, 200_000, 10
 WARM = 8  # first rounds: connections are made, caches filled
@@ -152,7 +153,7 @@ def main() -> int:
     }
     text = json.dumps(record, indent=1)
     if arguments.out is not None:
-        arguments.out.write_text(text + "\n")
+        store(arguments.out, "timing", record)
     print(text)
     tests = ("kolmogorov_smirnov_p", "mann_whitney_p")
     apart = max(record["without"][test] for test in tests) < 1e-6

@@ -370,13 +370,13 @@ def speed() -> str:
 
 def trust() -> str:
     """Attempts to break peers."""
-    peers = result("peers")
-    kills, worlds, fuzz = peers["kills"], peers["worlds"], peers["fuzz"]
+    checks = result("verification")
+    kills, worlds, fuzz = checks["kills"], checks["simulator"], checks["fuzzing"]
     rows = (
         ("killing a peer during a run", f"{kills['kills']:,}",
          f"{kills['undercounts']} rows sent that the ledger does not have"),
         ("simulated loss, copies, power cuts", f"{worlds['worlds']:,}", f"{worlds['violations']} violations"),
-        ("mutated frames", f"{fuzz['frames']:,}", f"{fuzz['state_changes']} changes of state"),
+        ("mutated frames", f"{fuzz['frames']:,}", f"{fuzz['bugs']} refused frames that changed the state"),
     )  # fmt: skip
     return markdown(("what was tried", "how often", "outcome"), rows)
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_answer_times_tell_the_number_of_records_only_without_a_pace(tmp_path):
-    """100 against 200,000 records in real processes; what was seen is in docs/results/timing.json."""
+    """100 against 200,000 records in real processes; what was seen is in docs/results/verification.json."""
     done = subprocess.run(
         [sys.executable, "-m", "verification.timing", "--out", tmp_path / "record"],
         cwd=ROOT,

@@ -58,8 +58,10 @@ def write_template(template: str, folder: Path) -> list[str]:
         raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already and not an empty folder; name another place.")
-    source = resources.files("sottovoce") / "templates" / template
-    files = {file.name: file for file in source.iterdir() if file.is_file()}
+    templates = resources.files("sottovoce") / "templates"
+    files = {file.name: file for file in (templates / template).iterdir() if file.is_file()}
+    if template == "net":  # learns from the records of the template "train"
+        files |= {name: templates / "train" / name for name in ("records.csv", "public.csv")}
     for name, file in files.items():
         atomic_write(folder / name, file.read_text(encoding="utf-8"))
     return sorted(files)

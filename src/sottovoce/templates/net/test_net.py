@@ -14,7 +14,7 @@ def sottovoce(*words):
     return json.loads(done.stdout)
 
 
-def test_the_model_is_good_at_the_planned_price():
+def test_the_model_is_good_at_the_planned_cost():
     planned = sottovoce("plan", "plan.toml")
     assert planned["private"] is True  # how good a network will be is known only after training
     trained = sottovoce("train", "plan.toml")
