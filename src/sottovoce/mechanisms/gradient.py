@@ -101,7 +101,7 @@ class GradientMechanism(Mechanism):
             clipped = clip_rows(self._means(theta, step, stream, places), self.inner_clip)
             return self._rounded(self.release(clipped, places, step, stream))
         sums = self._sums(theta, step, stream, places, self.inner_clip)
-        return self._rounded(self.release(sums, places, step, stream) / self._divisors[places])
+        return self._rounded(self.release(sums, places, step, stream), self._divisors[places])
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
         """Return each agent's whole move after ``steps`` plain gradient steps on its own records.
@@ -131,10 +131,12 @@ class GradientMechanism(Mechanism):
         self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
         return self.query.sums(theta, batches, places, clip_norm)
 
-    def _rounded(self, released: np.ndarray) -> np.ndarray:
+    def _rounded(self, released: np.ndarray, divisors: np.ndarray | None = None) -> np.ndarray:
         """Return what leaves in the type of the rows, after the noise: a common grid needs all its digits."""
-        wide = on_common_grid(self.random.noise)
-        return released if wide else released.astype(self.query.dtype, copy=False)
+        dtype = released.dtype if on_common_grid(self.random.noise) else self.query.dtype
+        if divisors is None:
+            return released.astype(dtype, copy=False)
+        return np.divide(released, divisors, out=np.empty(released.shape, dtype), casting="same_kind")
 
     @property
     def descends(self) -> bool:
@@ -170,7 +172,8 @@ class GradientMechanism(Mechanism):
         if values.dtype == self.query.dtype or rounds_values(self.random.noise):
             return super().draw(values, places, step, stream)
         # drawn in the type of the row, added in that of the sum: rounding before the noise would reveal it
-        return values + super().draw(np.zeros(values.shape, self.query.dtype), places, step, stream)
+        noise = super().draw(np.zeros(values.shape, self.query.dtype), places, step, stream)
+        return np.add(values, noise, out=values)
 
     def as_release(self, place: int, step: int) -> Release:
         """Return what one agent releases in a step, with its sampling rate."""

@@ -26,7 +26,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from sottovoce.objectives.clipping import clip_weights
-from sottovoce.objectives.nets.float64_sums import row_squares, weighted_products, weighted_rows
+from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, row_squares
 from sottovoce.objectives.nets.objective import NetObjective
 
 SIDE, WIDTH, POOLED, MAPS = 32, 28, 14, 3
@@ -80,11 +80,11 @@ class BayrootiObjective(NetObjective):
         bad = ~torch.isfinite(squared)[..., None]
         if bad.any():
             g2, g1, a, p, conv_each = (torch.where(bad, 0.0, t) for t in (g2, g1, a, p, conv_each))
-        pieces = (
-            weighted_rows(weights, conv_each), weighted_products(weights, g1, p), weighted_rows(weights, g1),
-            weighted_products(weights, g2, a), weighted_rows(weights, g2),
-        )  # fmt: skip
-        sums += torch.cat([piece.reshape(agents, -1) for piece in pieces], 1)
+        starts = [int(cut) for cut in _CUTS]
+        for start, rows in ((0, conv_each), (starts[3], g1), (starts[5], g2)):
+            add_weighted_rows(sums, start, weights, rows)
+        for start, left, right in ((starts[2], g1, p), (starts[4], g2, a)):
+            add_weighted_products(sums, start, weights, left, right)
 
     @torch.no_grad()
     def outputs(self, theta: Any, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
@@ -122,21 +122,14 @@ def _mish(h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _FAST = {"contract", "nsz", "arcp", "reassoc"}
-_BUFFERS: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+_BUFFERS = [np.empty((0, FEATURES), dtype) for dtype in (np.float32, np.float32, np.int32)]
 
 
-def _buffers(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _buffers(samples: int) -> list[np.ndarray]:
     """Features, slopes and arg-max places of a batch; reused, since fresh pages cost more than arithmetic."""
-    if samples not in _BUFFERS:
-        if len(_BUFFERS) > 4:
-            _BUFFERS.clear()
-        shape = (samples, FEATURES)
-        _BUFFERS[samples] = (
-            np.empty(shape, np.float32),
-            np.empty(shape, np.float32),
-            np.empty(shape, np.int32),
-        )
-    return _BUFFERS[samples]
+    if len(_BUFFERS[0]) < samples:
+        _BUFFERS[:] = [np.empty((samples, FEATURES), buffer.dtype) for buffer in _BUFFERS]
+    return [buffer[:samples] for buffer in _BUFFERS]
 
 
 @njit(inline="always")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from sottovoce.objectives.nets.float64_sums import add_weighted_rows, weighted_products
+from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows
 from sottovoce.objectives.nets.objective import NetObjective
 
 
@@ -67,10 +67,11 @@ def test_weighted_products_and_rows_are_sums(width):
         for more in ((), (width,), (520,))
     )
     expected = np.einsum("ar,arp,ard->apd", *(t.double().numpy() for t in (weights, g, x)), optimize=True)
-    products = weighted_products(weights, g, x)
-    assert np.allclose(products, expected, rtol=1e-12, atol=1e-11)
-    assert weighted_products(weights, g, x, products) is products
-    assert np.allclose(products, 2 * expected, rtol=1e-12, atol=1e-11)
+    products = torch.ones(2, width * 520 + 5, dtype=torch.float64)
+    for times in (1, 2):
+        add_weighted_products(products, 3, weights, g, x)
+        assert np.allclose(products[:, 3:-2], 1 + times * expected.reshape(2, -1), rtol=1e-12, atol=1e-11)
+    assert (products[:, [0, 1, 2, -2, -1]] == 1).all()
     sums = torch.ones(2, width + 5, dtype=torch.float64)
     add_weighted_rows(sums, 3, weights, g)
     assert np.allclose(sums[:, 3:-2], 1 + np.einsum("ar,arp->ap", weights.double(), g.double()))

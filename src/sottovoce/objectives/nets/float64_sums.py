@@ -25,39 +25,30 @@ _PIECE = 1 << 17  # numbers that are widened at a time for it
 _LARGE, _MANY = 1 << 18, 256
 
 
-def weighted_products(weights: Tensor, g: Tensor, x: Tensor, sums: Tensor | None = None) -> Tensor:
-    """Return ``sum_r weights_r g_r x_r^T`` for weights (agents, rows), g (.., p), x (.., d): (agents, p, d).
+def add_weighted_products(sums: Tensor, start: int, weights: Tensor, g: Tensor, x: Tensor) -> None:
+    """Add ``sum_r weights_r g_r x_r^T`` to the columns of ``sums`` (agents, ..) from column ``start`` on.
 
-    With ``sums`` it is added to them, in place.
+    The weights are (agents, rows), g (agents, rows, p) and x (agents, rows, d).
     """
     weights = weights.double()
     agents, rows = weights.shape
     outputs, inputs = g.shape[-1], x.shape[-1]
-    if sums is None:
-        sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
     if outputs <= _NARROW and x.device.type == "cpu":
         w, left, right = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x))
         _start_threads()
-        _tiles(w, left, right, sums.numpy())
-        return sums
+        _tiles(w, left, right, sums.numpy(), start)
+        return
     # sums that fill the cache are to be read and written for many rows at a time
     step = max(1, _PIECE // (outputs + inputs), _MANY if outputs * inputs > _LARGE else 1)
     for a in range(agents):
+        total = sums[a, start : start + outputs * inputs].view(outputs, inputs)
         for first in range(0, rows, step):
             part = slice(first, first + step)
-            sums[a].addmm_((g[a, part].double() * weights[a, part, None]).mT, x[a, part].double())
-    return sums
-
-
-def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return ``sum_r weights_r rows_r``, (agents, d), of rows (agents, rows, d)."""
-    sums = torch.zeros(weights.shape[0], rows.shape[-1], dtype=torch.float64, device=rows.device)
-    add_weighted_rows(sums, 0, weights, rows)
-    return sums
+            total.addmm_((g[a, part].double() * weights[a, part, None]).mT, x[a, part].double())
 
 
 def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -> None:
-    """Add `weighted_rows` to the columns of ``sums``, in float64, from column ``start`` on."""
+    """Add ``sum_r weights_r rows_r``, of rows (agents, rows, d), to the columns from column ``start`` on."""
     weights = weights.double()
     if rows.device.type != "cpu":
         sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
@@ -85,7 +76,7 @@ def _start_threads() -> None:
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})
-def _tiles(weights: np.ndarray, g: np.ndarray, x: np.ndarray, sums: np.ndarray) -> None:
+def _tiles(weights: np.ndarray, g: np.ndarray, x: np.ndarray, sums: np.ndarray, start: int) -> None:
     agents, rows, outputs = g.shape
     inputs = x.shape[2]
     down, across = -(-outputs // _OUT), -(-inputs // _IN)
@@ -110,8 +101,9 @@ def _tiles(weights: np.ndarray, g: np.ndarray, x: np.ndarray, sums: np.ndarray) 
                 for d in range(width):
                     row[d] += (c0 * x0[d] + c1 * x1[d]) + (c2 * x2[d] + c3 * x3[d])
         for p in range(height):
+            column = start + (p0 + p) * inputs + d0
             for d in range(width):
-                sums[a, p0 + p, d0 + d] += total[p, d]
+                sums[a, column + d] += total[p, d]
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import checks
-from sottovoce.objectives.nets.float64_sums import row_squares, weighted_rows
+from sottovoce.objectives.nets.float64_sums import add_weighted_rows, row_squares
 from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_copy
 from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy, fresh_loss, sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
@@ -236,7 +236,7 @@ def add_single_sums(
         squared = row_squares(gradients)
         weights = clip_weights(squared, clip_norm) * present[a]
         finite = torch.where(torch.isfinite(squared)[:, None], gradients, 0.0)
-        sums[a] += weighted_rows(weights[None], finite[None])[0]
+        add_weighted_rows(sums[a : a + 1], 0, weights[None], finite[None])
 
 
 class GradientPaths:

@@ -27,12 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as convolution
 
-from sottovoce.objectives.nets.float64_sums import (
-    add_weighted_rows,
-    row_squares,
-    weighted_products,
-    weighted_rows,
-)
+from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, row_squares
 from sottovoce.objectives.nets.recurrence import Recurrence, recur
 
 _FEW = 16  # roundings in addition to one per position
@@ -192,9 +187,9 @@ class StackedLinear(Stacked):
         x, g = _without(bad, *self._positions())
         each = self.by_agent(weights[:, None].expand(-1, x.shape[1]).flatten())
         g, x = (t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x))
-        self._add(sums, "weight", weighted_products(each, g, x))
+        add_weighted_products(sums, self.slots["weight"].start, each, g, x)
         if "bias" in self.slots:
-            self._add(sums, "bias", weighted_rows(each, g))
+            add_weighted_rows(sums, self.slots["bias"].start, each, g)
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients as (samples, positions, channels), calls laid after one another."""
@@ -317,17 +312,17 @@ class StackedConv(Stacked):
             self._add_rows(sums, weights, _without(bad, seen.weight_gradient, seen.gradient))
             return
         x, g = _without(bad, seen.inputs, seen.gradient)
-        parts = zip(*(self.by_agent(t) for t in (x, g, weights)), strict=True)
-        self._add(sums, "weight", torch.stack([self._weighted(*part) for part in parts]))
+        slot = self.slots["weight"]
+        for total, *part in zip(sums, *(self.by_agent(t) for t in (x, g, weights)), strict=True):
+            self._add_products(total[slot.start : slot.stop].view(self.layer.groups, -1), *part)
         if "bias" in self.slots:
             each = g.sum((2, 3), dtype=torch.float64)
-            self._add(sums, "bias", weighted_rows(self.by_agent(weights), self.by_agent(each)))
+            add_weighted_rows(sums, self.slots["bias"].start, self.by_agent(weights), self.by_agent(each))
 
-    def _weighted(self, x: Tensor, g: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of one agent's weight gradients, (groups, p, D): a product over all positions."""
+    def _add_products(self, total: Tensor, x: Tensor, g: Tensor, weights: Tensor) -> None:
+        """Add the weighted sum of one agent's weight gradients, (groups, p D): a product over positions."""
         groups, positions = self.layer.groups, g[0, 0].numel()
         outputs, inputs = len(self._kernel(0)) // groups, self._kernel(0)[0].numel()
-        total = torch.zeros(groups, outputs, inputs, dtype=torch.float64, device=x.device)
         step = max(1, _SUM_FLOATS // (groups * inputs * positions))
         for part in range(0, len(x), step):
             rows = slice(part, part + step)
@@ -335,8 +330,7 @@ class StackedConv(Stacked):
             each = weights[rows, None].expand(-1, positions).flatten().expand(groups, -1)
             gs = g[rows].reshape(len(patches), groups, outputs, positions).permute(1, 0, 3, 2)
             wide = patches.reshape(len(patches) * positions, groups, inputs).transpose(0, 1)
-            weighted_products(each, gs.flatten(1, 2), wide, total)
-        return total
+            add_weighted_products(total, 0, each, gs.flatten(1, 2), wide)
 
     def _step(self, gradient: Tensor) -> int:
         """How many samples are unfolded at a time."""
