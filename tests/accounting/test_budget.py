@@ -6,6 +6,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.accounting.budget import accepted_delta, delta_warning
 from sottovoce.accounting.wording import LARGE_DELTA
+from sottovoce.algorithms.plan import public_units
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 
 PLAN = """version = 1
@@ -47,15 +48,15 @@ def test_a_large_delta_is_refused_unless_accepted_by_name():
 def test_units_are_public_numbers():
     glm, ring = sv.objectives.GLM(dim=2), sv.graphs.ring(4)
     common = {"steps": 2, "clip_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.1}
-    plan = sv.algorithms.ConsensusSGD(
-        glm, "tree", network=ring, sizes=[10, 20, 30, 40], adjacency="add-remove", **common
-    )
-    assert plan.units == 100
-    private = {"batch_size": 5.0, "sample_rate": 0.1, "adjacency": "add-remove"}
-    assert sv.algorithms.ConsensusSGD(glm, "tree", network=ring, **private, **common).units == 200
-    assert sv.algorithms.ConsensusSGD(glm, "tree", network=ring, adjacency="user", **common).units == 4
-    assert sv.PrivateAveraging("tree", network=ring, noise_std=1.0, radius=1.0).units == 4
-    assert sv.algorithms.DPSGD(glm, records=70, batch_size=10, **common).units == 70
+
+    def units(**options):
+        return public_units(sv.algorithms.ConsensusSGD(glm, "tree", network=ring, **options, **common))
+
+    assert units(sizes=[10, 20, 30, 40], adjacency="add-remove") == 100
+    assert units(batch_size=5.0, sample_rate=0.1, adjacency="add-remove") == 200
+    assert units(adjacency="user") == 4
+    assert public_units(sv.PrivateAveraging("tree", network=ring, noise_std=1.0, radius=1.0)) == 4
+    assert public_units(sv.algorithms.DPSGD(glm, records=70, batch_size=10, **common)) == 70
 
 
 def test_fit_refuses_or_warns_before_anything_runs():

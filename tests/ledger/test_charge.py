@@ -209,7 +209,7 @@ def test_exact_costs_count_against_their_own_view(directory):
     """Each budget's view has the number of `account`; a view that is added later counts as local."""
     plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
     directory.lifetime_ledger.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "network"), "one member")
-    charge(directory.lifetime_ledger, plan, "mean")
+    charge(directory.lifetime_ledger, plan, "mean of averaging")
     [each] = directory.lifetime_ledger.charges
     assert each.what == "mean of averaging"
     assert curve_of_charges([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)

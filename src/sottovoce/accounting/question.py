@@ -27,7 +27,7 @@ _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
 class AccountablePlan(Protocol):
-    """The properties of a plan that the accountant reads.
+    """The facts of a plan that the accountant and the ledger read; `RunnablePlan` adds what runners read.
 
     The noise of releases is in the unit of the rows that the schedule averages, so that the noise of one
     agent can be compared with that of another.
@@ -65,8 +65,9 @@ class AccountablePlan(Protocol):
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions of every guarantee about this plan."""
 
-    def schedule(self, k: int) -> CommunicationProtocol:
-        """Return the protocol of step ``k``."""
+    @property
+    def schedule(self) -> Callable[[int], CommunicationProtocol]:
+        """The protocol of every step."""
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return everything that ``agent`` publishes."""

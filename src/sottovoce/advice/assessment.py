@@ -18,12 +18,13 @@ from sottovoce.advice.usefulness import is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD, estimand
 from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.plan import public_units
 from sottovoce.errors import BudgetExceeded
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.protocols import Protocol
-from sottovoce.runners.run import has_noise
+from sottovoce.runners.plan import has_noise
 
 _HIDES = {
     "user": "everything a member holds: one whole member may be replaced",
@@ -59,7 +60,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     rows = guarantee_rows(guarantees, delta, loaded.network)
     assessment["guarantees"] = [row | ({"accepted": accepted} if accepted else {}) for row in rows]
     assessment["cost"] = dict(plan.cost())
-    large = delta_warning(delta, plan.units, plan.adjacency)
+    large = delta_warning(delta, public_units(plan), plan.adjacency)
     notes = [] if large is None else [large]
     if loaded.network is not None:
         notes += missing_links(loaded.network, plan.schedule(0))

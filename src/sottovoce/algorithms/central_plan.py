@@ -39,9 +39,7 @@ class CentralPlan(Plan):
         """A trusted curator: its releases are all that is seen."""
         return Curator()
 
-    @property
-    def units(self) -> float:
-        """The public number of records."""
+    def _records(self) -> float:
         return float(self.records)
 
     @cached_property

@@ -69,8 +69,8 @@ class ConsensusNewton(ConsensusSGD):
     >>> import sottovoce as sv
     >>> plan = ConsensusNewton(sv.objectives.GLM(dim=3), "masked", network=sv.graphs.complete(4), steps=20,
     ...                        clip_norm=1.7, feature_norm=1.5, noise_multiplier=20.0, sizes=[500] * 4)
-    >>> plan.moment_steps, round(plan.epsilon(1e-5), 2)
-    (4, 0.45)
+    >>> round(plan.epsilon(1e-5), 2)
+    0.45
     """
 
     learning_rate: Any = 1.0
@@ -91,7 +91,7 @@ class ConsensusNewton(ConsensusSGD):
             raise InvalidInput(f"{self.name} needs 2 steps or more, the first for moments, got {self.steps}.")
 
     @property
-    def moment_steps(self) -> int:
+    def _moment_steps(self) -> int:
         """How many of the first steps release second moments."""
         return max(1, self.steps // _MOMENT_SHARE)
 
@@ -121,7 +121,7 @@ class ConsensusNewton(ConsensusSGD):
     def _shift(self, features: int) -> float:
         """Return the size of the noise in the released moments: about that of its largest eigenvalue."""
         stds = [self.releases(agent)[0].noise_std for agent in range(self.n)]
-        std = math.sqrt(sum(s * s for s in stds) / self.moment_steps) / (self.n * self._moment_scale)
+        std = math.sqrt(sum(s * s for s in stds) / self._moment_steps) / (self.n * self._moment_scale)
         return max(std * math.sqrt(features), _ROUNDING * self.feature_norm**2)
 
 
@@ -165,7 +165,7 @@ def consensus_newton(release: GradientSource, start: np.ndarray, plan: Consensus
     from sottovoce.objectives.moments import factor, newton_direction  # numba is imported with it
 
     assert isinstance(plan.objective, (GLM, Softmax))
-    optimizer, moment_steps, parameters = plan.optimizer, plan.moment_steps, start.shape[1]
+    optimizer, moment_steps, parameters = plan.optimizer, plan._moment_steps, start.shape[1]
     classes = plan.objective.classes if isinstance(plan.objective, Softmax) else 1
     features = parameters // classes
     size, curvature, l2 = packed_size(features), plan.objective.curvature, plan.objective.l2

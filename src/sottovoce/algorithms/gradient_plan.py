@@ -227,12 +227,10 @@ class GradientPlan(Plan):
             return (1.0,) * self.n
         return tuple(self.batch_size / size for size in self.sizes)
 
-    @property
-    def units(self) -> float | None:
-        """Nodes (user level) or records in all; of sizes that stay private, what batches and rate say."""
-        if self.adjacency != "user" and self.sizes is None and self.batch_size and self.sample_rate:
+    def _records(self) -> float | None:
+        if self.sizes is None and self.batch_size and self.sample_rate:  # what batches and rate say
             return self.n * self.batch_size / self.sample_rate
-        return super().units
+        return super()._records()
 
     def _divisors(self, sizes: Sequence[int]) -> list[float]:
         """Return the divisor of every agent that holds ``sizes`` records: public at record level."""

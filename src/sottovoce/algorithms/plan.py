@@ -175,11 +175,8 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             return ()
         return (PUBLIC_RECORD_COUNT if self.adjacency == "add-remove" else "the number of records is public",)
 
-    @property
-    def units(self) -> float | None:
-        """How many nodes (user level) or records in all there are, publicly; None where it is not known."""
-        if self.adjacency == "user":
-            return float(self.n)
+    def _records(self) -> float | None:
+        """Return the public number of records in all; None where it is not known."""
         return None if self.sizes is None else float(sum(self.sizes))
 
     # ---- running --------------------------------------------------------------------------------------
@@ -331,6 +328,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())
         return f"{type(self).__name__}({inside})"
+
+
+def public_units(plan: Plan) -> float | None:
+    """Return the public number of nodes (user level) or of records in all; None where it is not known."""
+    return float(plan.n) if plan.adjacency == "user" else plan._records()
 
 
 def noise_on_grid(

@@ -20,7 +20,7 @@ from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
 from sottovoce.data.partition import by_column, require_enough
 from sottovoce.data.tables import LABELS_ARE_NAMES, Columns, TableData
@@ -288,7 +288,7 @@ def prepare(
             settings.setdefault("protocol", None if uneven else exact_protocol(len(sizes), together))
         chosen = _built_plan(name, adapter.objective, topology, training, budget, settings)
     if budget is not None:
-        delta, units = budget.delta, chosen.units
+        delta, units = budget.delta, public_units(chosen)
         uncharged += accepted_delta(delta, units, chosen.adjacency, accept)
         if (large := delta_warning(delta, units, chosen.adjacency)) is not None:
             warnings.warn(large, stacklevel=3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from sottovoce._io import atomic_write
 from sottovoce.accounting.question import AccountablePlan
@@ -20,12 +20,6 @@ from sottovoce.ledger.cost import lifetime_guarantees
 from sottovoce.ledger.lifetime import LifetimeLedger
 
 CHARGE_FILE, _CURRENT = "charge.json", "current.json"
-
-
-class ChargeablePlan(AccountablePlan, Protocol):
-    """A plan, as far as it is charged."""
-
-    name: ClassVar[str]
 
 
 class ChargedTraining:
@@ -56,8 +50,8 @@ class ChargedTraining:
 
 def charge(
     ledger: LifetimeLedger | None,
-    plan: ChargeablePlan,
-    use: str,
+    plan: AccountablePlan,
+    what: str,
     *,
     population: str | None = None,
     checkpoint: str | Path | None = None,
@@ -66,7 +60,7 @@ def charge(
 
     Parameters
     ----------
-    use : the word for the run ("fit", "training"); the officer reads "fit of dp-sgd".
+    what : the run in words ("fit of dp-sgd"), which the officer reads.
     population : whose records they are; None for the first.
     checkpoint : the folder from which an interrupted training continues. The charge is noted in it, and
         continuing is not charged again.
@@ -89,7 +83,7 @@ def charge(
     >>> ledger.create("north")
     >>> ledger.open_population("patients", [LifetimeBudget(3.0, 1e-5, "user", "local")], "vote 12")
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
-    >>> training = charge(ledger, plan, "mean")
+    >>> training = charge(ledger, plan, "mean of averaging")
     >>> training.summary["population"], round(training.summary["budgets"][0]["total"], 3)
     ('patients', 1.993)
     """
@@ -103,7 +97,6 @@ def charge(
     guarantees = lifetime_guarantees(plan, ledger.views(population))
     folder = None if checkpoint is None else Path(checkpoint)
     name = _training_name(folder, ledger) if folder is not None else ""
-    what = f"{use} of {plan.name}"
     summary = ledger.charge(population, _busiest(plan), what, guarantees, training=name)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +104,7 @@ def charge(
     return ChargedTraining(ledger, name, summary, _checkpoint_step(folder))
 
 
-def _busiest(plan: ChargeablePlan) -> list[Release]:
+def _busiest(plan: AccountablePlan) -> list[Release]:
     """Return the releases of the agent that makes most of them."""
     lists = [list(plan.releases(agent)) for agent in range(plan.n)]
     return max(lists, key=lambda releases: sum(each.draws for each in releases if each.sensitivity))

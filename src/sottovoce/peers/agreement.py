@@ -23,6 +23,7 @@ from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
 from sottovoce.accounting.budget import delta_warning
 from sottovoce.accounting.wording import LARGE_DELTA
+from sottovoce.algorithms.plan import public_units
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
@@ -321,7 +322,7 @@ class Agreement(_Part):
         _refuse_if(wrong, f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         wrong = self.checks.largest_mean is not None and not protocol.masked
         _refuse_if(wrong, f"largest_mean in [checks] needs masked sums; over {protocol.name} leave it out")
-        large = self.budget.delta * (self.plan.units or 0) > 1 and LARGE_DELTA not in self.accept
+        large = self.budget.delta * (public_units(self.plan) or 0) > 1 and LARGE_DELTA not in self.accept
         sentence = str(self.delta_warning).rstrip(".")
         _refuse_if(large, f'{sentence}, or write accept = ["{LARGE_DELTA}"] at the top of the file')
         self._check_continuation()
@@ -331,7 +332,7 @@ class Agreement(_Part):
     @property
     def delta_warning(self) -> str | None:
         """What a member should know about the delta of the budget; None where it is small."""
-        return delta_warning(self.budget.delta, self.plan.units, self.algorithm.adjacency)
+        return delta_warning(self.budget.delta, public_units(self.plan), self.algorithm.adjacency)
 
     def _check_members(self) -> None:
         n, addresses = len(self.members), [member.address for member in self.members if member.reachable]

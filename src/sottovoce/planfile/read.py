@@ -18,7 +18,7 @@ from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
-from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
@@ -174,7 +174,7 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
     accepted = check_accepted([name for name in settings.accept if name != LARGE_DELTA], uncharged, where)
     if settings.budget is not None:
         delta = settings.budget.delta
-        accepted += accepted_delta(delta, plan.units, plan.adjacency, settings.accept, where)
+        accepted += accepted_delta(delta, public_units(plan), plan.adjacency, settings.accept, where)
     return LoadedPlan(plan, records, network, accepted, settings)
 
 

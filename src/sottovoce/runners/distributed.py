@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
+from sottovoce import _validate
 from sottovoce._io import digest, plain
-from sottovoce._validate import positive
 from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import LinearProtocol, Protocol, as_linear
@@ -115,7 +115,7 @@ class Cluster:
 
         ``timeout`` is how many seconds any wait may last before the rank waited for counts as lost.
         """
-        positive(timeout, "timeout")
+        _validate.positive(timeout, "timeout")
         if backend not in ("gloo", "nccl"):
             raise InvalidInput(f"backend must be gloo or nccl, got {backend!r}.")
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -482,14 +482,7 @@ class _Mixer:
         return cut
 
     def _checked(self, rows: ArrayLike) -> np.ndarray:
-        array = np.asarray(rows)
-        if array.dtype not in (np.float32, np.float64):
-            array = array.astype(np.float64)
-        array = array.reshape(len(array), -1)
-        if len(array) != len(self.agents):
-            raise InvalidInput(
-                f"{len(self.agents)} agents are hosted here, their message has {len(array)} rows."
-            )
+        array = _validate.rows(rows, len(self.agents), "the message of the hosted agents", finite=False)
         if not np.isfinite(array).all():
             bad = int(self.agents[np.flatnonzero(~np.isfinite(array).all(axis=1))[0]])
             raise InvalidInput(f"The message of agent {bad} holds NaN or infinity.")

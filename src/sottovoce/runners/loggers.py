@@ -19,7 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
-from sottovoce.runners.run import OnEvaluation, RunnablePlan
+from sottovoce.runners.plan import RunnablePlan
+from sottovoce.runners.run import OnEvaluation
 
 
 @runtime_checkable

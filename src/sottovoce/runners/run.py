@@ -1,7 +1,9 @@
 """Run a plan: in this process, or over the ranks of one owner's cluster.
 
-Here protective noise meets a plan, so here it is charged to the lifetime ledger of this machine: after
-everything that can fail without noise, before the first noise is drawn.
+Both do the same in the same order (`_Run`): prepare the data, try everything on the public starting rows,
+charge, take the steps, record, and make a `Result`. Here protective noise meets a plan, so here it is charged
+to the lifetime ledger of this machine: after everything that can fail without noise, before the first noise
+is drawn.
 """
 
 from __future__ import annotations
@@ -9,30 +11,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
+from sottovoce import _validate
 from sottovoce._io import digest
 from sottovoce.accounting import wording
-from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation import ObservationModel
-from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput, TrainingDiverged
 from sottovoce.ledger.charge import ChargedTraining, charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 from sottovoce.objectives.trivial import CONSTANTS
-from sottovoce.protocols import Protocol as CommunicationProtocol
-from sottovoce.runners.base import Algorithm, Result, State, provenance_now
+from sottovoce.runners.base import Algorithm, Result, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.divergence import DivergenceCheck
 from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.in_process import run_stacked
+from sottovoce.runners.plan import RunnablePlan, has_noise
 from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
@@ -42,84 +41,16 @@ OnStep = Callable[[int, np.ndarray], None]
 OnEvaluation = Callable[[int, Mapping[str, Any]], None]
 
 
-class OrderedSchedule(Protocol):
-    """The protocol of every step."""
+class RunOptions(TypedDict, total=False):
+    """Options of a run, in one process and on ranks; `InProcessRun` says what they mean."""
 
-    def __call__(self, k: int, /) -> CommunicationProtocol:
-        """Return the protocol of step ``k``."""
-
-    def in_order(self) -> Callable[[int], CommunicationProtocol]:
-        """Return the schedule for sequential access."""
-
-
-class RunnablePlan(Protocol):
-    """The properties of a plan that a runner reads (see `sottovoce.algorithms.plan.Plan`)."""
-
-    name: ClassVar[str]
-    sequential: ClassVar[bool]
-
-    @property
-    def n(self) -> int:
-        """Number of agents."""
-
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-
-    @property
-    def schedule(self) -> OrderedSchedule:
-        """The protocol of every step."""
-
-    @property
-    def width(self) -> int:
-        """Numbers in one row that travels."""
-
-    @property
-    def is_stationary(self) -> bool:
-        """Whether every step has the protocol of the first."""
-
-    @property
-    def observation(self) -> ObservationModel:
-        """What an adversary observes of the releases."""
-
-    @property
-    def adjacency(self) -> str:
-        """What neighboring data sets differ in."""
-
-    @property
-    def accounting(self) -> str:
-        """How sampled steps are composed."""
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """The assumptions of every guarantee about this plan."""
-
-    def prepared(self, data: object) -> Any:
-        """Return the data of all agents, checked."""
-
-    def starting(self, data: object, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return the public starting rows."""
-
-    def mechanism(self, data: object, agents: Sequence[int], random: RunRandomness) -> Mechanism:
-        """Return the mechanism before the agents' records."""
-
-    def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the hosted agents."""
-
-    def releases(self, agent: int) -> Sequence[Release]:
-        """Return everything that an agent publishes."""
-
-    def metrics(self, rows: np.ndarray, data: object, random: RunRandomness) -> dict[str, Any]:
-        """Return numbers about the final rows that may be published."""
-
-    def outputs(self, rows: np.ndarray, state: State[Any, Any]) -> dict[str, np.ndarray]:
-        """Return the arrays of a result besides the rows."""
-
-    def guarantees(self) -> Sequence[Guarantee]:
-        """Return the guarantees to store with a result."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
+    evaluate: Evaluate | None
+    every: int | None
+    checkpoint: str | Path | None
+    on_evaluation: OnEvaluation | None
+    use: str
+    population: str | None
+    guarantees: Sequence[Mapping[str, Any]] | None
 
 
 def run(
@@ -145,7 +76,139 @@ def run(
     return running.result()
 
 
-class InProcessRun:
+class _Run:
+    """What a run does before and after its steps, in one process and on ranks."""
+
+    def __init__(
+        self,
+        plan: RunnablePlan,
+        data: object,
+        random: RunRandomness,
+        *,
+        evaluate: Evaluate | None = None,
+        every: int | None = None,
+        checkpoint: str | Path | None = None,
+        on_evaluation: OnEvaluation | None = None,
+        use: str = "run",
+        population: str | None = None,
+        guarantees: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.plan, self.random = plan, random
+        self._evaluate, self._on_evaluation, self._checkpoint = evaluate, on_evaluation, checkpoint
+        self._use, self._population, self._guarantees = use, population, guarantees
+        self.evaluating = every is not None or evaluate is not None
+        self.stretch = every or max(1, plan.steps // 50)
+        self._started = time.perf_counter()
+        self._history: list[dict[str, Any]] = []
+        self._scores: Mapping[str, Any] = {}
+        self._divergence = DivergenceCheck()
+        self._charged: ChargedTraining | None = None
+        self.mechanism: Mechanism | None = None  # what is public of it: the key of the batches, the scale
+        self.data: Any = plan.prepared(data)
+
+    def algorithm(self, data: object, agents: Sequence[int], start: np.ndarray) -> Algorithm:
+        """Return the update rule of the hosted agents, whose records are ``data``."""
+        self.mechanism = self.plan.mechanism(data, agents, self.random)
+        return self.plan.algorithm(self.mechanism, start)
+
+    def ends_stretch(self, done: int) -> bool:
+        """Return whether the run is evaluated and saved after so many steps."""
+        return done % self.stretch == 0 or done == self.plan.steps
+
+    def rehearse(self, done: int, start: np.ndarray) -> Mapping[str, Any]:
+        """Return the scores of the starting rows, to compare the run with; what may fail fails uncharged.
+
+        Those rows are public, so that an evaluation of them tells nothing; they do not enter the history.
+        """
+        scores = self._evaluated(start) if self.evaluating else {}
+        self._divergence.begin(scores)
+        if not self.random.protective:
+            return scores
+        if self.evaluating and self._on_evaluation is not None:
+            self._on_evaluation(done, {"step": done, **scores})
+        if self._evaluate is not None or not self.evaluating:
+            self.plan.metrics(start, self.data, self.random)
+        return scores
+
+    def charge(self) -> None:
+        """Charge a run with protective noise, before it draws any."""
+        if not self.random.protective:
+            return
+        if self._guarantees is None:
+            self._guarantees = [guarantee.to_dict() for guarantee in self.plan.guarantees()]
+        self._charged = charge(
+            find_lifetime_ledger(),
+            self.plan,
+            f"{self._use} of {self.plan.name}",
+            population=self._population,
+            checkpoint=self._checkpoint,
+        )
+
+    def saving(self, step: int) -> None:
+        """Tell the lifetime ledger how far checkpoints have come."""
+        if self._charged is not None:
+            self._charged.saving(step)
+
+    def _evaluated(self, rows: np.ndarray) -> Mapping[str, Any]:
+        if self._evaluate is not None:
+            return self._evaluate(rows)
+        return self.plan.metrics(rows, self.data, self.random)
+
+    def check_rows(self, step: int, rows: np.ndarray) -> None:
+        """Stop training whose released rows show that it diverges."""
+        if self.plan.steps > 1 and (reason := self._divergence.rows_reason(rows)) is not None:
+            raise TrainingDiverged(self._diverged(step, reason))
+
+    def record(self, step: int, rows: np.ndarray | None) -> None:
+        """Evaluate the rows of all agents, where they are here; stop training that diverges."""
+        if rows is None:
+            return
+        self.check_rows(step, rows)
+        self._scores = self._evaluated(rows)
+        reason = self._divergence.scores_reason(self._scores)
+        if reason is not None and step < self.plan.steps:  # the last step has no more budget to save
+            raise TrainingDiverged(self._diverged(step, reason))
+        varying = {name: value for name, value in self._scores.items() if name not in CONSTANTS}
+        self._history.append({"step": step, **varying})
+        if self._on_evaluation is not None:
+            self._on_evaluation(step, self._history[-1])
+
+    def _diverged(self, step: int, reason: str) -> str:
+        """Return the sentence about a run that is stopped: why, what to do, what was spent."""
+        sentence = f"training diverged; lower the learning rate: after {step:,} of {self.plan.steps:,} steps "
+        sentence += f"{reason}."
+        if not (self.random.protective and has_noise(self.plan)):
+            return sentence
+        stated = [g for g in self._guarantees or () if "epsilon" in g]
+        spent = stated[0] if stated else self.plan.guarantees()[0].to_dict(1e-5)
+        epsilon = math.ceil(1000 * float(spent["epsilon"])) / 1000
+        against = wording.stored_adversary(spent["adversary"], noun="node")
+        sentence += (
+            f" Those steps are spent: at most epsilon {epsilon:.3f} at delta {spent['delta']:g} against "
+        )
+        return sentence + against + (", and stay charged." if self._charged is not None else ".")
+
+    def make_result(self, rows: np.ndarray, state: Any, done: int, **provenance: object) -> Result:
+        """Return the result of a run that ended after ``done`` steps."""
+        plan, guarantees, metrics = self.plan, self._guarantees, dict(self._scores)
+        if self._evaluate is not None or not self._history or self._history[-1]["step"] != done:
+            metrics = plan.metrics(rows, self.data, self.random)
+        provenance = {"noise": self.random.description if has_noise(plan) else NO_PRIVACY, **provenance}
+        if self._charged is not None:
+            self._charged.done(plan.steps)
+            provenance["lifetime_budget"] = self._charged.summary
+        return Result(
+            name=plan.name,
+            config=dict(plan.describe()),
+            outputs={"rows": rows, **plan.outputs(rows, state)},
+            metrics=metrics,
+            history=self._history,
+            guarantees=[g.to_dict() for g in plan.guarantees()] if guarantees is None else guarantees,
+            provenance=provenance_now(self._started, **provenance),
+        )
+
+
+class InProcessRun(_Run):
     """A plan that runs in this process, all agents stacked, as far as `advance` is told.
 
     Parameters
@@ -185,68 +248,45 @@ class InProcessRun:
         rng: RandomSource,
         *,
         start: np.ndarray | None = None,
-        evaluate: Evaluate | None = None,
-        every: int | None = None,
-        checkpoint: str | Path | None = None,
         on_step: OnStep | None = None,
-        on_evaluation: OnEvaluation | None = None,
         early_stopping: EarlyStopping | None = None,
-        use: str = "run",
-        population: str | None = None,
-        guarantees: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[RunOptions],
     ) -> None:
-        self._run = this_run = _Run(
-            plan,
-            data,
-            RunRandomness.from_rng(rng),
-            evaluate,
-            on_evaluation,
-            use,
-            population,
-            checkpoint,
-            guarantees,
-        )
-        self.plan, self._on_step, self._early_stopping = plan, on_step, early_stopping
-        self._evaluating = every is not None or evaluate is not None
-        if early_stopping is not None and not self._evaluating:
+        super().__init__(plan, data, RunRandomness.from_rng(rng), **options)
+        self._on_step, self._early_stopping = on_step, early_stopping
+        if early_stopping is not None and not self.evaluating:
             raise InvalidInput("early stopping needs evaluations; give every=..., the steps between two.")
-        self._stretch = every or max(1, plan.steps // 50)
-        self._folder = None if checkpoint is None else Checkpoint(checkpoint, this_run.identity(start))
+        folder = self._checkpoint
+        self._folder = None if folder is None else Checkpoint(folder, self._identity(start))
         saved = None if self._folder is None else self._folder.latest()
         if saved is not None and saved.about.get("seeds"):
-            this_run.random = this_run.random.with_seeds(saved.about["seeds"])
+            self.random = self.random.with_seeds(saved.about["seeds"])
         self.done = 0 if saved is None else saved.step
-        self.stopped = False
         agents = range(plan.n)
-        self._first = this_run.starting_rows(this_run.data, agents, start)
-        self._algorithm = this_run.algorithm(this_run.data, agents, self._first)
+        if start is None:
+            self._first = plan.starting(self.data, self.random, agents)
+        else:
+            rows = np.repeat(np.asarray(start)[None], plan.n, axis=0) if np.ndim(start) == 1 else start
+            self._first = _validate.rows(rows, plan.n, "start", finite=False)
+        self._algorithm = self.algorithm(self.data, agents, self._first)
         self._schedule = plan.schedule.in_order()
         self._state: Any = None
 
     @property
     def finished(self) -> bool:
         """Whether all steps are done, or the run was stopped early."""
-        return self.stopped or self.done >= self.plan.steps
-
-    @property
-    def data(self) -> Any:
-        """The records of all agents, as the plan prepared them."""
-        return self._run.data
-
-    @property
-    def mechanism(self) -> Mechanism | None:
-        """The mechanism before the records, for what is public of it: the key of the batches, the scale."""
-        return self._run.mechanism
+        stopping = self._early_stopping
+        return self.done >= self.plan.steps or (stopping is not None and stopping.stops(self._history))
 
     @property
     def unwatched(self) -> bool:
         """Whether nothing happens between two steps, so that all of them may be one stretch."""
-        return not self._evaluating and self._folder is None and self._on_step is None
+        return not self.evaluating and self._folder is None and self._on_step is None
 
     @property
     def next_stop(self) -> int:
         """The step at which the run is evaluated, saved or shown next."""
-        return min(self.done - self.done % self._stretch + self._stretch, self.plan.steps)
+        return min(self.done - self.done % self.stretch + self.stretch, self.plan.steps)
 
     @property
     def rows(self) -> np.ndarray:
@@ -257,13 +297,12 @@ class InProcessRun:
         """Try everything on the starting rows, charge the run, and make its first state; once."""
         if self._state is not None:
             return
-        this_run, first = self._run, self._first
-        scores = this_run.begin(self.done, first, self._evaluating)
+        scores = self.rehearse(self.done, self._first)
         if self._early_stopping is not None:
             self._early_stopping.require(scores)
-        if this_run.random.protective and self._on_step is not None:
-            self._on_step(self.done, first)
-        this_run.charge()
+        if self.random.protective and self._on_step is not None:
+            self._on_step(self.done, self._first)
+        self.charge()
         self._state = self._algorithm.init()
         if self._folder is not None:
             loaded = self._folder.load(np.arange(self.plan.n), self._state)
@@ -273,25 +312,25 @@ class InProcessRun:
     def advance(self, steps: int, show: Callable[[int, Mapping[str, Any]], None] | None = None) -> None:
         """Run until ``steps`` steps are done; ``show`` is called with (steps done, last entry)."""
         self.begin()
-        this_run, plan = self._run, self.plan
-        if steps > plan.steps:
-            raise InvalidInput(f"the plan has {plan.steps:,} steps, and the budget is for no more of them.")
+        if steps > self.plan.steps:
+            most = f"{self.plan.steps:,} steps"
+            raise InvalidInput(f"the plan has {most}, and the budget is for no more of them.")
 
         def after(k: int, state: Any) -> None:
             self.done, self._state = k + 1, state
             if self._on_step is not None:
-                self._on_step(k + 1, self.rows)
-            if (k + 1) % self._stretch == 0 or k + 1 == plan.steps:
+                self._on_step(self.done, self.rows)
+            if self.ends_stretch(self.done):
                 rows = self.rows
-                this_run.check_rows(k + 1, rows)
-                if self._evaluating:
-                    this_run.record(k + 1, rows)
+                self.check_rows(self.done, rows)
+                if self.evaluating:
+                    self.record(self.done, rows)
                 if self._folder is not None:
-                    this_run.saving(k + 1)
-                    seeds = {"seeds": this_run.random.seeds}
-                    self._folder.save(k + 1, np.arange(plan.n), state, about=seeds)
+                    self.saving(self.done)
+                    about = {"seeds": self.random.seeds}
+                    self._folder.save(self.done, np.arange(self.plan.n), state, about=about)
             if show is not None:
-                show(k + 1, this_run.history[-1] if this_run.history else {})
+                show(self.done, self._history[-1] if self._history else {})
 
         run_stacked(
             self._algorithm,
@@ -299,18 +338,22 @@ class InProcessRun:
             steps,
             state=self._state,
             start=self.done,
-            noise=this_run.random.noise,
+            noise=self.random.noise,
             after_step=after,
-            every=1 if self._on_step is not None else max(1, steps if self.unwatched else self._stretch),
+            every=1 if self._on_step is not None else max(1, steps if self.unwatched else self.stretch),
         )
-        if self._early_stopping is not None and self._early_stopping.stops(this_run.history):
-            self.stopped = True
 
     def result(self) -> Result:
         """Return rows, metrics and guarantees of a run that has come to its end."""
-        rows = self.rows
         stopped = {"stopped_at": self.done} if self.done < self.plan.steps else {}
-        return self._run.result(rows, self.plan.outputs(rows, self._state), done=self.done, **stopped)
+        return self.make_result(self.rows, self._state, self.done, **stopped)
+
+    def _identity(self, start: np.ndarray | None) -> str:
+        """Name the run: the plan, its records, and what the noise is; another's checkpoint is refused."""
+        arrays = [getattr(self.data, name, None) for name in ("X", "y", "inputs", "targets", "offsets")]
+        data = arrays if any(array is not None for array in arrays) else self.data
+        about = {"plan": self.plan.describe(), "noise": repr(self.random.noise), "start": start, "data": data}
+        return digest(about)
 
 
 def run_on_ranks(
@@ -319,15 +362,9 @@ def run_on_ranks(
     data: object,
     rng: RandomSource,
     *,
-    evaluate: Evaluate | None = None,
-    every: int | None = None,
-    checkpoint: str | Path | None = None,
     owner: np.ndarray | None = None,
-    on_evaluation: OnEvaluation | None = None,
-    use: str = "run",
-    population: str | None = None,
-    guarantees: Sequence[Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] | None = None,
+    **options: Unpack[RunOptions],
 ) -> Result | None:
     """Run a plan on all ranks and return its result on rank 0, None elsewhere.
 
@@ -336,10 +373,10 @@ def run_on_ranks(
     cluster : this rank's membership.
     plan, data : the same on every rank; a rank reads the records of its own agents only.
     rng : a generator or noise source seeded alike on every rank, or a protective source.
-    evaluate, every, checkpoint, on_evaluation, use, population, guarantees : as in `InProcessRun`; the folder
-        must be seen by all ranks, and any number of ranks can go on from it.
     owner : (n,) rank of every agent; even slices by default. Rank 0 must host an agent.
     progress : called on rank 0 with the number of steps done.
+    options : as in `InProcessRun`; the checkpoint folder must be seen by all ranks, and any number of ranks
+        can go on from it.
 
     Guarantees
     ----------
@@ -369,214 +406,56 @@ def run_on_ranks(
         random = RunRandomness.from_rng(rng)
         if random.protective:
             random = RunRandomness(random.noise, random.batches, drawn)
-        return _Run(plan, data, random, evaluate, on_evaluation, use, population, checkpoint, guarantees)
+        return _Run(plan, data, random, **options)
 
     this_run = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared.random.seeds))
-    all_data, seeds = this_run.data, this_run.random.seeds
+    all_data, random, evaluating = this_run.data, this_run.random, this_run.evaluating
+    checkpoint = options.get("checkpoint")
 
     def make(agents: np.ndarray) -> Algorithm:
         hosted = agents.tolist()
         part = all_data[agents] if isinstance(all_data, np.ndarray) else all_data.subset(hosted)
-        return this_run.algorithm(part, hosted, this_run.starting_rows(part, hosted))
+        return this_run.algorithm(part, hosted, plan.starting(part, random, hosted))
 
     def begin(done: int) -> None:
         if cluster.rank == 0:
-            this_run.begin(done, this_run.starting_rows(all_data, range(plan.n)), bool(every))
+            this_run.rehearse(done, plan.starting(all_data, random, range(plan.n)))
             this_run.charge()
 
     def ready(done: int) -> None:
-        if every or this_run.random.protective:
+        if evaluating or random.protective:
             cluster.agree("the start", lambda: begin(done))
 
     def after(k: int, hosted: Hosted) -> None:
+        done = k + 1
         if progress is not None and cluster.rank == 0:
-            progress(k + 1)
-        if checkpoint is not None and ((k + 1) % stretch == 0 or k + 1 == plan.steps):
-            this_run.saving(k + 1)
-        if every and (k + 1) % every == 0 and k + 1 < plan.steps:
+            progress(done)
+        if not this_run.ends_stretch(done):
+            return
+        if checkpoint is not None:
+            this_run.saving(done)
+        if evaluating and done < plan.steps:
             rows = cluster.gather(hosted)
-            cluster.agree("the run", lambda: this_run.record(k + 1, rows), failing="stopped")
+            cluster.agree("the run", lambda: this_run.record(done, rows), failing="stopped")
 
     sizes = None if isinstance(all_data, np.ndarray) else all_data.sizes
-    stretch = every or max(1, plan.steps // 50)
     hosted = run_cluster(
         cluster,
         make,
         plan.schedule.in_order(),
         plan.steps,
-        noise=this_run.random.noise,
+        noise=random.noise,
         owner=owner,
         checkpoint=checkpoint,
-        every=stretch,
-        plan={**plan.describe(), "sizes": sizes, "seeds": seeds},
+        every=this_run.stretch,
+        plan={**plan.describe(), "sizes": sizes, "seeds": random.seeds},
         before_start=ready,
-        after_step=after if every or progress or checkpoint is not None else None,
+        after_step=after if evaluating or progress or checkpoint is not None else None,
     )
     rows = cluster.gather(hosted)
     sent = cluster.meet(vars(cluster.traffic))
     if rows is None:
         return None
-    if every:
+    if evaluating:
         this_run.record(plan.steps, rows)
-    return this_run.result(rows, plan.outputs(rows, hosted.state), ranks=cluster.size, traffic=sent)
-
-
-def has_noise(plan: RunnablePlan) -> bool:
-    """Return whether any noise is added: without it the run has no privacy."""
-    return any(release.noise_std for agent in range(plan.n) for release in plan.releases(agent))
-
-
-@dataclass
-class _Run:
-    """A plan with its data and randomness, and the history so far."""
-
-    plan: RunnablePlan
-    data: Any
-    random: RunRandomness
-    evaluate: Evaluate | None
-    on_evaluation: OnEvaluation | None
-    use: str
-    population: str | None
-    checkpoint: str | Path | None
-    guarantees: Sequence[Mapping[str, Any]] | None
-    charged: ChargedTraining | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
-    scores: Mapping[str, Any] = field(default_factory=dict)
-    divergence: DivergenceCheck = field(default_factory=DivergenceCheck)
-    started: float = field(default_factory=time.perf_counter)
-
-    def __post_init__(self) -> None:
-        self.data = self.plan.prepared(self.data)
-        self.mechanism: Mechanism | None = None
-
-    def starting_rows(
-        self, data: object, agents: Sequence[int], start: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return the public rows that the hosted agents begin with."""
-        if start is None:
-            return self.plan.starting(data, self.random, agents)
-        return _checked_start(start, self.plan.n)
-
-    def algorithm(self, data: object, agents: Sequence[int], first: np.ndarray) -> Algorithm:
-        """Return the update rule of the hosted agents, whose records are ``data``."""
-        self.mechanism = self.plan.mechanism(data, agents, self.random)
-        return self.plan.algorithm(self.mechanism, first)
-
-    def begin(self, done: int, first: np.ndarray, evaluating: bool) -> Mapping[str, Any]:
-        """Return the scores of the starting rows, to compare the run with; what may fail fails uncharged.
-
-        Those rows are public, so that an evaluation of them tells nothing; they do not enter the history.
-        """
-        scores = self._evaluated(first) if evaluating else {}
-        self.divergence.begin(scores)
-        if not self.random.protective:
-            return scores
-        if evaluating and self.on_evaluation is not None:
-            self.on_evaluation(done, {"step": done, **scores})
-        if self.evaluate is not None or not evaluating:
-            self.plan.metrics(first, self.data, self.random)
-        return scores
-
-    def charge(self) -> None:
-        """Charge a run with protective noise, before it draws any."""
-        if not self.random.protective:
-            return
-        if self.guarantees is None:
-            self.guarantees = [guarantee.to_dict() for guarantee in self.plan.guarantees()]
-        self.charged = charge(
-            find_lifetime_ledger(),
-            self.plan,
-            self.use,
-            population=self.population,
-            checkpoint=self.checkpoint,
-        )
-
-    def saving(self, step: int) -> None:
-        """Tell the lifetime ledger how far checkpoints have come."""
-        if self.charged is not None:
-            self.charged.saving(step)
-
-    def _evaluated(self, rows: np.ndarray) -> Mapping[str, Any]:
-        if self.evaluate is not None:
-            return self.evaluate(rows)
-        return self.plan.metrics(rows, self.data, self.random)
-
-    def check_rows(self, step: int, rows: np.ndarray) -> None:
-        """Stop training whose released rows show that it diverges."""
-        if self.plan.steps > 1 and (reason := self.divergence.rows_reason(rows)) is not None:
-            raise TrainingDiverged(self._diverged(step, reason))
-
-    def record(self, step: int, rows: np.ndarray | None) -> None:
-        """Evaluate the rows of all agents, where they are here; stop training that diverges."""
-        if rows is None:
-            return
-        self.check_rows(step, rows)
-        self.scores = self._evaluated(rows)
-        reason = self.divergence.scores_reason(self.scores)
-        if reason is not None and step < self.plan.steps:  # the last step has no more budget to save
-            raise TrainingDiverged(self._diverged(step, reason))
-        varying = {name: value for name, value in self.scores.items() if name not in CONSTANTS}
-        self.history.append({"step": step, **varying})
-        if self.on_evaluation is not None:
-            self.on_evaluation(step, self.history[-1])
-
-    def metrics(self, rows: np.ndarray, done: int) -> dict[str, Any]:
-        """Return the plan's metrics of the final rows, which the history may hold already."""
-        if self.evaluate is None and self.history and self.history[-1]["step"] == done:
-            return dict(self.scores)
-        return self.plan.metrics(rows, self.data, self.random)
-
-    def _diverged(self, step: int, reason: str) -> str:
-        """Return the sentence about a run that is stopped: why, what to do, what was spent."""
-        sentence = f"training diverged; lower the learning rate: after {step:,} of {self.plan.steps:,} steps "
-        sentence += f"{reason}."
-        if not (self.random.protective and has_noise(self.plan)):
-            return sentence
-        stated = [g for g in self.guarantees or () if "epsilon" in g]
-        spent = stated[0] if stated else self.plan.guarantees()[0].to_dict(1e-5)
-        epsilon = math.ceil(1000 * float(spent["epsilon"])) / 1000
-        against = wording.stored_adversary(spent["adversary"], noun="node")
-        sentence += (
-            f" Those steps are spent: at most epsilon {epsilon:.3f} at delta {spent['delta']:g} against "
-        )
-        return sentence + against + (", and stay charged." if self.charged is not None else ".")
-
-    def result(
-        self,
-        rows: np.ndarray,
-        outputs: Mapping[str, np.ndarray],
-        done: int | None = None,
-        **provenance: object,
-    ) -> Result:
-        plan, guarantees = self.plan, self.guarantees
-        provenance = {"noise": self.random.description if has_noise(plan) else NO_PRIVACY, **provenance}
-        if self.charged is not None:
-            self.charged.done(plan.steps)
-            provenance["lifetime_budget"] = self.charged.summary
-        return Result(
-            name=plan.name,
-            config=dict(plan.describe()),
-            outputs={"rows": rows, **outputs},
-            metrics=self.metrics(rows, plan.steps if done is None else done),
-            history=self.history,
-            guarantees=[g.to_dict() for g in plan.guarantees()] if guarantees is None else guarantees,
-            provenance=provenance_now(self.started, **provenance),
-        )
-
-    def identity(self, start: np.ndarray | None) -> str:
-        """Name the run: the plan, its records, and what the noise is; another's checkpoint is refused."""
-        arrays = [getattr(self.data, name, None) for name in ("X", "y", "inputs", "targets", "offsets")]
-        data = arrays if any(array is not None for array in arrays) else self.data
-        about = {"plan": self.plan.describe(), "noise": repr(self.random.noise), "start": start, "data": data}
-        return digest(about)
-
-
-def _checked_start(start: np.ndarray, n: int) -> np.ndarray:
-    rows = np.asarray(start)
-    if rows.dtype not in (np.float32, np.float64):
-        rows = rows.astype(np.float64)
-    if rows.ndim == 1:
-        rows = np.repeat(rows[None], n, axis=0)
-    if rows.ndim != 2 or rows.shape[0] != n:
-        raise InvalidInput(f"start must be one row, or one per agent ({n}), got shape {rows.shape}.")
-    return rows
+    return this_run.make_result(rows, hosted.state, plan.steps, ranks=cluster.size, traffic=sent)
