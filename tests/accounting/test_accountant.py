@@ -6,12 +6,7 @@ import pytest
 from tests.accounting.small_plans import NOBODY, SEES, D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    Consensus,
-    LinearGossip,
-    LocalOnly,
-    ObservationModel,
-)
+from sottovoce.accounting.observation import Consensus, LinearGossip, LocalOnly, ObservationModel
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM

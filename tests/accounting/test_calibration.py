@@ -7,14 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import BudgetInfeasible, InvalidInput, NotAGuarantee
-from sottovoce.privacy import (
-    Adversary,
-    Curve,
-    Guarantee,
-    calibrate,
-    gaussian_mu,
-    sampled_gaussian,
-)
+from sottovoce.privacy import Adversary, Curve, Guarantee, calibrate, gaussian_mu, sampled_gaussian
 
 # noise multipliers of Bayrooti, Gao, Prorok (2023) for 2,000 steps, delta 1e-5, add/remove, Rényi accounting
 PAPER = {

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.accounting.loss_parts import (
-    Laplace,
-    Pure,
-    SampledGaussian,
-    _integer_order,
-    _integrated_order,
-)
+from sottovoce.accounting.loss_parts import Laplace, Pure, SampledGaussian, _integer_order, _integrated_order
 from sottovoce.privacy import Curve
 
 

@@ -4,13 +4,7 @@ import pytest
 from tests.accounting.small_plans import GOSSIP_RING, PAIR, D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    Consensus,
-    LinearGossip,
-    LocalOnly,
-    PairCorrelated,
-    TokenWalk,
-)
+from sottovoce.accounting.observation import Consensus, LinearGossip, LocalOnly, PairCorrelated, TokenWalk
 from sottovoce.accounting.question import POISSON
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, account

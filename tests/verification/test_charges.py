@@ -45,9 +45,7 @@ def any_stored_view_counts(monkeypatch):
 def records_cost_users_nothing(monkeypatch):
     right = Charge.guarantee
     monkeypatch.setattr(
-        Charge,
-        "guarantee",
-        lambda self, adjacency, view: right(self, self.releases[0].adjacency, view),
+        Charge, "guarantee", lambda self, adjacency, view: right(self, self.releases[0].adjacency, view)
     )
 
 

@@ -9,11 +9,7 @@ from tests.accounting.other_accountants import assert_gaussian
 from tests.accounting.small_plans import RING, SEES, D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    Averaging,
-    Consensus,
-    LinearGossip,
-)
+from sottovoce.accounting.observation import Averaging, Consensus, LinearGossip
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.privacy import Release, account, account_each, gaussian_mu

@@ -6,20 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from tests.accounting.small_plans import (
-    D,
-    by_name,
-    every,
-    one,
-    plan_of,
-    stationary_plan,
-)
+from tests.accounting.small_plans import D, by_name, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    Averaging,
-    Consensus,
-)
+from sottovoce.accounting.observation import Averaging, Consensus
 from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import network_of

@@ -23,9 +23,7 @@ from tests.accounting.small_plans import (
 
 import sottovoce as sv
 from sottovoce.accounting import question
-from sottovoce.accounting.observation import (
-    Consensus,
-)
+from sottovoce.accounting.observation import Consensus
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM

@@ -10,10 +10,7 @@ from tests.accounting.other_accountants import assert_gaussian
 from tests.accounting.small_plans import PAIR, SEES, TWO, D, every, plan_of
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    PairCorrelated,
-    TimeCorrelated,
-)
+from sottovoce.accounting.observation import PairCorrelated, TimeCorrelated
 from sottovoce.accounting.observation.correlated import decor_variances
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Release, account

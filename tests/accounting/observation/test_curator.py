@@ -6,9 +6,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from tests.accounting.other_accountants import INTERVAL, composed_epsilon, sampled
 from tests.accounting.small_plans import D, plan_of
 
-from sottovoce.accounting.observation import (
-    Curator,
-)
+from sottovoce.accounting.observation import Curator
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, Release, account
 

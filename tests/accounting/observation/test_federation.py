@@ -13,10 +13,7 @@ from tests.accounting.small_plans import D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
 from sottovoce.accounting.gaussian import gaussian_delta
-from sottovoce.accounting.observation import (
-    Consensus,
-    Federation,
-)
+from sottovoce.accounting.observation import Consensus, Federation
 from sottovoce.accounting.release import compose
 from sottovoce.privacy import Release, account
 from sottovoce.protocols import HypercubeExchange, Masked, Tree

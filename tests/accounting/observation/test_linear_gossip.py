@@ -17,9 +17,7 @@ from tests.accounting.small_plans import (
 )
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    LinearGossip,
-)
+from sottovoce.accounting.observation import LinearGossip
 from sottovoce.errors import InvalidInput, NotAGuarantee
 from sottovoce.privacy import Curve, account
 

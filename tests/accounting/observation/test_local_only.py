@@ -8,9 +8,7 @@ from tests.accounting.other_accountants import assert_gaussian
 from tests.accounting.small_plans import PAIR, D, every, plan_of
 
 import sottovoce as sv
-from sottovoce.accounting.observation import (
-    LocalOnly,
-)
+from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.dp_dinno import DPDiNNO
 from sottovoce.algorithms.dp_dsgd import DPDSGD
 from sottovoce.algorithms.dp_dsgt import DPDSGT
