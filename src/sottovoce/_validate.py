@@ -135,6 +135,14 @@ def word(value: str, name: str) -> str:
     return value
 
 
+def choice(value: T, allowed: Iterable[object], name: str) -> T:
+    """Return ``value`` if it is one of ``allowed``."""
+    words = [str(one) for one in allowed]
+    if value not in words:
+        raise InvalidInput(f"{name} must be one of {', '.join(words)}, got {shown(value)}.")
+    return value
+
+
 def several(values: Iterable[T], name: str) -> tuple[T, ...]:
     """Return the values of a list as a tuple; a single value is refused."""
     try:

@@ -1,8 +1,8 @@
 """The accountant: the privacy cost of a plan against one adversary, before anything runs.
 
 A plan lists its releases and names its observation model (`sottovoce.accounting.observation`). `account`
-validates the question and calls the model. It takes the structural type `AccountablePlan` and knows no plan
-class.
+validates a question, a `PrivacyQuestion`, and calls the model with it. It takes the structural type
+`AccountablePlan` and knows no plan class.
 
 Views have one meaning in every plan:
 
@@ -21,9 +21,11 @@ If no tighter bound is known, the local-DP guarantee is returned; it holds again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import get_args
 
+from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
-from sottovoce.accounting.question import AccountablePlan, validated_question
+from sottovoce.accounting.question import AccountablePlan, PrivacyQuestion
 from sottovoce.errors import InvalidInput
 
 __all__ = ["AccountablePlan", "ViewName", "account", "account_each"]
@@ -72,17 +74,15 @@ def account(
     >>> account(plan, "local").mu, round(account(plan, "central").mu, 6)
     (1.0, 0.353553)
     """
-    question = validated_question(plan, view, observer, user, colluders, participations, label, progress)
+    question = _validated_question(plan, view, observer, user, colluders, participations, label, progress)
     model = plan.observation
     if label == "ldp" and not model.central_only:
         return question.local_guarantee()
-    if label is not None and label not in model.labels:
-        raise question.unsupported_label()
     guarantee = model.guarantee(question)
     if label not in (None, guarantee.label):
         raise InvalidInput(
             f"A plan with observation model {type(model).__name__} has no {label} number for "
-            f"view={question.view!r}, only {guarantee.label}; leave label out."
+            f"view={question.view!r}; leave label out for a guarantee that holds."
         )
     return guarantee
 
@@ -90,18 +90,7 @@ def account(
 def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, Guarantee]:
     """Return the privacy cost of ``plan`` to each agent outside one named coalition, from one view.
 
-    Parameters
-    ----------
-    plan : anything with the attributes of `AccountablePlan`.
-    observers : one agent, or several that share what they see.
-
-    Returns
-    -------
-    For every agent outside the coalition the guarantee ``account(plan, colluders=observers, user=agent)``.
-
-    Guarantees
-    ----------
-    Those of `account`, without ``label``.
+    For every such agent it is the guarantee ``account(plan, colluders=observers, user=agent)``.
 
     Examples
     --------
@@ -111,5 +100,66 @@ def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, G
     >>> each[7].mu, each[7] == plan.privacy("pairwise", observer=0, user=7), len(each)
     (0.5, True, 7)
     """
-    question = validated_question(plan, "colluders", colluders=tuple(observers))
+    question = _validated_question(plan, "colluders", colluders=tuple(observers))
     return plan.observation.guarantee_each(question)
+
+
+def _validated_question(
+    plan: AccountablePlan,
+    view: ViewName | None,
+    observer: int | None = None,
+    user: int | None = None,
+    colluders: Iterable[int] | int = (),
+    participations: int | None = None,
+    label: Label | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> PrivacyQuestion:
+    """Validate a question; an argument that has no meaning for its view is an error."""
+    n, model = _validate.count(plan.n, "the number of agents"), plan.observation
+    if label is not None:
+        _validate.choice(label, get_args(Label), "label")
+    named = tuple(colluders) if isinstance(colluders, Iterable) else ()
+    count = None if isinstance(colluders, Iterable) else _validate.count(colluders, "colluders")
+    if view is None:
+        if (named or count is not None) and not model.central_only:
+            view = "colluders"
+        else:
+            view, tolerated = model.default_view(plan, observer, user)
+            count = tolerated if count is None else count
+    _validate.choice(view, get_args(ViewName), "view")
+    if participations is not None:
+        participations = _validate.count(participations, "participations", minimum=0)
+        if not model.takes_participations or view != "local":
+            raise InvalidInput(
+                "participations are for view='local' of a federation, "
+                f"got participations={participations} for view={view!r}."
+            )
+    if model.central_only and view != "central":
+        raise InvalidInput(f"The plan has a trusted curator: its only view is 'central', got view={view!r}.")
+    if user is not None:
+        (user,) = _validate.nodes(user, n, "user")
+    if (named or count is not None) and view != "colluders":
+        raise InvalidInput(f"view={view!r} takes no colluders; use view='colluders'.")
+    released_row = view == "central" and model.averages_once  # an observer is whose row is released
+    if observer is not None and not (view in ("network", "pairwise", "colluders") or released_row):
+        raise InvalidInput(f"view={view!r} takes no observer, got observer={observer}.")
+    if view == "pairwise" and (observer is None or user is None):
+        raise InvalidInput("view='pairwise' needs observer=... and user=....")
+    if view == "colluders" and not named and count is None:
+        raise InvalidInput("view='colluders' needs colluders=[...] or colluders=<int>, got none.")
+    if count is not None and observer is not None:
+        raise InvalidInput("Pass observer=... or colluders=<int>, not both.")
+    named = named if observer is None else (*named, observer)
+    observers = _validate.nodes(named, n, "observers") if named else ()
+    if not released_row:
+        if user is not None and user in observers:
+            raise InvalidInput(f"agent {user} knows its own records; name another observer or user.")
+        size = count or len(observers) or int(view in ("network", "pairwise"))
+        if n - size < 1:
+            raise InvalidInput(
+                f"{size} of {n} agents are observers, so no agent is left to protect; name fewer, or use "
+                "view='local'."
+            )
+    if len(observers) == 1 and view == "colluders":
+        view = "network"
+    return PrivacyQuestion(plan, view, observers, count, user, participations, label, progress)

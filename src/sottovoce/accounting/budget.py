@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, TypedDict, get_args
+from typing import Any, TypedDict, cast, get_args
 
 from sottovoce import _validate
 from sottovoce._format import number, significant
@@ -63,9 +63,10 @@ class Budget:
         if self.epsilon != math.inf:
             _validate.positive(self.epsilon, "epsilon")
         _validate.delta(self.delta)
-        for name, value, allowed in (("view", self.view, ViewName), ("adjacency", self.adjacency, Adjacency)):
-            if value is not None and value not in get_args(allowed):
-                raise InvalidInput(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+        if self.view is not None:
+            _validate.choice(self.view, get_args(ViewName), "view")
+        if self.adjacency is not None:
+            _validate.choice(self.adjacency, get_args(Adjacency), "adjacency")
         if isinstance(self.colluders, Iterable) and not isinstance(self.colluders, tuple):
             object.__setattr__(self, "colluders", tuple(self.colluders))
 
@@ -85,16 +86,8 @@ class Budget:
     @property
     def adversary(self) -> AdversaryOptions:
         """The arguments of `Plan.privacy`; those that were left out are the plan's own."""
-        adversary: AdversaryOptions = {}
-        if self.view is not None:
-            adversary["view"] = self.view
-        if self.observer is not None:
-            adversary["observer"] = self.observer
-        if self.user is not None:
-            adversary["user"] = self.user
-        if self.colluders != ():
-            adversary["colluders"] = self.colluders
-        return adversary
+        options = {name: getattr(self, name) for name in ("view", "observer", "user", "colluders")}
+        return cast(AdversaryOptions, {k: value for k, value in options.items() if value not in (None, ())})
 
 
 def delta_warning(delta: float, units: float | None, adjacency: str) -> str | None:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, combinations_with_replacement, product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from sottovoce import _validate
 from sottovoce._io import plain
@@ -121,11 +121,8 @@ class Curve:
         """
         rate = _validate.probability(sample_rate, "sample_rate")
         noise = _validate.non_negative(noise_multiplier, "noise_multiplier")
-        if adjacency not in ("add-remove", "replace-one"):
-            raise InvalidInput(
-                f'adjacency of a sampled step must be "add-remove" or "replace-one", got {adjacency!r}.'
-            )
-        _check_method(method)
+        _validate.choice(adjacency, ("add-remove", "replace-one"), "adjacency of a sampled step")
+        _validate.choice(method, get_args(Method), "method")
         if rate == 1 and noise > 0:
             mu = (2 if adjacency == "replace-one" else 1) / noise
             return replace(cls.gaussian(mu, steps), method=method)
@@ -389,14 +386,11 @@ class Curve:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Curve:
         """Read what :meth:`to_dict` wrote, through the same checks as the builders."""
-        total = cls(method=_check_method(stored["method"]))
+        total = cls(method=_validate.choice(stored["method"], get_args(Method), "method"))
         for entry in stored["parts"]:
-            if entry["kind"] not in _BUILDERS:
-                raise InvalidInput(
-                    f"a curve part must be one of {', '.join(_BUILDERS)}, got {entry['kind']!r}."
-                )
+            build = _BUILDERS[_validate.choice(entry["kind"], _BUILDERS, "a curve part")]
             fields = {key: _from_json(value) for key, value in entry.items() if key != "kind"}
-            total = total + replace(_BUILDERS[entry["kind"]](**fields), method=total.method)
+            total = total + replace(build(**fields), method=total.method)
         worst = cls.worst([total, *map(cls.from_dict, stored.get("others", ()))])
         return cls.least([worst, *map(cls.from_dict, stored.get("bounds", ()))])
 
@@ -472,12 +466,6 @@ def _sampled_steps(curve: Curve) -> _SampledSteps | None:
     steps = sorted((part.noise_multiplier, count) for part, count in sampled)
     noises, counts = [noise for noise, _ in steps], accumulate((count for _, count in steps), initial=0)
     return _SampledSteps(sampled[0][0].adjacency, min(rates), max(rates), noises, list(counts))
-
-
-def _check_method(method: Method) -> Method:
-    if method not in ("pld", "rdp"):
-        raise InvalidInput(f'method must be "pld" or "rdp", got {method!r}.')
-    return method
 
 
 def _from_json(value: object) -> object:

@@ -78,8 +78,7 @@ class Adversary:
 
     def __post_init__(self) -> None:
         kind = self.kind
-        if kind not in get_args(ViewName):
-            raise InvalidInput(f"an adversary is one of {', '.join(get_args(ViewName))}, got {kind!r}.")
+        _validate.choice(kind, get_args(ViewName), "the kind of an adversary")
         named = self.observers if isinstance(self.observers, Iterable) else (self.observers,)
         nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in named}))
         object.__setattr__(self, "observers", nodes)
@@ -142,12 +141,8 @@ class Guarantee(NotebookDisplay):
     assumptions: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("adjacency", self.adjacency, get_args(Adjacency)),
-            ("label", self.label, get_args(Label)),
-        ):
-            if value not in allowed:
-                raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+        _validate.choice(self.adjacency, get_args(Adjacency), "adjacency")
+        _validate.choice(self.label, get_args(Label), "label")
         if not (isinstance(self.adversary, Adversary) and isinstance(self.curve, Curve)):
             raise InvalidInput(
                 "a guarantee needs an Adversary and a Curve, Adversary('local') and Curve.gaussian(mu) for "

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
-from sottovoce import _validate
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.guarantee import POISSON, Adjacency, Adversary, Guarantee, Label, ViewName
 from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, count_by_key
@@ -75,7 +74,7 @@ class AccountablePlan(Protocol):
 
 @dataclass(frozen=True)
 class PrivacyQuestion:
-    """One validated question about one plan; `validated_question` builds it."""
+    """One validated question about one plan, and the releases that answer it; `account` builds it."""
 
     plan: AccountablePlan
     view: ViewName
@@ -235,13 +234,6 @@ class PrivacyQuestion:
             curves.add(counts)
         return self.answer("ldp", curves.worst, assumptions)
 
-    def unsupported_label(self) -> InvalidInput:
-        """Return the error for a label that the observation model does not have under this view."""
-        return InvalidInput(
-            f"A plan with observation model {type(self.plan.observation).__name__} has no {self.label} "
-            f"number for view={self.view!r}; leave label out for a guarantee that holds."
-        )
-
     def report_progress(self, finished: int) -> None:
         if self.progress is not None:
             self.progress(finished)
@@ -258,65 +250,3 @@ def _until(releases: Iterable[Release], last: int) -> list[Release]:
 
 
 _all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))
-
-
-def validated_question(
-    plan: AccountablePlan,
-    view: ViewName | None,
-    observer: int | None = None,
-    user: int | None = None,
-    colluders: Iterable[int] | int = (),
-    participations: int | None = None,
-    label: Label | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> PrivacyQuestion:
-    """Validate a question; an argument that has no meaning for its view is an error."""
-    n, model = _validate.count(plan.n, "the number of agents"), plan.observation
-    if label is not None and label not in get_args(Label):
-        raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {label!r}.")
-    named = tuple(colluders) if isinstance(colluders, Iterable) else ()
-    count = None if isinstance(colluders, Iterable) else _validate.count(colluders, "colluders")
-    if view is None:
-        if (named or count is not None) and not model.central_only:
-            view = "colluders"
-        else:
-            view, tolerated = model.default_view(plan, observer, user)
-            count = tolerated if count is None else count
-    if view not in get_args(ViewName):
-        raise InvalidInput(f"view must be one of {', '.join(get_args(ViewName))}, got {view!r}.")
-    if participations is not None:
-        participations = _validate.count(participations, "participations", minimum=0)
-        if not model.takes_participations or view != "local":
-            raise InvalidInput(
-                "participations are for view='local' of a federation, "
-                f"got participations={participations} for view={view!r}."
-            )
-    if model.central_only and view != "central":
-        raise InvalidInput(f"The plan has a trusted curator: its only view is 'central', got view={view!r}.")
-    if user is not None:
-        (user,) = _validate.nodes(user, n, "user")
-    if (named or count is not None) and view != "colluders":
-        raise InvalidInput(f"view={view!r} takes no colluders; use view='colluders'.")
-    released_row = view == "central" and model.averages_once  # an observer is whose row is released
-    if observer is not None and not (view in ("network", "pairwise", "colluders") or released_row):
-        raise InvalidInput(f"view={view!r} takes no observer, got observer={observer}.")
-    if view == "pairwise" and (observer is None or user is None):
-        raise InvalidInput("view='pairwise' needs observer=... and user=....")
-    if view == "colluders" and not named and count is None:
-        raise InvalidInput("view='colluders' needs colluders=[...] or colluders=<int>, got none.")
-    if count is not None and observer is not None:
-        raise InvalidInput("Pass observer=... or colluders=<int>, not both.")
-    named = named if observer is None else (*named, observer)
-    observers = _validate.nodes(named, n, "observers") if named else ()
-    if not released_row:
-        if user is not None and user in observers:
-            raise InvalidInput(f"agent {user} knows its own records; name another observer or user.")
-        size = count or len(observers) or int(view in ("network", "pairwise"))
-        if n - size < 1:
-            raise InvalidInput(
-                f"{size} of {n} agents are observers, so no agent is left to protect; name fewer, or use "
-                "view='local'."
-            )
-    if len(observers) == 1 and view == "colluders":
-        view = "network"
-    return PrivacyQuestion(plan, view, observers, count, user, participations, label, progress)

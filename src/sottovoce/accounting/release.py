@@ -83,11 +83,8 @@ class Release:
         for name in ("sample_rate", "user_rate"):
             rate = _validate.probability(getattr(self, name), name, zero=False)
             object.__setattr__(self, name, rate)
-        for name, allowed in (("adjacency", get_args(Adjacency)), ("mechanism", MECHANISMS)):
-            if getattr(self, name) not in allowed:
-                raise InvalidInput(
-                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
-                )
+        _validate.choice(self.adjacency, get_args(Adjacency), "adjacency")
+        _validate.choice(self.mechanism, MECHANISMS, "mechanism")
         if self.mechanism != "gaussian" and (self.sample_rate < 1 or self.user_rate < 1 or self.joint):
             raise InvalidInput(f"sampling is accounted for Gaussian noise only, got {self.mechanism}.")
 

@@ -37,7 +37,6 @@ from sottovoce.protocols import Protocol, as_linear
 class Averaging(ObservationModel):
     """Each agent releases its row once and a protocol averages the rows: exact for every view."""
 
-    labels = ("exact",)
     averages_once = True
     one_step_averages = True
     exact_pairs = True

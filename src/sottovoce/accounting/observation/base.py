@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
+    from sottovoce.accounting.guarantee import Guarantee, ViewName
     from sottovoce.accounting.question import AccountablePlan, PrivacyQuestion
 
 
@@ -26,7 +26,6 @@ class ObservationModel:
 
     # ---- facts that other packages read ------------------------------------------------------------------
 
-    labels: ClassVar[tuple[Label, ...]] = ()  # labels besides ldp that can be requested by name
     central_only: ClassVar[bool] = False  # one trusted holder: the published result is all that is observed
     averages_once: ClassVar[bool] = False  # each agent releases one row, and one protocol averages the rows
     common_model: ClassVar[bool] = False  # every step ends in exact consensus: all agents know the model
@@ -39,7 +38,7 @@ class ObservationModel:
     # ---- accounting --------------------------------------------------------------------------------------
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
-        """Return the guarantee that answers ``question``; its label is one of ``ldp`` and `labels`."""
+        """Return the guarantee that answers ``question``; `account` refuses it if another label is wanted."""
         return question.local_guarantee()
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:

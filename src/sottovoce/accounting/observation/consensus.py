@@ -45,7 +45,6 @@ Pair = tuple[int, int]  # number of the coalition, user
 class Consensus(ObservationModel):
     """Every step ends in exact consensus, so the model is common knowledge and the views of steps compose."""
 
-    labels = ("exact",)
     common_model = True
     exact_pairs = True
     between_peers = True

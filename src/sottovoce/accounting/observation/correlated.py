@@ -45,7 +45,6 @@ class PairCorrelated(ObservationModel):
     network: Network
     own_std: float
     pair_std: float
-    labels = ("exact",)
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the guarantee against a coalition that sees all messages and its own pair seeds."""

@@ -24,7 +24,6 @@ class Curator(ObservationModel):
     """
 
     published: str | None = None
-    labels = ("exact", "published")
     central_only = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
@@ -34,8 +33,6 @@ class Curator(ObservationModel):
                 f"The curator holds all records, so no user can be named, got user={question.user}."
             )
         label: Label = "exact" if self.published is None else "published"
-        if question.label not in (None, label):
-            raise question.unsupported_label()
         source = () if self.published is None else (self.published,)
         trusted = "the curator who holds the records is trusted"
         return question.answer(label, question.local_guarantee().curve, (trusted, *source))

@@ -25,7 +25,6 @@ class Federation(ObservationModel):
 
     users: int
     secure_sum: bool
-    labels = ("exact",)
     masks_hide = True
     takes_participations = True
 

@@ -27,18 +27,16 @@ from sottovoce.protocols import as_linear
 class LinearGossip(ObservationModel):
     """Noisy gradients mixed by gossip without consensus: several steps have a local guarantee only."""
 
-    labels = ("exact", "conditional")
     one_step_averages = True
     between_peers = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the exact guarantee of a single step, the local-DP guarantee of several."""
-        if question.label == "conditional":
-            return _conditional(question)
-        if _releases_once(question) and question.view in ("network", "pairwise", "colluders"):
-            return Averaging().guarantee(question)
-        if question.label == "exact":
-            raise question.unsupported_label()
+        if question.view in ("network", "pairwise", "colluders"):
+            if question.label == "conditional":
+                return _conditional(question)
+            if _releases_once(question):
+                return Averaging().guarantee(question)
         return question.local_guarantee(delay=0)
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
@@ -57,8 +55,6 @@ def _releases_once(question: PrivacyQuestion) -> bool:
 
 def _conditional(question: PrivacyQuestion) -> Guarantee:
     """Return the number of the linear formula, exact for fixed gradients and no guarantee for learning."""
-    if question.view not in ("network", "pairwise", "colluders"):
-        raise question.unsupported_label()
     plan = question.plan
     release = _common_release(question)
     protocols = [plan.schedule(k) for k in range(plan.steps)]

@@ -21,14 +21,12 @@ class LocalOnly(ObservationModel):
 
     published: tuple[Curve, str] | None = None
     delay: int | None = None
-    labels = ("published",)
     between_peers = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the local-DP guarantee, or the printed formula if it is requested by its label."""
-        if question.label is None:
+        one_node = question.view in ("network", "pairwise")
+        if question.label != "published" or self.published is None or not one_node:
             return question.local_guarantee(delay=self.delay)
-        if self.published is None or question.view not in ("network", "pairwise"):
-            raise question.unsupported_label()
         curve, source = self.published
         return question.answer("published", curve, (source,))

@@ -69,7 +69,6 @@ class TokenWalk(ObservationModel):
     contractive: bool = False
     final_public: bool = True
     rates: tuple[float, ...] | None = None
-    labels = ("exact",)
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the exact guarantee against single members, the local-DP guarantee against others.
@@ -80,8 +79,6 @@ class TokenWalk(ObservationModel):
         local = question.local_guarantee()
         pairs = self._pairs(question)
         if pairs is None:
-            if question.label == "exact":
-                raise question.unsupported_label()
             return local
         curves: list[Curve] = []
         for done, (observer, user) in enumerate(pairs, 1):
