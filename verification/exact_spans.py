@@ -43,7 +43,8 @@ def meant(matrix: Any) -> list[list[Fraction]]:
     if any(abs(x - y) > abs(x) * Fraction(3, 2**53) for x, y in pairs):
         return exact
     for u in range(n):
-        simple[u][u] = 1 - sum(simple[u][v] for v in range(n) if v != u)
+        if abs(sum(exact[u]) - 1) <= 1e-12:  # rows of a tree are sums, not means
+            simple[u][u] = 1 - sum(simple[u][v] for v in range(n) if v != u)
     return simple
 
 

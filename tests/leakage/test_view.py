@@ -115,12 +115,6 @@ def test_ring_of_four_by_hand():
     assert loose.rank == 3
 
 
-def test_path_of_three_where_the_published_formula_fails():
-    path = Gossip(sv.graphs.path(3), 2)
-    assert path.view(2, own_noise=False).leakage()[0] == pytest.approx(0.5)
-    assert path.view(2).leakage()[0] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("rounds", [1, 2, 7])
 def test_complete_graph(rounds):
     h = Gossip(sv.graphs.complete(5), rounds).view(2).leakage()
@@ -314,15 +308,3 @@ def test_a_naive_projector_from_powers_understates():
     naive = np.diag(np.linalg.pinv(rows) @ rows)
     assert naive[39] < 0.5
     assert gossip.view(0).leakage()[39] == pytest.approx(1.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_coalition_on_a_tree_sees_the_sums_over_its_components(seed):
-    """The closed form (components of the tree without the coalition) against the general recursion."""
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(4, 10))
-    tree = Tree(sv.graphs.complete(n), kind="uniform", rng=rng)
-    who = sorted(rng.choice(n, size=int(rng.integers(2, n - 1)), replace=False).tolist())
-    closed = tree.view(who)
-    general = LinearProtocol.view(tree, who)
-    np.testing.assert_allclose(closed.leakage(), general.leakage(), atol=1e-9)

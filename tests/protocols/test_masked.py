@@ -1,12 +1,12 @@
 """Masked consensus: the account against brute force over the unknown keys, and sums that never round."""
 
 from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations
 
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.linalg import null_space
 from tests.protocols.cases import run_locally
 
 import sottovoce as sv
@@ -18,28 +18,10 @@ from sottovoce.noise.grid import from_grid, to_grid
 from sottovoce.privacy import ProtectiveNoise, account, exact_loss, learning_view
 from sottovoce.protocols import ExactConsensus, Masked, Tree
 
-# ---- the reference: rational elimination of what nobody in the coalition knows ---------------------------
+# ---- the reference: elimination of what nobody in the coalition knows -------------------------------------
 
 
-def null_combinations(columns):
-    """A basis of the row combinations that make every column vanish, in fractions."""
-    rows = len(columns[0]) if columns else 0
-    left = [[Fraction(int(i == j)) for j in range(rows)] for i in range(rows)]
-    for column in columns:
-        values = [sum(a * b for a, b in zip(row, column, strict=True)) for row in left]
-        pivot = next((i for i, value in enumerate(values) if value), None)
-        if pivot is None:
-            continue
-        eliminated = left[pivot]
-        left = [
-            [a - b * values[i] / values[pivot] for a, b in zip(row, eliminated, strict=True)]
-            for i, row in enumerate(left)
-            if i != pivot
-        ]
-    return left
-
-
-def brute_force(n, edges, coalition, variances):
+def eliminated(n, edges, coalition, std):
     """The loss of every honest member in its own unit, from the masked rows of all honest members.
 
     Row u of the observation is X_u plus signed unknown masks, each shared by two honest partners (the masks
@@ -47,35 +29,11 @@ def brute_force(n, edges, coalition, variances):
     nothing, so what is left are the combinations free of all masks, and of those X has a Gaussian law.
     """
     honest = [u for u in range(n) if u not in coalition]
-    unknown = [(u, w) for u, w in edges if u in honest and w in honest]
-    columns = []
-    for u, w in unknown:
-        low, high = min(u, w), max(u, w)
-        columns.append([Fraction((v == low) - (v == high)) for v in honest])
-    free = null_combinations(columns) if columns else null_combinations([[Fraction(0)] * len(honest)])
-    losses = [Fraction(0)] * n
-    # h(u) = s_u^2 * e_u' A' (A V A')^-1 A e_u, by solving in fractions
-    gram = [
-        [sum(a * b * variances[v] for a, b, v in zip(p, q, honest, strict=True)) for q in free] for p in free
-    ]
-    for j, u in enumerate(honest):
-        right = [row[j] for row in free]
-        solution = solve(gram, right)
-        losses[u] = variances[u] * sum(a * b for a, b in zip(right, solution, strict=True))
+    masks = [[(v == u) - (v == w) for v in honest] for u, w in edges if {u, w} <= set(honest)]
+    free = null_space(np.array(masks, float).reshape(-1, len(honest))).T * np.asarray(std, float)[honest]
+    losses = np.zeros(n)
+    losses[honest] = np.einsum("iu,ij,ju->u", free, np.linalg.inv(free @ free.T), free)
     return losses
-
-
-def solve(matrix, right):
-    size = len(right)
-    work = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for k in range(size):
-        pivot = next(i for i in range(k, size) if work[i][k])
-        work[k], work[pivot] = work[pivot], work[k]
-        work[k] = [value / work[k][k] for value in work[k]]
-        for i in range(size):
-            if i != k and work[i][k]:
-                work[i] = [a - work[i][k] * b for a, b in zip(work[i], work[k], strict=True)]
-    return [row[-1] for row in work]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -87,19 +45,18 @@ def test_the_account_equals_elimination_of_the_unknown_keys(seed):
     masked = Masked(tree, partners=np.array(edges).reshape(-1, 2), tolerate=None)
     coalition = tuple(rng.choice(n, size=int(rng.integers(0, n)), replace=False).tolist())
     std = rng.integers(1, 6, size=n)
-    plain = brute_force(n, edges, coalition, [Fraction(1)] * n)
-    uneven = brute_force(n, edges, coalition, [Fraction(int(s)) ** 2 for s in std])
+    plain, uneven = eliminated(n, edges, coalition, np.ones(n)), eliminated(n, edges, coalition, std)
     view = masked.view(coalition)
-    np.testing.assert_allclose(view.leakage(), np.array(plain, float), atol=1e-12)
-    np.testing.assert_allclose(view.with_noise(std).leakage(), np.array(uneven, float), atol=1e-12)
-    np.testing.assert_allclose(masked.shares(coalition, std), np.array(uneven, float), atol=1e-12)
+    np.testing.assert_allclose(view.leakage(), plain, atol=1e-12)
+    np.testing.assert_allclose(view.with_noise(std).leakage(), uneven, atol=1e-12)
+    np.testing.assert_allclose(masked.shares(coalition, std), uneven, atol=1e-12)
     hidden = masked.hiding_std(coalition, std)
     honest = [u for u in range(n) if u not in coalition]
     for u in honest:
-        assert (std[u] / hidden[u]) ** 2 == pytest.approx(float(uneven[u]), abs=1e-12)
+        assert (std[u] / hidden[u]) ** 2 == pytest.approx(uneven[u], abs=1e-12)
     if coalition:
         loss = exact_loss(masked, observer=coalition[0], colluders=coalition[1:])
-        np.testing.assert_allclose(loss, np.array(plain, float), atol=1e-12)
+        np.testing.assert_allclose(loss, plain, atol=1e-12)
 
 
 def test_closed_forms():
@@ -287,11 +244,10 @@ def test_round_by_round_in_float64_gives_the_same_bytes_on_a_grid():
     assert state.tobytes() == masked.apply(rows).tobytes()
 
 
-def test_grid_conversion():
+def test_grid_conversion_rounds_to_the_nearest_multiple():
     values = np.random.default_rng(0).normal(size=1000)
     for step in (2.0**-10, 1.0, 4.0):
         integers = to_grid(values, step)
-        assert integers.dtype == np.int64
         assert np.abs(from_grid(integers, step) - values).max() <= step / 2
         assert (to_grid(from_grid(integers, step), step) == integers).all()
 
