@@ -59,6 +59,8 @@ def small_protocols():
     return [
         Gossip(ring, 4),
         Gossip(er, 3),
+        Gossip(sv.graphs.star(6, weights="row_stochastic"), 3),
+        Gossip(sv.graphs.florentine(weights="row_stochastic"), 2),
         Chebyshev(er, 3),
         Randomized(er, 25, rng),
         Randomized(path, 30, rng),

@@ -1,6 +1,5 @@
 """Masked consensus: the account against brute force over the unknown keys, and sums that never round."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import networkx as nx
@@ -10,7 +9,6 @@ from scipy.linalg import null_space
 from tests.protocols.cases import run_locally
 
 import sottovoce as sv
-from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit_averaging, gossip_attack
 from sottovoce.errors import GraphError, InvalidInput
@@ -154,38 +152,6 @@ def test_an_audit_refutes_the_claim_of_a_partner_graph_that_falls_apart():
     rng = np.random.default_rng(2)
     assert audit_averaging(cut, **options, rng=rng, guarantee=claim, level=0.001).refuted
     assert not audit_averaging(cut, **options, rng=rng, level=0.001).refuted
-
-
-# ---- statements -------------------------------------------------------------------------------------------
-
-
-def test_guarantees_name_the_adversary_and_the_assumptions():
-    masked = Masked(sv.graphs.grid(3, 3))
-    plan = SingleAveraging(masked, 1.0, 1.0)
-    alone = account(plan, "pairwise", observer=2, user=5)
-    assert alone.label == "exact"
-    assert alone.mu == pytest.approx(np.sqrt(1 / 8))
-    assert str(alone.adversary) == "node 2, about node 5"
-    assert alone.assumptions[0] == "X25519, AES-256 and HMAC hold"
-    assert any("holds the keys of 2," in line for line in alone.assumptions)
-    assert not any("honest but curious" in line for line in alone.assumptions)
-    outside = account(plan, "outsider")
-    assert outside.adversary.kind == "outsider"
-    assert outside.mu == pytest.approx(1 / 3)
-    assert any("nobody's key" in line for line in outside.assumptions)
-    group = account(plan, colluders=[0, 1])
-    assert group.adversary.observers == (0, 1)
-    assert group.mu == pytest.approx(np.sqrt(1 / 7))
-    plain = account(SingleAveraging(masked.tree, 1.0, 1.0), "pairwise", observer=2, user=5)
-    assert any("honest but curious" in line for line in plain.assumptions)
-
-
-def test_shares_of_learning_from_outside():
-    masked = Masked(sv.graphs.grid(3, 3))
-    plan = replace(SingleAveraging(masked, 1.0, 1.0), steps=4, observation=Consensus())
-    assert account(plan, "outsider", user=3).mu ** 2 == pytest.approx(4 / 9)
-    # an outsider of an unmasked tree sees every message
-    assert account(replace(plan, protocol=masked.tree), "outsider", user=3).label == "ldp"
 
 
 # ---- sums -------------------------------------------------------------------------------------------------

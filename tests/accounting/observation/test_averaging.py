@@ -1,15 +1,13 @@
 """Averaging: exact for every view, one noise per agent, rounding before fresh noise."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.accounting.other_accountants import assert_gaussian
 from tests.accounting.small_plans import RING, SEES, D, every, one, plan_of, stationary_plan
 
 import sottovoce as sv
-from sottovoce.accounting.observation import Averaging, Consensus, LinearGossip
+from sottovoce.accounting.observation import Averaging, Consensus
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.privacy import Release, account, account_each, gaussian_mu
@@ -208,34 +206,3 @@ def test_budget_covers_rounding():
     assert plan.epsilon(1e-5, "pairwise", observer=0, user=7) <= 0.05
     without = fresh_noise(dim=1).calibrated_to(0.05, 1e-5, view="pairwise", observer=0, user=7)
     assert plan.noise_std > 1.05 * without.noise_std
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_gossip_by_orthogonal_rationals(seed):
-    rng = np.random.default_rng(100 + seed)
-    n, rounds = int(rng.integers(3, 7)), int(rng.integers(1, 4))
-    graph = [sv.graphs.path, sv.graphs.ring, sv.graphs.star][seed % 3](n)
-    W = [[Fraction(float(x)).limit_denominator(1000) for x in row] for row in graph.W.toarray()]
-    stds = [Fraction(int(s)) for s in (rng.integers(1, 5, size=n) if seed % 2 else np.full(n, 2))]
-    observers = sorted(rng.choice(n, size=1 + seed % 2, replace=False).tolist())
-    power = [[Fraction(int(i == j)) for j in range(n)] for i in range(n)]
-    rows = []
-    for _ in range(rounds):
-        heard = {w for v in observers for w in range(n) if w != v and W[v][w]}
-        rows += [[Fraction(0) if j in observers else power[w][j] * stds[j] for j in range(n)] for w in heard]
-        power = [[sum(W[i][k] * power[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
-    basis = []
-    for row in rows:
-        for other in basis:
-            factor = sum(a * b for a, b in zip(row, other, strict=True)) / sum(a * a for a in other)
-            row = [a - factor * b for a, b in zip(row, other, strict=True)]
-        if any(row):
-            basis.append(row)
-    protocol = sv.protocols.Gossip(graph, rounds)
-    releases = [[Release(u, 0, sensitivity=1.5, noise_std=float(stds[u]))] for u in range(n)]
-    for model in (Averaging(), LinearGossip()):  # one step of learning is one averaging
-        plan = plan_of(model, releases.__getitem__, n, 1, protocol)
-        for user in set(range(n)) - set(observers):
-            share = sum((b[user] ** 2 / sum(a * a for a in b) for b in basis), Fraction(0))
-            guarantee = account(plan, "colluders", colluders=observers, user=user)
-            assert_gaussian(guarantee, Fraction(9, 4) / stds[user] ** 2 * share)

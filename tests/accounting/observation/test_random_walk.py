@@ -291,17 +291,6 @@ def test_on_a_complete_graph_with_uneven_weights_pairs_differ():
     assert pairs[0] < 0.99 * max(pairs)
 
 
-@pytest.mark.parametrize("final_public", [False, True])
-@pytest.mark.parametrize("contractive", [False, True])
-def test_plans_with_a_walk_over_all_paths(final_public, contractive):
-    graph, steps, noise, alpha = sv.graphs.path(4), 5, 3.0, 2.0
-    facts = {"contractive": contractive, "final_public": final_public}
-    expected = over_all_paths(graph, steps, 0, 2, alpha, noise, **facts)
-    plan = plan_of(TokenWalk(graph, steps, **facts), every(2.0, 2 * noise, steps), 4, steps)
-    guarantee = account(plan, "pairwise", observer=2, user=0)
-    assert guarantee.rdp(alpha) == pytest.approx(min(expected, steps * alpha / (2 * noise**2)), rel=1e-9)
-
-
 @pytest.mark.parametrize("unit", [1e-200, 1e-170, 1.0, 1e200])
 def test_rates_count_in_proportion_however_small(unit):
     """The square of a rate may be no float; what counts is its part of the noise that follows."""
