@@ -161,6 +161,12 @@ def test_wrong_value_lists_the_right_ones(refused, words, expected):
     assert all(word in error for word in expected), error
 
 
+@pytest.mark.parametrize("arguments", [["doctor"], ["peer", "status"]])
+def test_help_shows_flags_without_a_value(call, arguments):
+    line = next(line for line in call(*arguments, "--help").out.splitlines() if "--json" in line)
+    assert "<" not in line
+
+
 def test_help_keeps_its_brackets(call):
     assert "[data] and [train]" in " ".join(call("train", "--help").out.split())
     assert "[data] and [train]" in " ".join(call("search", "--help").out.split())

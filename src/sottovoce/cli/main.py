@@ -37,6 +37,7 @@ from sottovoce.errors import SottovoceError
 
 if TYPE_CHECKING:
     import typer
+    from typer.core import TyperCommand, TyperGroup
 
 
 class Command(NamedTuple):
@@ -166,7 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app = build(called)
         from typer.main import get_command
 
-        get_command(app)(args=argv, prog_name="sottovoce")
+        command = get_command(app)
+        _hide_flag_types(command)
+        command(args=argv, prog_name="sottovoce")
     except KeyboardInterrupt:
         _stop(called)
     except SystemExit as stop:
@@ -187,6 +190,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "set SOTTOVOCE_TRACEBACK=1, run it again, and report what it prints.",
             argv,
         )
+
+
+def _hide_flag_types(command: TyperCommand | TyperGroup) -> None:
+    """Let help show ``--json``, not ``--json <bool>``: a flag takes no value."""
+    from typer.core import TyperGroup, TyperOption
+
+    for option in command.params:
+        if isinstance(option, TyperOption) and option.is_flag:
+            option.metavar = ""
+    if isinstance(command, TyperGroup):
+        for part in command.commands.values():
+            _hide_flag_types(part)
 
 
 def _stop(called: str | None) -> None:
