@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreeme
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.runtime import Peer, PeerConfig
+from sottovoce.peers.transport import TlsTransport, TransportConfig
 from sottovoce.peers.wire_format import ROW, FrameCodec
 from verification import store
 
@@ -37,11 +39,16 @@ FEW, MANY, DIM = 100, 200_000, 10
 WARM = 8  # first rounds: connections are made, caches filled
 
 
+def at_once(*arguments: Any, config: TransportConfig, **options: Any) -> TlsTransport:
+    """A transport without a pace."""
+    return TlsTransport(*arguments, config=config._replace(pace=None), **options)
+
+
 class Curious(Peer):
     """A member that answers at once and looks at the clock."""
 
     def __init__(self, config: PeerConfig, rounds: int) -> None:
-        super().__init__(config)
+        super().__init__(replace(config, transport=at_once))
         self.sent_at = 0.0
         self.wanted = rounds
         self.times: dict[int, list[float]] = {v: [] for v in (0, 2)}

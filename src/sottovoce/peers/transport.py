@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import select
 import ssl
 import struct
 import time
@@ -43,6 +44,7 @@ from sottovoce.peers.connection import (
 )
 from sottovoce.peers.identity import Identity, expiry
 from sottovoce.peers.listener import PATIENCE, Listener
+from sottovoce.peers.paced_sender import PacedSender
 from sottovoce.peers.wire_format import KINDS, NEWS, POSITION, ROW, SUMMARY, VERSION, FrameCodec
 
 _QUEUE = 256
@@ -126,13 +128,19 @@ def apart_in_words(seconds: float) -> str:
 
 
 class TransportConfig(NamedTuple):
-    """The names of a run, the relay and proxy to use, and a log that gets a small mapping per event."""
+    """The names of a run, the relay and proxy to use, and a log that gets a small mapping per event.
+
+    With a ``pace`` frames leave only in the middle of the spans of so many seconds that begin at
+    ``spans_from`` by the monotonic clock.
+    """
 
     run_id: bytes = bytes(32)
     session: bytes = bytes(32)
     relay: str = ""
     proxy: Proxy | None = None
     log: Callable[[dict[str, Any]], None] = lambda event: None
+    pace: float | None = None
+    spans_from: float = 0.0
 
 
 class Transport(Protocol):
@@ -147,6 +155,9 @@ class Transport(Protocol):
 
     def send(self, to: int, raw: bytes) -> None:
         """Queue bytes for a contact."""
+
+    def push(self, seconds: float) -> None:
+        """Send what is queued for so long; nothing is read and nobody is let in meanwhile."""
 
     def expired(self, *members: int) -> list[int]:
         """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
@@ -240,6 +251,9 @@ class TlsTransport:
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self.listener: Listener | None = None
+        self._sender: PacedSender | None = None
+        if config.pace is not None:
+            self._sender = PacedSender(config.pace, config.spans_from, 2 * self.largest + (1 << 20))
 
     async def start(self, address: str | None = None) -> None:
         if not self.contacts:
@@ -260,6 +274,19 @@ class TlsTransport:
         contact.queue.append(raw)
         self._pour(to)
 
+    def push(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            busy = {each.tls.fileno(): each for each in self._connections if not each.idle}
+            if not busy:
+                time.sleep(left)
+                return
+            poll = select.poll()
+            for number in busy:
+                poll.register(number, select.POLLOUT)
+            for number, _ in poll.poll(1000 * left):
+                busy[number].write()
+
     def expired(self, *members: int) -> list[int]:
         now = self.clock()
         return [s for s in members or self._until if now > self._until[s]]
@@ -271,7 +298,7 @@ class TlsTransport:
             async with asyncio.timeout(seconds):
                 while not all(contact.idle for contact in contacts):
                     await asyncio.sleep(0.005)
-                for connection in [each for contact in contacts for each in contact.connections]:
+                for connection in self._connections:
                     connection.leave()
                 while any(contact.connections for contact in contacts):
                     await asyncio.sleep(0.005)
@@ -283,8 +310,14 @@ class TlsTransport:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.listener is not None:
             self.listener.close()
-        for connection in [each for contact in self._known.values() for each in contact.connections]:
+        for connection in self._connections:
             connection.close()
+        if self._sender is not None:
+            self._sender.close()
+
+    @property
+    def _connections(self) -> list[Connection]:
+        return [each for contact in self._known.values() for each in contact.connections]
 
     def report(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -406,6 +439,8 @@ class TlsTransport:
             tls.close()
             return
         contact.package, contact.clock = theirs.package, theirs.clock_apart(own.time)
+        if self._sender is not None:
+            self._sender.carry(tls)
         connection = Connection(
             tls,
             largest=self.largest,
