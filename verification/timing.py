@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,13 +26,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
+from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.peers.transport import TlsTransport, TransportConfig
 from sottovoce.peers.wire_format import ROW, FrameCodec
-from verification import store
+from verification import signed_agreement, store
 
 FEW, MANY, DIM = 100, 200_000, 10
 WARM = 8  # first rounds: connections are made, caches filled
@@ -76,24 +75,13 @@ def answers(sizes: tuple[int, int], pace: float | None, rounds: int) -> tuple[li
     folder = Path(tempfile.mkdtemp(prefix="sottovoce-pace-"))
     own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(3)]
     draft = {
-        "version": 1, "title": "answer times", "graph": "path:3",
+        "title": "answer times", "graph": "path:3",
         "algorithm": {"name": "dp-dsgd", "protocol": "gossip:1", "steps": 100_000, "learning_rate": 0.1,
                       "adjacency": "user", "clip_norm": 1.0, "noise_multiplier": 3000.0},
         "model": {"kind": "logistic", "parameters": DIM},
-        "budget": {"epsilon": 10.0, "delta": 1e-5},
         "timing": {"witness": 100_000, **({} if pace is None else {"pace": pace})},
     }  # fmt: skip
-    sockets = [socket.socket() for _ in own]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    file = folder / "agreement.toml"
-    pairs = zip(own, ports, strict=True)
-    write_agreement(file, draft, [member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in pairs])
-    for each in own:
-        sign_agreement(file, each)
+    file = signed_agreement(folder, draft, own)
     rng = np.random.default_rng(0)
     processes = []
     for node, size in zip((0, 2), sizes, strict=True):

@@ -55,7 +55,7 @@ _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at o
 _NEWS, _NEWS_BURST = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
 _FRAMES = 4_000  # frames a second of one connection before it is paused
 _CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
-_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
+LOG_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
 BAD_FRAME = "not a frame of this run"
 CLOCK = 60.0  # seconds that two clocks may differ without a message
 HELLO = struct.Struct("<4sBB2x32s32sd24s")
@@ -509,7 +509,7 @@ class TlsTransport:
         self.refusals[who, why] += 1
         count, now = self.refusals[who, why], time.monotonic()
         logged_at, logged_count = self._refusal_logged.get((who, why), (-math.inf, 0))
-        if now - logged_at >= _AGAIN:
+        if now - logged_at >= LOG_AGAIN:
             self._refusal_logged[who, why] = now, count
             event = {"event": "refused", "member": who, "why": details or why}
             self.config.log({**event, "count": count - logged_count})
