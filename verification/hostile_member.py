@@ -1,6 +1,6 @@
 """A member that takes part in a run and throws mutated messages at a neighbor, over its own TLS connection.
 
-`python -m verification.fuzzing --connection --seconds 3600` runs it: three real members on a triangle, of whom
+`python -m verification.fuzzing --connection --seconds 3600` runs it: three members on a triangle, of whom
 the first is under test, the second is an ordinary peer, and the third is this one. The run must go on at both
 others, with a process that lives, a memory that does not grow, a state that no refused frame changes, and one
 line of log for each reason in each interval.
