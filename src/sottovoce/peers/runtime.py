@@ -370,8 +370,10 @@ class Peer:
                 await self._health.start()
             await self.transport.start(self.config.listen)
             self._log_listening()
-            self._send(self.core.start(time.monotonic()))
             self._systemd.ready()
+            with self._systemd.step():
+                out = self.core.start(time.monotonic())
+            self._send(out)
             await self._loop()
             self._systemd.stopping()
             await self.transport.flush(1.0)
@@ -436,7 +438,9 @@ class Peer:
                 await self._paced_turn(self.agreement.timing.pace)
                 continue
             try:
-                self._send(self.core.tick(now))
+                with self._systemd.step():
+                    out = self.core.tick(now)
+                self._send(out)
             except SottovoceError:
                 return
             self._log_round()
@@ -476,12 +480,13 @@ class Peer:
             return
         out, self._arrived, arrived = [], [], self._arrived
         try:
-            for sender, raw in arrived:
-                try:
-                    out += self.core.receive(time.monotonic(), sender, raw)
-                except FrameError as error:
-                    self.transport.refuse(sender, BAD_FRAME, str(error))
-            out += self.core.tick(time.monotonic())
+            with self._systemd.step():
+                for sender, raw in arrived:
+                    try:
+                        out += self.core.receive(time.monotonic(), sender, raw)
+                    except FrameError as error:
+                        self.transport.refuse(sender, BAD_FRAME, str(error))
+                out += self.core.tick(time.monotonic())
         except SottovoceError:
             if self.core.failed is None:
                 raise
@@ -505,7 +510,9 @@ class Peer:
             self._arrived.append((sender, raw))
             return
         try:
-            self._send(self.core.receive(time.monotonic(), sender, raw))
+            with self._systemd.step():
+                out = self.core.receive(time.monotonic(), sender, raw)
+            self._send(out)
         except SottovoceError:
             if self.core.failed is None:
                 raise  # the frame was refused

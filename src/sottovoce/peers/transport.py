@@ -55,6 +55,7 @@ _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at o
 _NEWS, _NEWS_BURST = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
 _FRAMES = 4_000  # frames a second of one connection before it is paused
 _CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
+_LINES, _LINES_BURST = 0.1, 20.0  # lines of the log about the connections of a member
 LOG_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
 BAD_FRAME = "not a frame of this run"
 CLOCK = 60.0  # seconds that two clocks may differ without a message
@@ -202,6 +203,7 @@ class NeighborState:
         self.heard = self.clock = 0.0
         self.frames = 0
         self.calls = RateLimit(_CALLS, _CALLS_BURST)
+        self.lines = RateLimit(_LINES, _LINES_BURST)
         self.control = RateLimit(_CONTROL, _BURST)
         self.news = RateLimit(_NEWS, _NEWS_BURST)
 
@@ -425,7 +427,7 @@ class TlsTransport:
 
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         """Exchange hellos; if both ends hold one agreement, keep the connection."""
-        contact, name = self._known[to], self.members[to].name
+        contact = self._known[to]
         own = Hello(self.config.run_id, self.config.session, self.clock(), __version__)
         with closed_on_error(tls):
             try:
@@ -454,9 +456,9 @@ class TlsTransport:
         contact.up.set()
         contact.down.clear()
         contact.why = ""
-        self.config.log({"event": "connected", "member": name, "called": calling})
+        self._log(to, "connected", called=calling)
         if abs(contact.clock) > CLOCK:
-            self.config.log({"event": "clock", "member": name, "apart": apart_in_words(contact.clock)})
+            self._log(to, "clock", apart=apart_in_words(contact.clock))
         self._pour(to)
 
     def _trouble(self, to: int, why: str) -> None:
@@ -464,7 +466,12 @@ class TlsTransport:
         contact = self._known[to]
         if contact.why != why and not contact.connections and not self._leaving:
             contact.why = why
-            self.config.log({"event": "trouble", "member": self.members[to].name, "why": why})
+            self._log(to, "trouble", why=why)
+
+    def _log(self, to: int, event: str, **details: str | bool) -> None:
+        """Log what happened to the connection with a contact, unless it happens all the time."""
+        if self._known[to].lines.take(time.monotonic()):
+            self.config.log({"event": event, "member": self.members[to].name, **details})
 
     # ---- frames ----------------------------------------------------------------------------------
 
@@ -531,7 +538,7 @@ class TlsTransport:
             contact.why = "closed the connection"
             if error is not None:
                 contact.why = f"the connection broke ({_plain(error)})"
-            self.config.log({"event": "lost", "member": self.members[to].name, "why": contact.why})
+            self._log(to, "lost", why=contact.why)
 
 
 def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:
