@@ -3,9 +3,11 @@
     python -m verification.timing --rounds 200 --out docs/results/verification.json
 
 Three peers on a path, the two outer ones real processes: one has 100 records, the other 200,000. The one in
-the middle answers at once, whatever was agreed, and takes the time from its own row to theirs. After half of
-the rounds the outer two change places, so that what else distinguishes them cancels. Without a pace the tests
-must tell the two apart; with the agreed pace the same tests on as many answers must not.
+the middle answers at once, whatever was agreed, and takes the time from its own row to theirs; with a pace
+from the agreed moment to their rows, which is known better. After half of the rounds the outer two change
+places, so that what else distinguishes them cancels. Without a pace the tests must tell the two apart; with
+the agreed pace the same tests on as many answers must not, at p = .01 and in nine of ten runs. On a busy
+machine `chrt -r 5` lets the peers run as on a quiet one; spans that were missed are not hidden.
 """
 
 from __future__ import annotations
@@ -53,18 +55,22 @@ class Curious(Peer):
         self.times: dict[int, list[float]] = {v: [] for v in (0, 2)}
         self.waiting: set[int] = set()
         # what is agreed binds honest members; whoever wants to know does not wait
+        self.pace = self.agreement.timing.pace
         timing = self.agreement.timing.model_copy(update={"pace": None})
         self.agreement = self.agreement.model_copy(update={"timing": timing})
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
         super()._send(out)
         if any(FrameCodec.kind_of(raw) == ROW for _, raw in out):
-            self.sent_at, self.waiting = time.perf_counter(), {0, 2}
+            self.sent_at, self.waiting = time.monotonic(), {0, 2}
 
     def _deliver(self, sender: int, raw: bytes) -> None:
         if FrameCodec.kind_of(raw) == ROW and sender in self.waiting:
             self.waiting.discard(sender)
-            self.times[sender].append(time.perf_counter() - self.sent_at)
+            now = time.monotonic()
+            if self.pace is not None:
+                self.sent_at = now - (now - self._spans_from - self.pace / 2) % self.pace
+            self.times[sender].append(now - self.sent_at)
         super()._deliver(sender, raw)
         if min(map(len, self.times.values())) >= self.wanted:
             self.stop()
@@ -138,22 +144,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--pace", type=float, default=0.5)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    record: dict[str, Any] = {
-        "command": f"python -m verification.timing --rounds {arguments.rounds} --pace {arguments.pace:g}",
-        "without": compared(None, arguments.rounds),
-        "with": compared(arguments.pace, arguments.rounds),
-        "load": os.getloadavg()[0],
-    }
-    text = json.dumps(record, indent=1)
-    if arguments.out is not None:
-        store(arguments.out, "timing", record)
-    print(text)
     tests = ("kolmogorov_smirnov_p", "mann_whitney_p")
+    words = f"--rounds {arguments.rounds} --pace {arguments.pace:g} --runs {arguments.runs}"
+    record: dict[str, Any] = {
+        "command": f"python -m verification.timing {words}",
+        "without": compared(None, arguments.rounds),
+        "with": [],
+    }
+    for _ in range(arguments.runs):
+        record["with"].append(compared(arguments.pace, arguments.rounds))
+        record["load"] = os.getloadavg()[0]
+        record["alike"] = sum(min(run[test] for test in tests) > 0.01 for run in record["with"])
+        if arguments.out is not None:
+            store(arguments.out, "timing", record)
+        print(json.dumps(record["with"][-1]), file=sys.stderr, flush=True)
+    print(json.dumps(record, indent=1))
     apart = max(record["without"][test] for test in tests) < 1e-6
-    alike = min(record["with"][test] for test in tests) > 1e-3
-    return 0 if apart and alike else 1
+    return 0 if apart and record["alike"] >= 0.9 * arguments.runs else 1
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from sottovoce.peers.connection import (
     write_message,
 )
 from sottovoce.peers.identity import Identity, expiry
-from sottovoce.peers.listener import PATIENCE, Listener
+from sottovoce.peers.listener import PATIENCE, Listener, RateLimit
 from sottovoce.peers.paced_sender import PacedSender
 from sottovoce.peers.wire_format import KINDS, NEWS, POSITION, ROW, SUMMARY, VERSION, FrameCodec
 
@@ -54,6 +54,10 @@ _HEADSTART = 1.0  # seconds that the first of two who could both call is waited 
 _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at once
 _NEWS, _NEWS_BURST = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
 _FRAMES = 4_000  # frames a second of one connection before it is paused
+_REFUSED, _REFUSED_BURST = (
+    500.0,
+    1_000.0,
+)  # frames of a member that are refused before its connection is paused
 _CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
 _LINES, _LINES_BURST = 0.1, 20.0  # lines of the log about the connections of a member
 LOG_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
@@ -176,21 +180,6 @@ class Transport(Protocol):
         """Return ``neighbors`` (connected or not, and why) and what was refused; nothing is about data."""
 
 
-class RateLimit:
-    """A token bucket: so many a second, and so many at once."""
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self.rate, self.burst, self.left, self.at = rate, burst, burst, 0.0
-
-    def take(self, now: float) -> bool:
-        self.left = min(self.burst, self.left + (now - self.at) * self.rate)
-        self.at = now
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
-
-
 class NeighborState:
     """What is known of one neighbor: its connections, its queue, and why it is not connected."""
 
@@ -206,6 +195,7 @@ class NeighborState:
         self.lines = RateLimit(_LINES, _LINES_BURST)
         self.control = RateLimit(_CONTROL, _BURST)
         self.news = RateLimit(_NEWS, _NEWS_BURST)
+        self.refused = RateLimit(_REFUSED, _REFUSED_BURST)
 
     @property
     def idle(self) -> bool:
@@ -351,9 +341,9 @@ class TlsTransport:
         """Accept a connection that has passed TLS if its certificate and its agreement are right."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
-            self._refuse("a stranger", "the certificate is not a neighbor's")
             tls.close()
-            return
+            self._refuse("a stranger", "the certificate is not a neighbor's")
+            raise PeerError("a stranger")
         if not self._known[sender].calls.take(time.monotonic()):
             self.refuse(sender, "too many connections")
             tls.close()
@@ -490,24 +480,26 @@ class TlsTransport:
         contact.frames += 1
         if not contact.connections[connection].take(now):
             connection.pause(0.05)
-        kind = FrameCodec.kind_of(raw)
-        if kind not in KINDS:  # not charged to the allowance of the member's true control frames
-            self.refuse(sender, BAD_FRAME)
-            return
+        kind, why, details = FrameCodec.kind_of(raw), "", ""
         allowed = contact.news if kind == NEWS else contact.control
-        if kind != ROW and not allowed.take(now):
-            self.refuse(sender, "too many control frames")
-            return
-        if self.expired(sender, self.node):
-            self.refuse(sender, "the certificate has expired")
+        if kind not in KINDS:  # not charged to the allowance of the member's true control frames
+            why = BAD_FRAME
+        elif kind != ROW and not allowed.take(now):
+            why = "too many control frames"
+        elif self.expired(sender, self.node):
+            why = "the certificate has expired"
             connection.close()
-            return
-        try:
-            self.deliver(sender, raw)
-        except FrameError as error:
-            self.refuse(sender, BAD_FRAME, str(error))  # the frames that follow are still taken
-        except PeerError:
-            connection.close()  # this peer has stopped
+        else:
+            try:
+                self.deliver(sender, raw)
+            except FrameError as error:
+                why, details = BAD_FRAME, str(error)  # the frames that follow are still taken
+            except PeerError:
+                connection.close()  # this peer has stopped
+        if why:
+            self.refuse(sender, why, details)
+            if not contact.refused.take(now):
+                connection.pause(0.1)
 
     def refuse(self, sender: int, why: str, details: str = "") -> None:
         self._refuse(self.members[sender].name, why, details)
