@@ -36,7 +36,7 @@ from verification.fuzzing import mutate
 
 CONTROL_PER_SECOND = 10.0  # of mutated ones: the true ones of this member have to fit beside them
 REASONS = 6  # for which the transport refuses what a member sends; each is logged once in an interval
-CHECK_EVERY = 20  # frames after which a refusal is compared with the state before
+CHECK_EVERY = 200  # frames after which a refusal is compared with the state before
 
 
 class Watched(Peer):
@@ -200,7 +200,7 @@ def attack(seconds: float, rate: float, seed: int) -> dict[str, Any]:
         ["-m", "verification.fuzzing", "--target", folder],
         ["-m", "sottovoce.cli.main", "peer", "run", folder / "agreement.toml", *words],
     ]
-    processes, pause = [], max(10.0, seconds / 100)
+    processes, pause = [], min(30.0, seconds / 4)
     for number, command in enumerate(commands):
         with (folder / f"errors{number}").open("w") as errors:
             processes.append(subprocess.Popen([sys.executable, *map(str, command)], stderr=errors))

@@ -343,7 +343,9 @@ def check(
     listen: Listen = None,
     relay: RelayOption = "",
     proxy: ProxyOption = "",
-    wait: Annotated[float, Option(help="Seconds to listen for neighbors, whether they reach us.")] = 0.0,
+    wait: Annotated[
+        float, Option(help="Seconds to listen for neighbors, whether they reach us.", min=0, max=86_400)
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Check everything before a run: files, records, privacy cost, disk, port and each neighbor.

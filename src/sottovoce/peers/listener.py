@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import resource
 import socket
 import ssl
@@ -268,7 +269,8 @@ def _cannot(address: str, error: OSError) -> PeerError:
         )
     if error.errno == errno.EACCES:
         return PeerError(f"Cannot listen at {address}: this user may not; take a port above 1023.")
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return PeerError(
-        f"Cannot listen at {address} ({error.strerror or error}); if others reach this machine by another "
+        f"Cannot listen at {address} ({reason}); if others reach this machine by another "
         "address than its own, name its own with --listen, for instance 0.0.0.0:7000."
     )

@@ -3,8 +3,9 @@
 How long a peer computed must not be visible in the moment at which its answer leaves. So a second process,
 which never holds a record or a key, owns the lines to the neighbors: the peer gives it encrypted bytes when
 they are ready, and it writes them in the middle of a span. The caches, memory and scheduling of the
-computation belong to another process; before the moment this one keeps the processor in use for some
-milliseconds, so that it always begins in the same state. What comes from a neighbor is passed on at once.
+computation belong to another process; before it writes, this one keeps the processor in use for some
+milliseconds, so that it always begins in the same state. Both share a machine, so microseconds may remain: a
+random delay of milliseconds, drawn for each answer, covers them. What comes in is passed on at once.
 
 This file is run by its path and imports nothing of the package.
 """
@@ -24,6 +25,12 @@ import time
 
 _PIECE = 1 << 18
 _IN, _OUT, _HUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
+
+
+def _delay(pace: float) -> float:
+    """Return a random delay of an answer; its standard deviation is a sixth of the longest."""
+    longest = min(0.012, pace / 16)
+    return longest * sum(int.from_bytes(os.urandom(4)) for _ in range(3)) / (3 << 32)
 
 
 def head_start(pace: float) -> float:
@@ -114,7 +121,8 @@ class _Sender:
                     self._serve(self.lines[descriptor], descriptor, event)
 
     def _release(self, waiting: list[_Line], moment: float) -> None:
-        """Write what waits, at the moment."""
+        """Write what waits, a little after the moment."""
+        moment += _delay(self.pace)
         for line in waiting:
             if not line.leaving:
                 line.leaving, line.held = memoryview(bytes(line.held)), bytearray()
