@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-VERIFY := kills fuzz hops recomputation charges bugs mutation advice tables spans liars histories membership timing \
-	contact
+VERIFY := kills fuzz connection hops recomputation charges bugs mutation advice tables spans liars histories \
+	membership timing contact
 
 .PHONY: help setup demo test pages docs test-slow bench flower clean verify $(VERIFY:%=verify-%)
 
@@ -74,6 +74,7 @@ bench: setup
 # bugs, mutation and advice also append their cases to a file in build/ and go on from it when started again.
 check-kills := kills --kills 10000
 check-fuzz := fuzzing --frames 100000000
+check-connection := fuzzing --connection --seconds 3600
 check-hops := slow_hops --worlds 2000
 check-recomputation := recomputation --resume
 check-charges := charges --histories 300 --seed 1
@@ -85,7 +86,7 @@ check-spans := exact_spans --cases 2000 --seed 1
 check-liars := liars --worlds 2000
 check-histories := histories --histories 200
 check-membership := membership_changes
-check-timing := timing --rounds 200
+check-timing := timing --rounds 2000 --runs 10
 check-contact := first_contact
 verify: $(VERIFY:%=verify-%)
 $(VERIFY:%=verify-%): verify-%: setup

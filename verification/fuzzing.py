@@ -1,8 +1,9 @@
-"""Throw mutated frames at a running core, for as long as asked.
+"""Throw mutated frames at a running core, or mutated messages at a running peer, for as long as asked.
 
     python -m verification.fuzzing --frames 100000000      mutations of real frames, one process per core
     python -m verification.fuzzing --seconds 3600 --out docs/results/verification.json     one hour
     python -m verification.fuzzing --atheris 600           coverage-guided (package atheris), seconds
+    python -m verification.fuzzing --connection --seconds 3600     by a member over TLS, at a real process
 
 Every refused frame must leave the state's hash as it was; anything but a refusal or a taken frame is a bug.
 With --out the record is written after every chunk, so that a run that is ended leaves what it has seen; a
@@ -207,7 +208,22 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=10_000)
     parser.add_argument("--out", type=Path, help="write the record here, after every chunk")
+    parser.add_argument("--connection", action="store_true", help="over TLS, at a process")
+    parser.add_argument("--rate", type=float, default=1000.0, help="messages a second over TLS")
+    parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.connection or arguments.target:
+        from verification import hostile_member
+
+        if arguments.target:
+            hostile_member.target(arguments.target)
+            return 0
+        record = hostile_member.attack(arguments.seconds or 60.0, arguments.rate, arguments.seed)
+        command = f"python -m verification.fuzzing {' '.join(sys.argv[1:])}"
+        if arguments.out:
+            store(arguments.out, "fuzzing_connection", {"command": command, **record})
+        print(json.dumps(record))
+        return 0
     if arguments.atheris:
         guided(arguments.atheris)
         return 0

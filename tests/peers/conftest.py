@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,9 @@ class MemoryLink:
 
     def expired(self, *members):
         return []
+
+    def push(self, seconds):
+        time.sleep(seconds)
 
     async def flush(self, seconds):
         await asyncio.sleep(0)

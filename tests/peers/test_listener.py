@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from sottovoce.errors import PeerError
+from sottovoce.peers import listener as listener_module
 from sottovoce.peers.listener import Listener, raise_limit
 
 
@@ -156,3 +157,35 @@ def test_an_address_in_use_is_an_error():
             await Listener("192.0.2.1:7000", guests.enter).open()
 
     scene(action)
+
+
+def test_strangers_take_turns_for_handshakes_and_members_do_not_wait():
+    """Beyond the burst the addresses take turns; an address that a member came from is not in the queue."""
+
+    async def action(guests):
+        listener = guests.listener
+        listener.context, begun = object(), []
+
+        async def let_in(pending):
+            begun.append(pending.host)
+
+        listener._let_in = let_in
+        listener._handshakes = listener_module.RateLimit(200.0, 3.0)
+        listener._members["127.0.0.9"] = listener_module.RateLimit(1.0, 2.0)
+        flood = [await guests.knock(host="127.0.0.2") for _ in range(20)]
+        later = [
+            await guests.knock(host=host) for host in ("127.0.0.3", "127.0.0.9", "127.0.0.9", "127.0.0.9")
+        ]
+        for ((_, writer),) in flood + later:
+            writer.write(b"hello")
+        async with asyncio.timeout(20):
+            while len(begun) < 24:
+                await asyncio.sleep(0.01)
+        for ((_, writer),) in flood + later:
+            writer.close()
+        return begun
+
+    begun, _ = scene(action, per_address=100)
+    assert begun[:5] == ["127.0.0.2"] * 3 + ["127.0.0.9"] * 2
+    assert begun.index("127.0.0.3") <= 6  # one turn after the flooding address
+    assert sorted(begun) == ["127.0.0.2"] * 20 + ["127.0.0.3"] + ["127.0.0.9"] * 3

@@ -121,9 +121,6 @@ class Clock:
     def monotonic(self):
         return self.now
 
-    def sleep(self, seconds):
-        self.now += seconds
-
 
 class Slow:
     """A core whose computation takes so many seconds of the clock."""
@@ -159,6 +156,11 @@ def paced(consortium, monkeypatch):
         monkeypatch.setattr(runtime, "time", clock)
         monkeypatch.setattr(runtime, "asyncio", types.SimpleNamespace(wait_for=wait))
         first._spans_from, first._log_waiting = 0.0, lambda now: None
+
+        def push(seconds):
+            clock.now += seconds
+
+        first.transport.push = push
         first.core = Slow(clock, seconds)
         sent = []
         first._send = lambda out: sent.extend((clock.now, raw) for _, raw in out)
@@ -168,10 +170,15 @@ def paced(consortium, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.249])
+@pytest.mark.parametrize(
+    ("seconds", "resumes", "missed"), [(0.001, 0.25, 0), (0.245, 0.25, 0), (0.3, 0.75, 1), (0.8, 1.25, 1)]
+)
 @pytest.mark.parametrize("came", [0.01, 0.49])
-def test_a_paced_answer_leaves_in_the_middle_of_a_span(seconds, came, paced):
-    """A neighbor chooses when its frame comes, just before a span too; it sees the span, not the work."""
+def test_a_paced_peer_is_deaf_until_its_answer_has_left(came, seconds, resumes, missed, paced):
+    """A neighbor chooses when its frame comes, just before a span too; it sees the span, not the work.
+
+    The transport gets the answer at once, and holds it.
+    """
     peer, clock, sent = paced(seconds)
     clock.now = 1000.0 + came
     peer._deliver(1, b"one")
@@ -179,28 +186,18 @@ def test_a_paced_answer_leaves_in_the_middle_of_a_span(seconds, came, paced):
     assert peer.core.took == []  # not looked at before the span begins
     asyncio.run(peer._paced_turn(0.5))
     assert peer.core.took == [1000.5]
-    assert [when for when, _ in sent] == [pytest.approx(1000.75)]
-    assert peer.pace_missed == 0
+    assert [when for when, _ in sent] == [pytest.approx(1000.5 + seconds)]
+    assert clock.now == pytest.approx(1000.5 + resumes + 0.5 / 8)
+    assert peer.pace_missed == missed
     peer.ledger.close()
 
 
-@pytest.mark.parametrize(("seconds", "leaves"), [(0.3, 1001.25), (0.8, 1001.75)])
-def test_a_slow_answer_leaves_in_the_middle_of_a_later_span(seconds, leaves, paced):
-    peer, _, sent = paced(seconds)
+def test_a_peer_stopped_before_its_answer_leaves_waits_no_longer(paced):
+    peer, clock, _ = paced(0.01)
     peer._deliver(1, b"one")
-    asyncio.run(peer._paced_turn(0.5))
-    assert [when for when, _ in sent] == [pytest.approx(leaves)]
-    assert peer.pace_missed == 1
-    peer.ledger.close()
-
-
-def test_a_peer_stopped_before_it_answers_sends_nothing_more(paced):
-    peer, clock, sent = paced(0.01)
-    peer._deliver(1, b"one")
-    clock.sleep = lambda seconds: peer.request_stop()
+    peer.transport.push = lambda seconds: peer.request_stop()
     asyncio.run(peer._paced_turn(0.5))
     assert clock.now == pytest.approx(1000.51)
-    assert sent == []
     peer.ledger.close()
 
 

@@ -23,7 +23,7 @@ def unit(consortium):
 
 def test_a_unit_handles_each_exit_code(unit, tmp_path):
     text = unit(user="sottovoce", identity=Path("/srv/key"), options={"--listen": "0.0.0.0:443"})
-    for line in ("Type=notify", "WatchdogSec=1800",
+    for line in ("Type=notify", "WatchdogSec=600",
                  "RestartForceExitStatus=75", "SuccessExitStatus=75", "LimitCORE=0",
                  "RestartPreventExitStatus=1 2 78",
                  "User=sottovoce", "AmbientCapabilities=CAP_NET_BIND_SERVICE", "ProtectHome=yes",

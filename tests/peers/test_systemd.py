@@ -1,8 +1,10 @@
 """Messages to systemd over the socket it names."""
 
+import contextlib
 import os
 import socket
 import threading
+import time
 
 import pytest
 
@@ -68,3 +70,21 @@ def test_abstract_names_are_understood():
 
 def test_a_manager_that_is_gone_stops_nothing(tmp_path):
     SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
+
+
+@pytest.mark.parametrize("state", ["computing", "waiting", "outside"])
+def test_a_long_step_resets_the_watchdog_only_while_it_computes(state, manager):
+    """A step that waits for a lock or a disk hangs; so does a loop that computes something else."""
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "80000"}  # four times: every 20 ms
+    notifier = SystemdNotifier(environment)
+    notifier.ready()
+    with notifier.step() if state != "outside" else contextlib.nullcontext():
+        until = time.process_time() + 0.4
+        if state == "waiting":
+            time.sleep(0.4)
+        while state != "waiting" and time.process_time() < until:
+            sum(range(1000))
+    notifier.stopping()
+    messages = manager.received()
+    assert (messages.count("WATCHDOG=1") > 0) == (state == "computing")
+    assert messages[-1] == "STOPPING=1"

@@ -5,6 +5,7 @@ import datetime as dt
 import socket
 import ssl
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -278,12 +279,34 @@ def test_control_frames_are_limited_and_rows_are_not():
         flood = [message for _ in range(500) for message in (control, control, ROW_FRAME)]
         await s.call(IDENTITIES["friend"], *flood)
 
+    begun = time.monotonic()
     _, frames, server = meet(scene)
+    seconds = time.monotonic() - begun
     rows = [raw for _, raw in frames if raw == ROW_FRAME]
     taken = [raw for _, raw in frames if raw == control]
     assert len(rows) == 500
-    assert len(taken) <= module._BURST + 5 * module._CONTROL  # five seconds would be a slow machine
+    assert len(taken) <= module._BURST + seconds * module._CONTROL < 1000
     assert server.transport.refusals["friend", "too many control frames"] == 1000 - len(taken)
+
+
+def test_a_connection_with_many_refused_frames_is_read_slowly(monkeypatch):
+    """What it takes to refuse a flood is bounded, and the log gets one line; true rows still arrive."""
+    monkeypatch.setattr(module, "_REFUSED_BURST", 20.0)
+    monkeypatch.setattr(module, "_REFUSED", 100.0)
+    pauses = []
+    monkeypatch.setattr(module.Connection, "pause", lambda self, seconds: pauses.append(seconds))
+
+    async def scene(s):
+        await s.call(IDENTITIES["friend"], *[b"x"] * 200, ROW_FRAME)
+
+    begun = time.monotonic()
+    _, frames, server = meet(scene)
+    seconds = time.monotonic() - begun
+    assert frames == [(1, ROW_FRAME)]
+    assert server.transport.refusals["friend", module.BAD_FRAME] == 200
+    assert 0 < len(pauses)
+    assert len(pauses) >= 200 - 20 - 100 * seconds
+    assert sum(event["event"] == "refused" for event in server.events) <= 1 + seconds / module.LOG_AGAIN
 
 
 @pytest.mark.parametrize("whose", ["server", "friend"])

@@ -194,15 +194,16 @@ def keygen(
         sottovoce peer keygen identity --name north
         sottovoce peer keygen ~/.sottovoce/identity --renew
     """
-    from sottovoce.peers.identity import CERTIFICATE, make_identity, renew_certificate
+    from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint, renew_certificate
 
     if not renew and not name:
         raise ConfigError("A new identity needs --name, the member's name in agreements.")
     identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
     certificate = folder / CERTIFICATE
+    words = proquint(identity.fingerprint)
     result = {"name": identity.name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
-    reading = f"Give {certificate} to the other members; read the fingerprint to them by telephone."
-    emit(result, json, [f"{identity.name}: {identity.fingerprint}", reading])
+    reading = f"Give {certificate} to the other members and read its words to them by telephone."
+    emit({**result, "words": words}, json, [f"{identity.name}: {words}", reading])
 
 
 def _show_population(screen: Console, entry: Mapping[str, Any]) -> None:

@@ -88,12 +88,12 @@ def private_process() -> Iterator[None]:
         os.umask(before)
 
 
-def check_relay(address: str) -> str:
-    """Return the address of a relay, or nothing."""
+def checked_address(address: str, whose: str) -> str:
+    """Return the address that an option names, or nothing."""
     from sottovoce.peers.agreement import check_address
 
     try:
-        return check_address(address, "The relay") if address else ""
+        return check_address(address, whose) if address else ""
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
 

@@ -25,7 +25,7 @@ from sottovoce.cli.peer_options import (
     RelayOption,
     State,
     StateOption,
-    check_relay,
+    checked_address,
     exit_codes,
     identity_folder,
     private_process,
@@ -106,7 +106,7 @@ def run(
         read_records(data, agreed),
         state,
         log=log,
-        listen=listen,
+        listen=checked_address(listen or "", "The address in --listen") or None,
         revoked=revoke or (),
         secrets=key,
         member_directory=own,
@@ -117,7 +117,7 @@ def run(
         start=agreement.with_suffix(".npz"),
         module=module,
         weights=weights,
-        relay=check_relay(relay),
+        relay=checked_address(relay, "The relay"),
         proxy=parse_proxy(proxy) if proxy else None,
         health=health,
     )
@@ -343,7 +343,9 @@ def check(
     listen: Listen = None,
     relay: RelayOption = "",
     proxy: ProxyOption = "",
-    wait: Annotated[float, Option(help="Seconds to listen for neighbors, whether they reach us.")] = 0.0,
+    wait: Annotated[
+        float, Option(help="Seconds to listen for neighbors, whether they reach us.", min=0, max=86_400)
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Check everything before a run: files, records, privacy cost, disk, port and each neighbor.
@@ -366,7 +368,8 @@ def check(
     own = find_member_directory(directory, identity=identity)
     key = identity_folder(identity, own, state, needs_state=False)
     http_proxy = parse_proxy(proxy) if proxy else None
-    other_relay = check_relay(relay)
+    listen = checked_address(listen or "", "The address in --listen") or None
+    other_relay = checked_address(relay, "The relay")
     files = check_files(
         agreement, identity=key, data=data, state=state, member_directory=own, population=population
     )

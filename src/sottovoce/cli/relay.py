@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from sottovoce.cli.options import Json
-from sottovoce.cli.peer_options import check_relay, exit_codes
+from sottovoce.cli.peer_options import checked_address, exit_codes
 
 
 @exit_codes()
@@ -43,7 +43,7 @@ def relay(
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.relay import Relay, edge_tokens
 
-    check_relay(listen)
+    checked_address(listen, "The address in --listen")
     tokens: set[bytes] = set()
     for file in only or ():
         agreement = read_agreement(file)

@@ -361,7 +361,7 @@ class Connection:
         if self.open and not self._leaving:
             self._out.append(content)
             if not self._writing:
-                self._write()
+                self.write()
 
     def leave(self) -> None:
         """Send nothing more after what is queued; the other end reads it all and closes."""
@@ -375,7 +375,8 @@ class Connection:
         self._out.clear()
         return left
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write as much of what is queued as the socket takes now."""
         try:
             while self._out:
                 if not self._parts:  # the length goes with a first part; the rest is not copied
@@ -388,7 +389,7 @@ class Connection:
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             if not self._writing:
                 self._writing = True
-                self._loop.add_writer(self._handle, self._write)
+                self._loop.add_writer(self._handle, self.write)
             return
         except (OSError, ValueError) as error:
             self.close(error)

@@ -41,6 +41,7 @@ KEY, CERTIFICATE = "key.pem", "certificate.pem"
 MEMBER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # what reading a damaged certificate raises, at once or when one of its parts is used
 DAMAGED = (ValueError, OverflowError, UnsupportedAlgorithm, x509.InvalidVersion)
+_MOST_DAYS = 36_500  # of a certificate
 _FORGOTTEN = ""  # the fingerprint of a member that was pinned and is no longer
 _ECDSA = ec.ECDSA(hashes.SHA256())
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
@@ -236,6 +237,8 @@ def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) ->
         raise IdentityError(
             f"The certificate {where} must have a P-256 key; `sottovoce peer keygen` makes one."
         )
+    if raw.count(b"-----BEGIN") != 1:
+        raise IdentityError(f"{where} must hold one certificate and nothing else.")
     if len(names) != 1:
         raise IdentityError(f"The certificate {where} must have one name, got {len(names)}.")
     require_member_name(str(names[0].value), f"The name in the certificate {where}")
@@ -404,6 +407,8 @@ def _verified(key: PublicKeyTypes, signature: bytes, content: bytes) -> bool:
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey, name: str, days: float, start: dt.datetime | None) -> bytes:
+    if not 0 < days <= _MOST_DAYS:
+        raise IdentityError(f"A certificate is valid for 1 to {_MOST_DAYS:,} days, got {days:g}.")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     start = start or dt.datetime.now(dt.UTC) - dt.timedelta(minutes=5)
     usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])

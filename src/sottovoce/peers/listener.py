@@ -3,7 +3,8 @@
 Unauthenticated connections hold one file descriptor and are closed after a timeout. A TLS client sends first,
 so the kernel keeps silent connections for a while, and no TLS state exists before the first byte. The number
 of unauthenticated connections is limited per address and in all; beyond the limit the oldest one is closed,
-so that a member, who needs a few milliseconds, can always connect.
+so that a member, who needs a few milliseconds, can always connect. Handshakes cost processor time: beyond a
+few a second, addresses from which no member has come take turns.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import resource
 import socket
 import ssl
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,8 @@ from sottovoce.peers.connection import split_address, tls_handshake
 PATIENCE = 5.0  # seconds to show a certificate
 PER_ADDRESS = 32  # connections of one address that have shown none yet
 ALL = 2048  # of all addresses together
+_HANDSHAKES, _HANDSHAKES_BURST = 50.0, 150.0  # of strangers' addresses together: a second, and at once
+_OF_A_MEMBER, _MEMBERS = (20.0, 100.0), 1024  # the same for each of the last addresses a member has come from
 _AT_ONCE = 64  # accepted before established connections have their turn
 _BACKLOG = 1024
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -41,6 +46,21 @@ def raise_limit(wanted: int = 65_536) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             return most
     return soft
+
+
+class RateLimit:
+    """A token bucket: so many a second, and so many at once."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate, self.burst, self.left, self.at = rate, burst, burst, 0.0
+
+    def take(self, now: float) -> bool:
+        self.left = min(self.burst, self.left + (now - self.at) * self.rate)
+        self.at = now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +104,9 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._pending: dict[PendingConnection, None] = {}  # in the order of arrival
         self._from: dict[str, dict[PendingConnection, None]] = {}
+        self._handshakes = RateLimit(_HANDSHAKES, _HANDSHAKES_BURST)
+        self._members: dict[str, RateLimit] = {}  # addresses from which a listed certificate was shown
+        self._queue: dict[str, deque[PendingConnection]] = {}  # waiting for a handshake, by address
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -169,10 +192,36 @@ class Listener:
         loop.add_reader(sock.fileno(), self._begin, pending)
 
     def _begin(self, pending: PendingConnection) -> None:
-        """Start to authenticate a connection whose first bytes have come."""
+        """Start to authenticate a connection whose first bytes have come, or let it wait for its turn."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(pending.sock.fileno())
-        pending.task = loop.create_task(self._let_in(pending))
+        limit = self._members.get(pending.host)
+        own = self.context is None or (limit is not None and limit.take(time.monotonic()))
+        if own or (not self._queue and self._handshakes.take(time.monotonic())):
+            pending.task = loop.create_task(self._let_in(pending))
+            return
+        if not self._queue:
+            loop.call_later(1 / _HANDSHAKES, self._take_turns)
+        self._queue.setdefault(pending.host, deque()).append(pending)
+
+    def _take_turns(self) -> None:
+        """Begin the next handshake of the address whose turn it is."""
+        loop = asyncio.get_running_loop()
+        while self._queue:
+            host, waiting = next(iter(self._queue.items()))
+            del self._queue[host]
+            alive = deque(each for each in waiting if each in self._pending)
+            if not alive:
+                continue
+            if not self._handshakes.take(time.monotonic()):
+                self._queue = {host: alive, **self._queue}
+                break
+            first = alive.popleft()
+            first.task = loop.create_task(self._let_in(first))
+            if alive:
+                self._queue[host] = alive  # after all others
+        if self._queue:
+            loop.call_later(1 / _HANDSHAKES, self._take_turns)
 
     async def _let_in(self, pending: PendingConnection) -> None:
         try:
@@ -180,6 +229,9 @@ class Listener:
             if self.context is not None:
                 sock = await tls_handshake(sock, self.context, server=True)
             await self.enter(sock, pending.host)
+            self._members.setdefault(pending.host, RateLimit(*_OF_A_MEMBER))
+            if len(self._members) > _MEMBERS:
+                del self._members[next(iter(self._members))]
         except asyncio.CancelledError:
             pending.sock.close()
         except Exception:  # whatever a caller sends ends this connection only
@@ -217,7 +269,8 @@ def _cannot(address: str, error: OSError) -> PeerError:
         )
     if error.errno == errno.EACCES:
         return PeerError(f"Cannot listen at {address}: this user may not; take a port above 1023.")
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return PeerError(
-        f"Cannot listen at {address} ({error.strerror or error}); if others reach this machine by another "
+        f"Cannot listen at {address} ({reason}); if others reach this machine by another "
         "address than its own, name its own with --listen, for instance 0.0.0.0:7000."
     )

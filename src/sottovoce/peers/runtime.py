@@ -57,6 +57,7 @@ from sottovoce.peers.membership_changes import (
     read_start,
     save_model,
 )
+from sottovoce.peers.paced_sender import head_start
 from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.statements import backup_assumptions, checks
@@ -181,7 +182,9 @@ class PeerConfig:
     def transport_config(self, log: Log) -> TransportConfig:
         """Return the names of the run and how to reach the others."""
         relay = self.relay or self.agreement.relay
-        return TransportConfig(self.agreement.run_id, self.agreement.session, relay, self.proxy, log)
+        pace, spans_from = self.agreement.timing.pace, time.monotonic() - time.time()
+        names = self.agreement.run_id, self.agreement.session
+        return TransportConfig(*names, relay, self.proxy, log, pace, spans_from)
 
 
 def _clock_ahead() -> float:
@@ -233,8 +236,6 @@ class Peer:
         self._logged_at, self._logged_incidents = -1, 0
         self._stopping, self._stop_requested = False, False
         self._tick_at = math.inf  # when the loop next lets the core act by itself
-        # spans are those of the wall clock at the start; from then on nobody who sets it can move them
-        self._spans_from = time.monotonic() - time.time()
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._arrived: list[tuple[int, bytes]] = []
         self._progress_at = self._logged_waiting = self._reported_at = time.monotonic()
@@ -244,6 +245,9 @@ class Peer:
             if self.agreement.masked and key is None and self.ledger.load().state is None:
                 raise self._no_key()
             certificates = [member.certificate.encode() for member in self.agreement.members]
+            # spans are those of the wall clock at the start; from then on nobody who sets it can move them
+            transport_config = config.transport_config(self._log_transport)
+            self._spans_from = transport_config.spans_from
             codec = replace(self.agreed_run.codec, signer=CertificateSigner(self.identity, certificates))
             self.core = Core(program, codec, self.ledger, spending, self.timing, bound=self.agreed_run.bound)
             self.transport: Transport = config.transport(
@@ -254,7 +258,7 @@ class Peer:
                 self._deliver,
                 largest=codec.largest,
                 revoked=config.revoked,
-                config=config.transport_config(self._log_transport),
+                config=transport_config,
             )
         except BaseException:
             self.ledger.close()
@@ -366,8 +370,10 @@ class Peer:
                 await self._health.start()
             await self.transport.start(self.config.listen)
             self._log_listening()
-            self._send(self.core.start(time.monotonic()))
             self._systemd.ready()
+            with self._systemd.step():
+                out = self.core.start(time.monotonic())
+            self._send(out)
             await self._loop()
             self._systemd.stopping()
             await self.transport.flush(1.0)
@@ -432,7 +438,9 @@ class Peer:
                 await self._paced_turn(self.agreement.timing.pace)
                 continue
             try:
-                self._send(self.core.tick(now))
+                with self._systemd.step():
+                    out = self.core.tick(now)
+                self._send(out)
             except SottovoceError:
                 return
             self._log_round()
@@ -459,9 +467,9 @@ class Peer:
     async def _paced_turn(self, pace: float) -> None:
         """Wait for the next span; take what has come by its beginning; answer in its middle or a later one's.
 
-        Between taking and answering this process does nothing else, it does not even accept a connection: how
-        long the computation took cannot be seen from outside, unless it took longer than half a span. A peer
-        that is stopped in between does not answer; its rows are durable and leave after the next start.
+        The answer goes to the transport as soon as it is durable, and the transport holds it until the
+        moment. Until then this process does nothing else, it does not even accept a connection: how long
+        the computation took cannot be seen from outside, unless it took longer than half a span.
         """
         begin = self._spans_from + (math.floor((time.monotonic() - self._spans_from) / pace) + 1) * pace
         while not self._stopping and (left := begin - time.monotonic()) > 0:
@@ -472,26 +480,27 @@ class Peer:
             return
         out, self._arrived, arrived = [], [], self._arrived
         try:
-            for sender, raw in arrived:
-                try:
-                    out += self.core.receive(time.monotonic(), sender, raw)
-                except FrameError as error:
-                    self.transport.refuse(sender, BAD_FRAME, str(error))
-            out += self.core.tick(time.monotonic())
+            with self._systemd.step():
+                for sender, raw in arrived:
+                    try:
+                        out += self.core.receive(time.monotonic(), sender, raw)
+                    except FrameError as error:
+                        self.transport.refuse(sender, BAD_FRAME, str(error))
+                out += self.core.tick(time.monotonic())
         except SottovoceError:
             if self.core.failed is None:
                 raise
+        self._send(out)
         answer = begin + pace / 2
-        if time.monotonic() > answer:
+        if time.monotonic() > answer - head_start(pace):
             self.pace_missed += 1
             self.log({"event": "pace", "seconds": round(time.monotonic() - begin, 3), "pace": pace})
-        while answer < time.monotonic():
+        while answer - head_start(pace) < time.monotonic():
             answer += pace
-        while not self._stop_requested and (left := answer - time.monotonic()) > 0:
+        resume = answer + pace / 8  # when the answer has left
+        while not self._stop_requested and (left := resume - time.monotonic()) > 0:
             self._systemd.alive()
-            time.sleep(min(left, _SLICE))
-        if not self._stop_requested:
-            self._send(out)
+            self.transport.push(min(left, _SLICE))
         self._log_round()
 
     def _deliver(self, sender: int, raw: bytes) -> None:
@@ -501,7 +510,9 @@ class Peer:
             self._arrived.append((sender, raw))
             return
         try:
-            self._send(self.core.receive(time.monotonic(), sender, raw))
+            with self._systemd.step():
+                out = self.core.receive(time.monotonic(), sender, raw)
+            self._send(out)
         except SottovoceError:
             if self.core.failed is None:
                 raise  # the frame was refused

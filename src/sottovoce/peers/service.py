@@ -20,9 +20,9 @@ After=network-online.target time-sync.target
 [Service]
 Type=notify
 ExecStart={command}
-# reading many records takes a while, and so does a step; a peer that is silent for longer hangs
+# reading many records takes a while; a step may take any time, but one that waits for so long hangs
 TimeoutStartSec=1800
-WatchdogSec=1800
+WatchdogSec=600
 {user}# 0 the model is there; 75 stopped in order, a neighbor away, the disk full: the same command goes on
 SuccessExitStatus=75
 Restart=on-failure

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import select
 import ssl
 import struct
 import time
@@ -42,7 +43,8 @@ from sottovoce.peers.connection import (
     write_message,
 )
 from sottovoce.peers.identity import Identity, expiry
-from sottovoce.peers.listener import PATIENCE, Listener
+from sottovoce.peers.listener import PATIENCE, Listener, RateLimit
+from sottovoce.peers.paced_sender import PacedSender
 from sottovoce.peers.wire_format import KINDS, NEWS, POSITION, ROW, SUMMARY, VERSION, FrameCodec
 
 _QUEUE = 256
@@ -52,8 +54,13 @@ _HEADSTART = 1.0  # seconds that the first of two who could both call is waited 
 _CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at once
 _NEWS, _NEWS_BURST = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
 _FRAMES = 4_000  # frames a second of one connection before it is paused
+_REFUSED, _REFUSED_BURST = (
+    500.0,
+    1_000.0,
+)  # frames of a member that are refused before its connection is paused
 _CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
-_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
+_LINES, _LINES_BURST = 0.1, 20.0  # lines of the log about the connections of a member
+LOG_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
 BAD_FRAME = "not a frame of this run"
 CLOCK = 60.0  # seconds that two clocks may differ without a message
 HELLO = struct.Struct("<4sBB2x32s32sd24s")
@@ -126,13 +133,19 @@ def apart_in_words(seconds: float) -> str:
 
 
 class TransportConfig(NamedTuple):
-    """The names of a run, the relay and proxy to use, and a log that gets a small mapping per event."""
+    """The names of a run, the relay and proxy to use, and a log that gets a small mapping per event.
+
+    With a ``pace`` frames leave only in the middle of the spans of so many seconds that begin at
+    ``spans_from`` by the monotonic clock.
+    """
 
     run_id: bytes = bytes(32)
     session: bytes = bytes(32)
     relay: str = ""
     proxy: Proxy | None = None
     log: Callable[[dict[str, Any]], None] = lambda event: None
+    pace: float | None = None
+    spans_from: float = 0.0
 
 
 class Transport(Protocol):
@@ -147,6 +160,9 @@ class Transport(Protocol):
 
     def send(self, to: int, raw: bytes) -> None:
         """Queue bytes for a contact."""
+
+    def push(self, seconds: float) -> None:
+        """Send what is queued for so long; nothing is read and nobody is let in meanwhile."""
 
     def expired(self, *members: int) -> list[int]:
         """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
@@ -164,21 +180,6 @@ class Transport(Protocol):
         """Return ``neighbors`` (connected or not, and why) and what was refused; nothing is about data."""
 
 
-class RateLimit:
-    """A token bucket: so many a second, and so many at once."""
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self.rate, self.burst, self.left, self.at = rate, burst, burst, 0.0
-
-    def take(self, now: float) -> bool:
-        self.left = min(self.burst, self.left + (now - self.at) * self.rate)
-        self.at = now
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
-
-
 class NeighborState:
     """What is known of one neighbor: its connections, its queue, and why it is not connected."""
 
@@ -191,8 +192,10 @@ class NeighborState:
         self.heard = self.clock = 0.0
         self.frames = 0
         self.calls = RateLimit(_CALLS, _CALLS_BURST)
+        self.lines = RateLimit(_LINES, _LINES_BURST)
         self.control = RateLimit(_CONTROL, _BURST)
         self.news = RateLimit(_NEWS, _NEWS_BURST)
+        self.refused = RateLimit(_REFUSED, _REFUSED_BURST)
 
     @property
     def idle(self) -> bool:
@@ -240,6 +243,9 @@ class TlsTransport:
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self.listener: Listener | None = None
+        self._sender: PacedSender | None = None
+        if config.pace is not None:
+            self._sender = PacedSender(config.pace, config.spans_from, 2 * self.largest + (1 << 20))
 
     async def start(self, address: str | None = None) -> None:
         if not self.contacts:
@@ -260,6 +266,19 @@ class TlsTransport:
         contact.queue.append(raw)
         self._pour(to)
 
+    def push(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            busy = {each.tls.fileno(): each for each in self._connections if not each.idle}
+            if not busy:
+                time.sleep(left)
+                return
+            poll = select.poll()
+            for number in busy:
+                poll.register(number, select.POLLOUT)
+            for number, _ in poll.poll(1000 * left):
+                busy[number].write()
+
     def expired(self, *members: int) -> list[int]:
         now = self.clock()
         return [s for s in members or self._until if now > self._until[s]]
@@ -271,7 +290,7 @@ class TlsTransport:
             async with asyncio.timeout(seconds):
                 while not all(contact.idle for contact in contacts):
                     await asyncio.sleep(0.005)
-                for connection in [each for contact in contacts for each in contact.connections]:
+                for connection in self._connections:
                     connection.leave()
                 while any(contact.connections for contact in contacts):
                     await asyncio.sleep(0.005)
@@ -283,8 +302,14 @@ class TlsTransport:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.listener is not None:
             self.listener.close()
-        for connection in [each for contact in self._known.values() for each in contact.connections]:
+        for connection in self._connections:
             connection.close()
+        if self._sender is not None:
+            self._sender.close()
+
+    @property
+    def _connections(self) -> list[Connection]:
+        return [each for contact in self._known.values() for each in contact.connections]
 
     def report(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -316,9 +341,9 @@ class TlsTransport:
         """Accept a connection that has passed TLS if its certificate and its agreement are right."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
-            self._refuse("a stranger", "the certificate is not a neighbor's")
             tls.close()
-            return
+            self._refuse("a stranger", "the certificate is not a neighbor's")
+            raise PeerError("a stranger")
         if not self._known[sender].calls.take(time.monotonic()):
             self.refuse(sender, "too many connections")
             tls.close()
@@ -392,7 +417,7 @@ class TlsTransport:
 
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         """Exchange hellos; if both ends hold one agreement, keep the connection."""
-        contact, name = self._known[to], self.members[to].name
+        contact = self._known[to]
         own = Hello(self.config.run_id, self.config.session, self.clock(), __version__)
         with closed_on_error(tls):
             try:
@@ -406,6 +431,8 @@ class TlsTransport:
             tls.close()
             return
         contact.package, contact.clock = theirs.package, theirs.clock_apart(own.time)
+        if self._sender is not None:
+            self._sender.carry(tls)
         connection = Connection(
             tls,
             largest=self.largest,
@@ -419,9 +446,9 @@ class TlsTransport:
         contact.up.set()
         contact.down.clear()
         contact.why = ""
-        self.config.log({"event": "connected", "member": name, "called": calling})
+        self._log(to, "connected", called=calling)
         if abs(contact.clock) > CLOCK:
-            self.config.log({"event": "clock", "member": name, "apart": apart_in_words(contact.clock)})
+            self._log(to, "clock", apart=apart_in_words(contact.clock))
         self._pour(to)
 
     def _trouble(self, to: int, why: str) -> None:
@@ -429,7 +456,12 @@ class TlsTransport:
         contact = self._known[to]
         if contact.why != why and not contact.connections and not self._leaving:
             contact.why = why
-            self.config.log({"event": "trouble", "member": self.members[to].name, "why": why})
+            self._log(to, "trouble", why=why)
+
+    def _log(self, to: int, event: str, **details: str | bool) -> None:
+        """Log what happened to the connection with a contact, unless it happens all the time."""
+        if self._known[to].lines.take(time.monotonic()):
+            self.config.log({"event": event, "member": self.members[to].name, **details})
 
     # ---- frames ----------------------------------------------------------------------------------
 
@@ -448,24 +480,26 @@ class TlsTransport:
         contact.frames += 1
         if not contact.connections[connection].take(now):
             connection.pause(0.05)
-        kind = FrameCodec.kind_of(raw)
-        if kind not in KINDS:  # not charged to the allowance of the member's true control frames
-            self.refuse(sender, BAD_FRAME)
-            return
+        kind, why, details = FrameCodec.kind_of(raw), "", ""
         allowed = contact.news if kind == NEWS else contact.control
-        if kind != ROW and not allowed.take(now):
-            self.refuse(sender, "too many control frames")
-            return
-        if self.expired(sender, self.node):
-            self.refuse(sender, "the certificate has expired")
+        if kind not in KINDS:  # not charged to the allowance of the member's true control frames
+            why = BAD_FRAME
+        elif kind != ROW and not allowed.take(now):
+            why = "too many control frames"
+        elif self.expired(sender, self.node):
+            why = "the certificate has expired"
             connection.close()
-            return
-        try:
-            self.deliver(sender, raw)
-        except FrameError as error:
-            self.refuse(sender, BAD_FRAME, str(error))  # the frames that follow are still taken
-        except PeerError:
-            connection.close()  # this peer has stopped
+        else:
+            try:
+                self.deliver(sender, raw)
+            except FrameError as error:
+                why, details = BAD_FRAME, str(error)  # the frames that follow are still taken
+            except PeerError:
+                connection.close()  # this peer has stopped
+        if why:
+            self.refuse(sender, why, details)
+            if not contact.refused.take(now):
+                connection.pause(0.1)
 
     def refuse(self, sender: int, why: str, details: str = "") -> None:
         self._refuse(self.members[sender].name, why, details)
@@ -474,7 +508,7 @@ class TlsTransport:
         self.refusals[who, why] += 1
         count, now = self.refusals[who, why], time.monotonic()
         logged_at, logged_count = self._refusal_logged.get((who, why), (-math.inf, 0))
-        if now - logged_at >= _AGAIN:
+        if now - logged_at >= LOG_AGAIN:
             self._refusal_logged[who, why] = now, count
             event = {"event": "refused", "member": who, "why": details or why}
             self.config.log({**event, "count": count - logged_count})
@@ -496,7 +530,7 @@ class TlsTransport:
             contact.why = "closed the connection"
             if error is not None:
                 contact.why = f"the connection broke ({_plain(error)})"
-            self.config.log({"event": "lost", "member": self.members[to].name, "why": contact.why})
+            self._log(to, "lost", why=contact.why)
 
 
 def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:

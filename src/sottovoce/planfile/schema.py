@@ -375,7 +375,11 @@ def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
     """Return one sentence per problem; a key that only looks missing, since it is misspelled, is left out."""
     sentences: dict[str, str] = {}
     meant: set[str] = set()
-    for problem in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
+    problems = error.errors()
+    # a list that is too short because its entries are wrong has no problem of its own
+    inner = {one["loc"][:end] for one in problems for end in range(len(one["loc"]))}
+    whole = [one for one in problems if one["type"] != "too_short" or one["loc"] not in inner]
+    for problem in sorted(whole, key=lambda one: one["type"] != "extra_forbidden"):
         *path, key = map(str, problem["loc"] or [""])
         # pydantic names the alternatives of a union by their types
         parts = [part for part in path if not part[:1].isupper() and "[" not in part]
