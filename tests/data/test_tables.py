@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sottovoce.data.column_facts import column_facts, draft_facts
+from sottovoce.data.column_facts import column_facts, draft_plan
 from sottovoce.data.ingest import ingest
 from sottovoce.data.tables import Columns, TableData
 from sottovoce.errors import DataError, Refused
@@ -104,7 +104,7 @@ def test_drafted_facts_name_no_value_and_read_back(tmp_path):
         "pid": "identifier", "age": "number", "town": "names", "admitted": "date", "smoker": "boolean",
         "note": "text", "site": "names", "ill": "names",
     }  # fmt: skip
-    draft = draft_facts("t.csv", list(facts.values()))
+    draft = draft_plan("t.csv", list(facts.values()))
     for private in ("Oslo", "a1", "cough", "70", "2024-12"):
         assert private not in draft
     lines = [",".join(TABLE), *(",".join(row) for row in zip(*TABLE.values(), strict=True))]
@@ -119,5 +119,5 @@ def test_drafted_facts_name_no_value_and_read_back(tmp_path):
     file.write_text(filled.replace("admitted = []", 'admitted = ["2024-01-01", "2024-12-31"]'))
     assert np.array_equal(ingest(TableData.from_toml(file)).inputs, read().inputs)
     file.write_text(draft + "\n[data.more]\n")
-    with pytest.raises(DataError, match="more is not known"):
+    with pytest.raises(DataError, match="more is not known to"):
         TableData.from_toml(file)

@@ -42,7 +42,15 @@ NEEDED = {
     "federated-admm": {"gamma": 1.0, "sample_rate": 0.5}, "token-admm": {"gamma": 1.0},
 }  # fmt: skip
 FILED = [name for name in ALGORITHMS if name not in ("averaging", "fixed-point")]
-AGREED = ("consensus-sgd", "consensus-fedavg", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno")
+AGREED = (
+    "consensus-sgd",
+    "consensus-newton",
+    "consensus-fedavg",
+    "muffliato-sgd",
+    "dp-dsgd",
+    "dp-dsgt",
+    "dp-dinno",
+)
 OTHERWISE = ("accounting", "sizes")  # cannot be chosen in an agreement
 
 
@@ -165,11 +173,11 @@ def load_table(folder, **data):
 def test_numeric_columns_of_a_table_need_public_bounds(tmp_path):
     """Every column without bounds is named in one message, in Python and in a plan file."""
     message = sentence(lambda: load_table(tmp_path))
-    assert "columns 'age', 'body mass' have no public bounds: write bounds = { age = [low, high], " in message
-    assert '"body mass" = [low, high] }, or bounds = "none"' in message
+    assert "columns 'age', 'body mass' have no public bounds: give each (low, high) in bounds" in message
     one = sentence(lambda: load_table(tmp_path, bounds={"age": [0, 100]}))
     assert "column 'body mass' has no public bounds" in one
-    assert "is no numeric feature" in sentence(lambda: load_table(tmp_path, bounds=BOUNDS | {"sex": [0, 1]}))
+    both = sentence(lambda: load_table(tmp_path, bounds=BOUNDS | {"sex": [0, 1]}))
+    assert "column 'sex' has bounds and categories" in both
     with pytest.raises(SottovoceError, match="columns 'age', 'body mass' have no public bounds: give"):
         ingest(TableData(tmp_path / "d.csv", "ill", categories={"sex": ["f", "m"]}))
     scaled = load_table(tmp_path, bounds=BOUNDS).records.data.X

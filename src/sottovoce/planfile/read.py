@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,12 +18,16 @@ from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
+from sottovoce.algorithms.consensus_newton import ConsensusNewton, newton_options
+from sottovoce.algorithms.consensus_sgd import exact_protocol
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
 from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
+from sottovoce.models.adapters import LinearAdapter
 from sottovoce.objectives import GLM
 from sottovoce.planfile.records import PlanRecords, linear_records, network_records
 from sottovoce.planfile.schema import (
@@ -161,6 +165,9 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
     with prefix_errors(where):
         network = _network(settings, name, folder)
         records = None if train is None else _records(settings, name, folder, network, options)
+        if name == ConsensusNewton.name and "steps" not in options and records is not None:
+            settings, suited = _suited(settings, records, network)
+            options = suited | options
         options |= _options_elsewhere(settings, known, folder, network, records, options)
     for key in missing_options(name, options):
         raise ConfigError(f"{where}, [{section}] {key} is missing; {name} needs it.")
@@ -224,8 +231,10 @@ def _records(
     labels = None if network is None else network.labels
     if settings.model is not None:
         clip_norm = options.get("clip_norm", float("inf"))
-        return network_records(settings.data, folder, agents, settings.model, clip_norm, labels)
-    return linear_records(settings.data, folder, agents, _glm(settings), labels)
+        return network_records(
+            settings.data, folder, agents, settings.model, clip_norm, labels, settings.accept
+        )
+    return linear_records(settings.data, folder, agents, _glm(settings), labels, settings.accept)
 
 
 def _glm(settings: PlanFile) -> GLM:
@@ -267,6 +276,29 @@ def _options_elsewhere(
         if isinstance(smoothness, (int, float)) and settings.model is None:  # one for all features
             elsewhere["smoothness"] = (float(smoothness),) * objective.dim
     return {key: value for key, value in elsewhere.items() if key in known}
+
+
+def _suited(
+    settings: PlanFile, records: PlanRecords, network: Network | None
+) -> tuple[PlanFile, dict[str, Any]]:
+    """Return the settings with options of Newton steps that suit the budget, as in `sv.fit`, and these."""
+    adapter, train = records.adapter, settings.train
+    assert train is not None
+    if settings.budget is None or not isinstance(adapter, LinearAdapter):
+        return settings, {}
+    objective, budget, n = adapter.objective, settings.budget.budget, len(records.sizes)
+    suited = newton_options(
+        n_params(objective), objective.dim, sum(records.sizes), budget.epsilon, budget.delta
+    )
+    suited["feature_norm"] = adapter.feature_norm
+    optimizer = {key: value for key, value in asdict(suited["optimizer"]).items() if value}
+    stated = {**suited, "optimizer": optimizer, **(train.model_extra or {})}
+    update: dict[str, Any] = {"train": train.model_copy(update=stated)}
+    if settings.protocol.name is None and network is not None:
+        together = budget.colluders if isinstance(budget.colluders, int) else len(budget.colluders)
+        protocol = settings.protocol.model_copy(update={"name": exact_protocol(n, together)})
+        update["protocol"] = protocol
+    return settings.model_copy(update=update), suited
 
 
 def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> CachedSchedule:
