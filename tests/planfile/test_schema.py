@@ -8,6 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce import graphs
 from sottovoce._io import to_toml
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
@@ -202,6 +203,30 @@ def test_a_refused_table_charges_nothing(change, tmp_path, monkeypatch, call, re
     (tmp_path / "plan.toml").write_text(to_toml({**TABLE, "data": data | {"bounds": BOUNDS}, "train": TRAIN}))
     assert call("train", "plan.toml").code == 0
     assert directory.lifetime_ledger.summary() != before
+
+
+@pytest.mark.parametrize(
+    "weight", [{"class_weight": [1, 4]}, {"class_weight": {"0": 1, "1": 4}},
+               {"class_weight": "balanced", "class_shares": [0.5, 0.125]}]
+)  # fmt: skip
+def test_class_weights_of_a_plan_file(weight, tmp_path):
+    if "class_shares" in weight:
+        with pytest.raises(SottovoceError, match="class_shares must sum to 1"):
+            load_table(tmp_path, bounds=BOUNDS, **weight)
+        weight["class_shares"] = {"0": 0.5, "1": 0.5}
+    plan = load_table(tmp_path, bounds=BOUNDS, **weight).plan
+    balanced = weight["class_weight"] == "balanced"
+    assert plan.objective.class_weight == ((1.0, 1.0) if balanced else (1.0, 4.0))
+    network_plan = sv.algorithms.ConsensusSGD(
+        plan.objective,
+        "masked",
+        network="ring:4",
+        sizes=[4] * 4,
+        steps=2,
+        clip_norm=1.0,
+        noise_multiplier=2.0,
+    )
+    assert sv.load_plan(sv.save_plan(network_plan, tmp_path / "saved.toml")).objective == plan.objective
 
 
 def test_a_rare_label_does_not_change_a_plan(tmp_path):

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeGuard, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce._validate import count
+from sottovoce._validate import count, positive
 from sottovoce.data.base import is_tensor, unit_rows
 from sottovoce.data.files import DataFrame, is_empty, parse_days, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
@@ -27,6 +27,7 @@ from sottovoce.errors import DataError, InvalidInput, Refused
 Missing = Literal["refuse", "drop", "middle", "indicator"]
 Bounds = Mapping[str, Sequence[Any]] | Sequence[float] | Literal["none"] | None
 Table = Mapping[str, np.ndarray]  # columns by name
+ClassNumbers = Mapping[Any, float] | Sequence[float]  # one per class, by name or in their order
 
 
 LABELS_ARE_NAMES = (
@@ -404,6 +405,54 @@ class Classes:
         if not is_tensor(labels) and np.asarray(labels).dtype.kind in "OUS":
             raise Refused(f"{LABELS_ARE_NAMES}.")
         return None
+
+    def weights(
+        self, weight: ClassNumbers | Literal["balanced"] | None, shares: ClassNumbers | None
+    ) -> tuple[float, ...] | None:
+        """Return one weight per class, None without weights; all are public facts.
+
+        ``"balanced"`` weights a class by one over its public share, so that all classes count alike.
+
+        Examples
+        --------
+        >>> Classes(("no", "yes")).weights("balanced", {"no": 0.8, "yes": 0.2})
+        (0.625, 2.5)
+        """
+        if weight is None or (shares is not None and weight != "balanced"):
+            if shares is not None:
+                raise InvalidInput('class_shares goes with class_weight="balanced"; leave it out.')
+            return None
+        if weight == "balanced":
+            if shares is None:
+                raise InvalidInput(
+                    'class_weight="balanced" needs the public share of every class in class_shares; shares '
+                    "counted in the private records would be a release that is not charged."
+                )
+            each = self._each(shares, "class_shares")
+            if abs(sum(each) - 1) > 0.01:
+                raise InvalidInput(f"class_shares must sum to 1, got {sum(each):g}.")
+            return tuple(1 / (len(each) * share) for share in each)
+        return self._each(weight, "class_weight")
+
+    def _each(self, numbers: ClassNumbers | str, name: str) -> tuple[float, ...]:
+        """Return one positive number per class."""
+        names = [str(value) for value in self.values]
+        if isinstance(numbers, Mapping):
+            named = {_word(key): value for key, value in numbers.items()}
+            if set(named) != {_word(value) for value in self.values}:
+                raise InvalidInput(
+                    f"{name} must name the classes {', '.join(names)}, got {', '.join(named)}."
+                )
+            numbers = [named[_word(value)] for value in self.values]
+        if isinstance(numbers, str) or not isinstance(numbers, Sequence) or len(numbers) != len(names):
+            raise InvalidInput(
+                f"{name} must be one number per class ({', '.join(names)}), in this order or by name, got "
+                f"{numbers!r}."
+            )
+        values: Sequence[Any] = numbers
+        return tuple(
+            positive(value, f"{name} of {label}") for value, label in zip(values, names, strict=True)
+        )
 
     def numbers(self, labels: Sequence[object] | np.ndarray) -> np.ndarray:
         """Return the position of each label in the list."""

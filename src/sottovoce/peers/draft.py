@@ -90,7 +90,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
 
 def _refuse_other_objectives(objective: Any, where: str) -> None:
     """Raise unless an agreement can name the objective: a loss alone, without penalty or constraint."""
-    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball")
+    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball", "class_weight")
     used = [name for name in options if getattr(objective, name, None)]
     if objective.loss not in kinds or used:
         raise ConfigError(

@@ -20,7 +20,6 @@ from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
 from sottovoce.algorithms.consensus_newton import ConsensusNewton, newton_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
-from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_numbers
@@ -240,7 +239,7 @@ def _records(
 def _glm(settings: PlanFile) -> GLM:
     """Return the linear model of [objective]."""
     options = {} if settings.objective is None else dict(settings.objective.model_extra or {})
-    known = [item.name for item in fields(GLM) if item.name != "dim"]
+    known = [item.name for item in fields(GLM) if item.name not in ("dim", "class_weight")]
     for key in options:
         if key not in known:
             raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(known)}.")
@@ -287,10 +286,7 @@ def _suited(
     if settings.budget is None or not isinstance(adapter, LinearAdapter):
         return settings, {}
     objective, budget, n = adapter.objective, settings.budget.budget, len(records.sizes)
-    suited = newton_options(
-        n_params(objective), objective.dim, sum(records.sizes), budget.epsilon, budget.delta
-    )
-    suited["feature_norm"] = adapter.feature_norm
+    suited = newton_options(objective, sum(records.sizes), budget.epsilon, budget.delta, adapter.feature_norm)
     optimizer = {key: value for key, value in asdict(suited["optimizer"]).items() if value}
     stated = {**suited, "optimizer": optimizer, **(train.model_extra or {})}
     update: dict[str, Any] = {"train": train.model_copy(update=stated)}

@@ -43,6 +43,7 @@ IMAGE_KEYS = ("folder", "side", "mean", "std")
 COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
 TABLE_KEYS = (
     *("file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardize"),
+    *("class_weight", "class_shares"),
     *("unit_rows", "intercept", "test_share", "test_file", "sizes", "width"),
 )
 Names = Sequence[object] | None  # of the nodes
@@ -100,7 +101,8 @@ def linear_records(
     else:
         data = Shards.from_parts(X, y, _parts(section, private.groups, y, agents, names))
         sizes = data.sizes.tolist()
-    objective = replace(several_classes(model, target), dim=int(X.shape[1]))
+    weights = options.weights(target)
+    objective = replace(several_classes(model, target, weights), dim=int(X.shape[1]))
     adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
     # as in `fit`: columns within bounds are rarely near them all at once
     square = (X.shape[1] + section.intercept) / 2 if columns is None else columns.usual_square
@@ -217,6 +219,7 @@ def _model_options(section: DataSection, private: IngestedRecords) -> tuple[Mode
     """Return what the file says about labels, and what is read of private records without being charged."""
     bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
     options = ModelOptions(classes=section.classes, label=section.label, label_bounds=bounds)
+    options = replace(options, class_weight=section.class_weight, class_shares=section.class_shares)
     uncharged = private.uncharged
     if section.classes is None and np.asarray(private.targets).dtype.kind in "OUS":
         options = replace(options, accept=("class names",))

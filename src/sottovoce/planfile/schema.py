@@ -198,6 +198,12 @@ class DataSection(PlanSection):
     classes: tuple[str | int | float, ...] | None = Field(
         None, description="public names of the classes, in order"
     )
+    class_weight: Literal["balanced"] | tuple[float, ...] | dict[str, float] | None = Field(
+        None, description="public weights of the classes in the loss, in order or by name, or balanced"
+    )
+    class_shares: tuple[float, ...] | dict[str, float] | None = Field(
+        None, description="public shares of the classes, for balanced weights"
+    )
     missing: Literal["refuse", "drop", "middle", "indicator"] | None = Field(
         None, description="refuse when left out"
     )
