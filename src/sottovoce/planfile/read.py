@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from sottovoce import graphs
 from sottovoce._format import significant
@@ -102,15 +104,34 @@ def load_file(
 def read_plan_file(path: str | Path, section: Literal["train", "average"] | None = None) -> PlanFile:
     """Read a plan file and check its sections; values of options are checked when the plan is built."""
     name = Path(path).name
-    tables = read_toml(path)
-    with prefix_errors(name):
-        _add_own_algorithm(tables.get("train"), Path(path).parent)
-    settings = check_plan_file(tables, name)
+    settings = check_tables(read_toml(path), Path(path).parent, name)
     if section == "train" and settings.train is None:
         raise ConfigError(f"{name} has no [train]; sottovoce average runs a file with [average].")
     if section == "average" and settings.average is None:
         raise ConfigError(f"{name} has no [average]; sottovoce train runs a file with [train].")
     return settings
+
+
+def check_tables(tables: Mapping[str, Any], folder: Path, name: str) -> PlanFile:
+    """Return the tables of a plan file as checked sections; its own algorithm is beside it in ``folder``."""
+    with prefix_errors(name):
+        _add_own_algorithm(tables.get("train"), folder)
+    return check_plan_file(tables, name)
+
+
+def average_values(values: str | Path | Sequence[float] | None, folder: Path) -> np.ndarray:
+    """Return (n, dim) rows from numbers, a comma-separated text or a file."""
+    if values is None:
+        raise ConfigError('[average] has no values; add values = "rows.csv", or a list of numbers.')
+    if isinstance(values, str):
+        try:
+            return np.array([[float(word)] for word in values.replace(",", " ").split()])
+        except ValueError:
+            values = Path(values)
+    if isinstance(values, Path):
+        array = read_numbers(folder / values)
+        return array[:, None] if array.ndim == 1 else array
+    return np.array(values, dtype=float)[:, None]
 
 
 def _add_own_algorithm(train: object, folder: Path) -> None:
