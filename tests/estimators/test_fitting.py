@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 from tests.estimators.cases import (
@@ -234,17 +236,6 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     assert np.array_equal(again.rows, whole.rows)
 
 
-class Frame:
-    """What of pandas' manner is asked for: columns by name."""
-
-    def __init__(self, columns):
-        self.columns = list(columns)
-        self._columns = columns
-
-    def __getitem__(self, name):
-        return self._columns[name]
-
-
 def test_a_csv_file_to_predictions_on_a_new_one(tmp_path):
     file, new = clinic(tmp_path / "clinic.csv"), clinic(tmp_path / "new.csv", 200, 7)
     fitted = fit(mlp(4), file, **{**READING, "test": new})
@@ -257,9 +248,8 @@ def test_a_csv_file_to_predictions_on_a_new_one(tmp_path):
     )
     with torch.no_grad():
         assert np.allclose(fitted.scores(new), fitted.model(by_hand).numpy(), atol=1e-5)
-    frame = Frame({"sex": [r[2] for r in words], "dose": [float(r[1]) for r in words],
-                   "age": [float(r[0]) for r in words]})  # fmt: skip
-    assert np.array_equal(fitted.predict(frame), fitted.predict(new))
+    for frame in (pd.read_csv(new), pl.read_csv(new)):
+        assert np.array_equal(fitted.predict(frame), fitted.predict(new))
     # a value beyond the public bounds counts as the bound, a category that is not listed as none
     odd = fitted.scores({"age": [500.0, 80.0], "dose": [1.0, 1.0], "sex": ["x", "x"]})
     assert np.array_equal(odd[0], odd[1])
@@ -283,7 +273,7 @@ def test_frames_and_columns_are_tables_like_files(tmp_path):
     columns = {name: [row[j] for row in words] for j, name in enumerate(TABLE.strip().split(","))}
     columns["age"] = np.array([float(v) for v in columns["age"]])
     rows = [fit(mlp(4), data, **{**READING, "steps": 2, "rng": rng()}).rows
-            for data in (file, columns, Frame(columns))]  # fmt: skip
+            for data in (file, columns, pd.DataFrame(columns))]  # fmt: skip
     assert np.array_equal(rows[0], rows[1])
     assert np.array_equal(rows[0], rows[2])
 

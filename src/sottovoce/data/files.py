@@ -29,6 +29,7 @@ TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _DATE = re.compile(r"\d{4}-\d\d")
+_TIME_ZONE = re.compile(r"(?<=\d)(Z|[+-]\d\d:?\d\d)$")
 
 
 @runtime_checkable
@@ -255,17 +256,25 @@ def is_empty(value: object) -> bool:
     return value is None or str(value).strip() in _EMPTY
 
 
+def are_booleans(values: ArrayLike) -> bool:
+    """Return whether all entries of a column are booleans, apart from empty ones."""
+    array = np.asarray(values)
+    if array.dtype.kind != "O":
+        return array.dtype.kind == "b"
+    kinds = {type(value) for value in array if not is_empty(value)}
+    return bool(kinds) and kinds <= {bool, np.bool_}
+
+
 def parse_days(values: ArrayLike, name: str) -> np.ndarray:
-    """Return a column of dates as days since 1970; an empty entry becomes NaN.
+    """Return a column of dates as days since 1970, by their own clock; an empty entry becomes NaN.
 
     Examples
     --------
     >>> parse_days(["1970-01-03", "1970-01-01T12:00", ""], "admitted").tolist()
     [2.0, 0.5, nan]
     """
-    words = [
-        "NaT" if is_empty(value) else str(value).strip().replace(" ", "T", 1) for value in np.asarray(values)
-    ]
+    entries = ["" if is_empty(value) else str(value).strip() for value in np.asarray(values)]
+    words = [_TIME_ZONE.sub("", entry.replace(" ", "T", 1)) or "NaT" for entry in entries]
     try:
         if not all(word == "NaT" or _DATE.match(word) for word in words):
             raise ValueError  # numpy takes a number for a year

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from sottovoce._validate import count, positive
 from sottovoce.data.base import is_tensor, unit_rows
-from sottovoce.data.files import DataFrame, is_empty, parse_days, parse_numbers
+from sottovoce.data.files import DataFrame, are_booleans, is_empty, parse_days, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
 
 Missing = Literal["refuse", "drop", "middle", "indicator"]
@@ -259,7 +259,7 @@ class Columns:
             except DataError as problem:
                 problems.append(str(problem).rstrip("."))
         if bounds is None or isinstance(bounds, Mapping):  # the type of booleans says their bounds
-            booleans = {name: (0.0, 1.0) for name in numbers if np.asarray(table[name]).dtype.kind == "b"}
+            booleans = {name: (0.0, 1.0) for name in numbers if are_booleans(table[name])}
             bounds = {**booleans, **(bounds or {})}
         scales, without = _scales(numbers, bounds, accept, missing, problems)
         if without:
