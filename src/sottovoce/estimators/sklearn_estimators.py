@@ -424,7 +424,7 @@ def _refuse(options: Mapping[str, object]) -> None:
         if value is not None:
             raise InvalidInput(
                 "sample weights are not supported: a record with a large weight would be hidden less "
-                "than the guarantee says; leave sample_weight out."
+                "than the guarantee says; leave sample_weight out, or weight classes by class_weight."
             )
 
 
