@@ -433,6 +433,8 @@ def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, 
     if target.task != "classification" or isinstance(model, Softmax):
         return model
     assert target.classes is not None
+    if model.class_weight is not None:
+        raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
     for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
         if value:
             raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")
