@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as _json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,19 +10,24 @@ import typer
 from sottovoce._format import number
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, if_stopped, progress, table
+from sottovoce.cli.plan_sweep import choices, sweep_plan
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import sweep as trials_of
 from sottovoce_papers.sweep_targets import takes_seed, target
 
 
 def sweep(
-    what: Annotated[str, typer.Argument(help="An experiment (see `sottovoce reproduce list`), or audit.")],
+    what: Annotated[str, typer.Argument(help="A plan file, audit, or one of `sottovoce reproduce list`.")],
     out: Annotated[
-        str, typer.Option("--out", "-o", help="Folder of the records; what is there is not repeated.")
-    ],
+        str | None, typer.Option("--out", "-o", help="Folder of the records; of a plan file, a .csv table.")
+    ] = None,
+    epsilon: Annotated[str | None, typer.Option(help="Of a plan file: budgets, as 0.5,1,2.")] = None,
+    network: Annotated[str | None, typer.Option(help="Of a plan file: graphs, as ring:8,complete:8.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="An option and its values, as n=20,40; every combination is a trial."),
+        typer.Option(
+            "--set", help="An option and its values, as n=20,40 or train.steps=10,20; all combinations."
+        ),
     ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", help="Trials per combination, each with its own seed.")
@@ -35,14 +40,26 @@ def sweep(
     quick: Annotated[bool, typer.Option("--quick", help="The small form of the experiment.")] = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment or an audit many times, in parallel, and keep one record per trial.
+    """Run a plan file, an experiment or an audit many times, in parallel, and keep one record per trial.
 
-    An interrupted sweep goes on where it stopped: give the same command again.
+    Plan files are simulated: their noise is reproducible and protects nobody. An
+    interrupted sweep goes on where it stopped: give the same command again.
 
     \b
+        sottovoce sweep plan.toml --epsilon 0.5,1,2 --network ring:8,complete:8 --jobs 2 -o table.csv
         sottovoce sweep audit --set graph=path:3,ring:8 --repeats 32 --jobs 2 -o audits
         sottovoce sweep attack-geometric --quick --set n=20,30 --repeats 4 --jobs 2 -o geometric
     """
+    if what.endswith(".toml"):
+        words = [f"{name}={value}" for name, value in (("epsilon", epsilon), ("network", network)) if value]
+        table_file = None if out is None else Path(out)
+        options: dict[str, Any] = {"repeats": repeats, "seed": seed, "jobs": jobs, "backend": backend}
+        sweep_plan(Path(what), choices([*words, *(settings or [])]), out=table_file, json=json, **options)
+        return
+    if out is None or epsilon is not None or network is not None:
+        raise InvalidInput(
+            "an experiment or audit needs --out FOLDER; --epsilon and --network: for plan files."
+        )
     function, fixed = target(what, quick)
     if repeats > 1 and what != "audit" and not takes_seed(what):
         raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
@@ -66,21 +83,3 @@ def sweep(
         console.print(f"{len(records)} records in {out}{more}.")
 
     emit(payload, json, text)
-
-
-def choices(words: list[str]) -> dict[str, list[Any]]:
-    """Return {option: values} from words like n=20,40; numbers and true/false are read as such."""
-    options: dict[str, list[Any]] = {}
-    for word in words:
-        name, equals, values = word.partition("=")
-        if not equals or not name or not values:
-            raise InvalidInput(f"--set expects an option and its values, as n=20,40, got {word!r}.")
-        options[name.replace("-", "_")] = [_value(value) for value in values.split(",")]
-    return options
-
-
-def _value(word: str) -> Any:
-    try:
-        return _json.loads(word)
-    except ValueError:
-        return word

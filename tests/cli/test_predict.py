@@ -171,14 +171,14 @@ def test_protective_run_saves_its_model(call, refused, tmp_path):
     for model in ("plan-model", "plan-model-2"):
         assert call("predict", model, "new.csv", "--json").json["records"] == 200
     (tmp_path / "taken").write_text("")
-    assert "a model is saved in a folder" in refused("train", "plan.toml", "--out", "taken")
+    assert "a model is saved as a folder" in refused("train", "plan.toml", "--out", "taken")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ('drop = ["id"]\n', "", "column 'id' holds words"),
-        ('drop = ["id"]', 'drop = ["ident"]', "[data] drop names 'ident'"),
+        ('drop = ["id"]', 'drop = ["ident"]', "the table has no column 'ident'"),
         ('"mynet:build"', '"othernet:build"', "There is no file"),
         ('"mynet:build"', '"mynet:make"', "has no function 'make'"),
         ('"mynet:build"', '"mynet"', 'a module is named "file:function"'),

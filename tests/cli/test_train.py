@@ -307,11 +307,11 @@ def test_public_bounds_classes_and_scores_need_nothing_accepted(call, refused, t
     assert result["metrics"]["accuracy"] > 0.8
     assert "accepted" not in result["metrics"]
     (tmp_path / "plan.toml").write_text(OWN.replace('classes = ["sick", "well"]\n', ""))
-    assert 'accept = ["class names"]' in refused("train", "plan.toml")
+    assert 'accept "class names"' in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace('"well"]', '"fine"]'))
     assert "label 'well', which is not among the public classes sick, fine" in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace(", dose = [0, 5]", ""))
-    assert "column 'dose' has no public bounds: write bounds = { dose =" in refused("train", "plan.toml")
+    assert "column 'dose' has no public bounds: give each" in refused("train", "plan.toml")
 
 
 def test_a_model_is_compared_with_a_constant_on_terminal_in_the_record_and_on_the_page(call, tmp_path):

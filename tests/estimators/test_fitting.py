@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 from tests.estimators.cases import (
@@ -55,6 +57,66 @@ def test_a_network_learns_within_its_budget_and_the_callers_stays_as_it_was():
     assert 2.9 < fitted.privacy.epsilon(1e-5) <= 3.0
     assert fitted.privacy.curve == fitted.plan.privacy("network").curve
     assert SIMULATED in fitted.privacy.assumptions
+
+
+def rare(n, seed):
+    """Return features and labels of which one in ten is "yes"."""
+    draws = np.random.default_rng(seed)
+    inputs = draws.uniform(-1, 1, (n, 4))
+    return inputs, np.where(inputs[:, 0] + inputs[:, 1] + 0.4 * draws.normal(size=n) > 0.98, "yes", "no")
+
+
+WEIGHTS = [
+    {"class_weight": "balanced", "class_shares": {"yes": 0.1, "no": 0.9}},
+    {"class_weight": {"no": 5 / 9, "yes": 5.0}},
+]
+
+
+@pytest.mark.parametrize("model", ["logistic", "net", "softmax", "sgd"])
+def test_class_weights_find_rare_classes_at_the_same_cost(model):
+    (inputs, labels), new = rare(4000, 0), rare(2000, 1)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2 if model == "net" else 1))
+    trained = {"net": net, "softmax": sv.objectives.Softmax(2)}.get(model, "logistic")
+    steps = {"steps": 60, "learning_rate": 2.0} if model in ("net", "sgd") else {}
+
+    def run(**weights):
+        options = sv.TrainingOptions(classes=["no", "yes"], **steps, **weights)
+        budget = sv.Budget(3.0, 1e-5)
+        return sv.fit(trained, (inputs, labels), network="ring:4", budget=budget, training=options, rng=rng())
+
+    plain, weighted, same = run(), *(run(**weights) for weights in WEIGHTS)
+    assert np.array_equal(weighted.rows, same.rows)
+    assert weighted.privacy.epsilon(1e-5) <= 3.0
+    if model in ("net", "sgd"):  # the same clip, noise and cost: only the gradients differ
+        assert weighted.plan.releases(0) == plain.plan.releases(0)
+    sick = new[1] == "yes"
+    assert (weighted.predict(new[0])[sick] == "yes").mean() > 0.7
+    assert (weighted.predict(new[0])[sick] == "yes").mean() > (
+        plain.predict(new[0])[sick] == "yes"
+    ).mean() + 0.1
+    assert (weighted.predict(new[0])[~sick] == "no").mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"class_weight": "balanced"}, "needs the public share of every class in class_shares"),
+        ({"class_weight": "balanced", "class_shares": [0.5, 0.7]}, "must sum to 1, got 1.2"),
+        ({"class_weight": {"no": 1.0}}, "must name the classes no, yes, got no"),
+        ({"class_weight": [1.0, -1.0]}, "class_weight of yes must be"),
+        ({"class_weight": [1.0] * 3}, "must be one number per class"),
+        ({"class_weight": "even"}, "must be one number per class"),
+        ({"class_weight": [1, 2], "class_shares": [0.5, 0.5]}, 'goes with class_weight="balanced"'),
+    ],
+)
+def test_wrong_class_weights_are_a_sentence(weights, words):
+    for model in ("logistic", nn.Linear(4, 2)):
+        options = sv.TrainingOptions(classes=["no", "yes"], **weights)
+        with pytest.raises(InvalidInput, match=words):
+            sv.fit(model, rare(40, 0), network="ring:4", budget=sv.Budget(3.0, 1e-5), training=options)
+    options, data = sv.TrainingOptions(class_weight=[1, 2]), (rare(40, 0)[0], np.zeros(40))
+    with pytest.raises(InvalidInput, match="is for classes"):
+        sv.fit("squared", data, network="ring:4", budget=sv.Budget(3.0, 1e-5), training=options)
 
 
 def test_a_linear_model_needs_no_rate_and_takes_what_is_stated():
@@ -174,17 +236,6 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     assert np.array_equal(again.rows, whole.rows)
 
 
-class Frame:
-    """What of pandas' manner is asked for: columns by name."""
-
-    def __init__(self, columns):
-        self.columns = list(columns)
-        self._columns = columns
-
-    def __getitem__(self, name):
-        return self._columns[name]
-
-
 def test_a_csv_file_to_predictions_on_a_new_one(tmp_path):
     file, new = clinic(tmp_path / "clinic.csv"), clinic(tmp_path / "new.csv", 200, 7)
     fitted = fit(mlp(4), file, **{**READING, "test": new})
@@ -197,9 +248,8 @@ def test_a_csv_file_to_predictions_on_a_new_one(tmp_path):
     )
     with torch.no_grad():
         assert np.allclose(fitted.scores(new), fitted.model(by_hand).numpy(), atol=1e-5)
-    frame = Frame({"sex": [r[2] for r in words], "dose": [float(r[1]) for r in words],
-                   "age": [float(r[0]) for r in words]})  # fmt: skip
-    assert np.array_equal(fitted.predict(frame), fitted.predict(new))
+    for frame in (pd.read_csv(new), pl.read_csv(new)):
+        assert np.array_equal(fitted.predict(frame), fitted.predict(new))
     # a value beyond the public bounds counts as the bound, a category that is not listed as none
     odd = fitted.scores({"age": [500.0, 80.0], "dose": [1.0, 1.0], "sex": ["x", "x"]})
     assert np.array_equal(odd[0], odd[1])
@@ -223,7 +273,7 @@ def test_frames_and_columns_are_tables_like_files(tmp_path):
     columns = {name: [row[j] for row in words] for j, name in enumerate(TABLE.strip().split(","))}
     columns["age"] = np.array([float(v) for v in columns["age"]])
     rows = [fit(mlp(4), data, **{**READING, "steps": 2, "rng": rng()}).rows
-            for data in (file, columns, Frame(columns))]  # fmt: skip
+            for data in (file, columns, pd.DataFrame(columns))]  # fmt: skip
     assert np.array_equal(rows[0], rows[1])
     assert np.array_equal(rows[0], rows[2])
 

@@ -60,7 +60,8 @@ def test_regressors_learn(solver, kind):
 def test_scikit_learn_conventions(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check_estimator(model)
+        refused = {"check_class_weight_classifiers": "coordinate descent takes no class weights"}
+        check_estimator(model, expected_failed_checks=refused)
 
 
 def test_pipeline_search_and_the_honest_warning():
@@ -94,6 +95,19 @@ def test_estimators_over_a_network_need_no_further_option():
     search = GridSearchCV(pipeline, {"privatelogisticregression__C": [1e-3, 10.0]}, cv=2).fit(X, y)
     assert search.best_params_ == {"privatelogisticregression__C": 10.0}
     assert cross_val_score(pipeline, X, y, cv=2).min() > 0.85
+
+
+@pytest.mark.parametrize("options", [{"solver": "dp-sgd"}, {"network": "ring:4"}])
+def test_class_weights_are_those_of_scikit_learn(options):
+    X, y = cancer()
+    weights = {0: 0.5, 1: 3.0}
+    private = {"epsilon": float("inf"), "random_state": 0, "alpha": 0.01, "steps": 400, "clip_norm": 50.0}
+    private |= options | ({"sample_rate": 1.0, "step_scale": 2.0} if "solver" in options else {})
+    ours = PrivateLogisticRegression(class_weight=weights, **private).fit(X, y)
+    ones = np.hstack([X, np.ones((len(X), 1))])
+    theirs = LogisticRegression(C=1 / (0.01 * len(y)), class_weight=weights, fit_intercept=False, tol=1e-10)
+    expected = theirs.fit(ones, y).coef_[0]
+    assert np.linalg.norm(np.append(ours.coef_, ours.intercept_) - expected) < 0.05 * np.linalg.norm(expected)
 
 
 def test_c_is_the_penalty_of_scikit_learn():
@@ -209,6 +223,9 @@ def test_records_lie_with_the_nodes_of_their_group():
         ),
         ({"C": 1.0, "alpha": 0.1}, {}, "two words for one penalty"),
         ({"C": 0.0}, {}, "C must be"),
+        ({"class_weight": "balanced"}, {}, "public share of every class"),
+        ({"class_weight": [1, 2], "solver": "dp-cd"}, {}, "coordinate descent takes no class weights"),
+        ({"class_weight": [1, 2], "solver": "admm"}, {}, "admm takes no class weights"),
         ({"solver": "consensus-sgd"}, {}, "solver without a network must be one of dp-sgd"),
         ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "come from 2 sites"),
         ({"network": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 users one"),
@@ -242,7 +259,7 @@ def test_a_rare_label_changes_neither_classes_nor_shapes():
 
 
 def test_class_names_from_the_labels_are_accepted_by_name_and_stated():
-    with pytest.raises(Refused, match=r"declare them with classes=\[...\], or accept="):
+    with pytest.raises(Refused, match="list them in classes, or accept"):
         PrivateLogisticRegression(random_state=0).fit(FEATURES, LABELS)
     model = PrivateLogisticRegression(accept=["class names"], random_state=0).fit(FEATURES, RARE)
     note = wording.uncharged("class names")

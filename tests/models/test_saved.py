@@ -34,8 +34,27 @@ def test_a_saved_model_comes_back_in_another_process(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=os.environ)
     assert np.array_equal(np.load(tmp_path / "p.npy"), fitted.scores(X))
-    assert "epsilon = " in (place / "guarantee.txt").read_text()
+    assert "epsilon = " in (statement := (place / "guarantee.txt").read_text())
+    assert statement.strip() in (place / "README.md").read_text()
     assert 'sv.load_model(".")' in (place / "README.md").read_text()
+
+
+def test_a_fitted_model_is_shown_in_notebooks_and_overwrites_no_file(tmp_path):
+    fitted = fitted_circles(2000, steps=5)
+    page = fitted._repr_html_()
+    assert "epsilon 2.99" in page or "epsilon 3" in page
+    assert "<svg" in page
+    assert "<script" not in page
+    for name in ("README.md", "record.json", "guarantee.txt"):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(DataError, match=f"holds {name} already"):
+            fitted.save(folder)
+        assert [path.name for path in folder.iterdir()] == [name]
+    assert (fitted.save(tmp_path / "model") / "README.md").exists()
+    with pytest.raises(DataError, match="holds a saved model"):
+        fitted.save(tmp_path / "model")
 
 
 class Tied(nn.Module):

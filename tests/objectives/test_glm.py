@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from tests.objectives.cases import IDS, MODELS, problem
 
+from sottovoce.data.base import Shards
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives import GLM
+from sottovoce.objectives import GLM, Softmax
 
 
 @pytest.mark.parametrize("model", MODELS, ids=IDS)
@@ -17,8 +19,6 @@ def test_gradient_is_the_slope_of_the_value(model):
 
 
 def test_minimizers_agree_with_scikit_learn():
-    from sklearn.linear_model import Lasso, LogisticRegression, Ridge
-
     X, y, _ = problem(8, n=200, p=6)
     t = X @ np.arange(6.0) + 0.1 * y
     n = len(y)
@@ -28,6 +28,51 @@ def test_minimizers_agree_with_scikit_learn():
     assert np.allclose(GLM("squared", l2=0.1).minimize(X, t), ridge, atol=1e-6)
     logistic = LogisticRegression(C=1 / (0.01 * n), fit_intercept=False, tol=1e-10).fit(X, y).coef_[0]
     assert np.allclose(GLM("logistic", l2=0.01).minimize(X, y), logistic, atol=1e-4)
+
+
+WEIGHTED = [
+    (GLM("logistic", l2=0.1, class_weight=(0.5, 4.0)), 2),
+    (Softmax(3, class_weight=(0.2, 1.0, 5.0)), 3),
+]
+
+
+@pytest.mark.parametrize(("model", "classes"), WEIGHTED)
+@pytest.mark.parametrize("clip_norm", [0.4, np.inf])
+def test_a_weighted_gradient_is_clipped_like_any_other(model, classes, clip_norm):
+    """The weight comes before the clip: one record moves the sum by at most the clip norm."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 3)), rng.integers(0, classes, 30).astype(float)
+    prepared = model.prepared(model.prepared(Shards(X, y, np.array([0, 30]))))  # prepared twice is once
+    query, width = model.query(prepared), 3 if classes == 2 else 9
+    w = rng.normal(size=width)
+    weights = np.array(model.class_weight)[y.astype(int)]
+    labels = y if classes == 3 else 2 * y - 1
+    for i in range(30):
+
+        def loss(v, i=i):
+            return weights[i] * model.losses(v, X[i : i + 1], labels[i : i + 1])[0]
+
+        slope = np.array([(loss(w + step) - loss(w - step)) / 2e-6 for step in 1e-6 * np.eye(width)])
+        expected = slope * min(1.0, clip_norm / np.linalg.norm(slope))
+        one = query.sums(w[None], [np.array([i])], [0], clip_norm)[0]
+        assert np.allclose(one, expected, atol=1e-6)
+        assert np.linalg.norm(one) <= clip_norm * (1 + 1e-9)
+
+
+def test_weighted_minimizers_agree_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.where(X[:, 0] + rng.normal(size=300) > 1.2, 1.0, -1.0)
+    model = GLM("logistic", l2=0.02, class_weight=(0.6, 3.0))
+    theirs = LogisticRegression(
+        C=1 / (0.02 * 300), class_weight={-1: 0.6, 1: 3.0}, fit_intercept=False, tol=1e-10, max_iter=10_000
+    )
+    assert np.allclose(model.minimize(X, y), theirs.fit(X, y).coef_[0], atol=1e-4)
+    for wrong in ((1.0, 2.0, 3.0), (1.0, 0.0), (1.0, np.nan)):
+        with pytest.raises(InvalidInput, match="class"):
+            GLM(class_weight=wrong)
+    with pytest.raises(InvalidInput, match="for the logistic loss"):
+        GLM("squared", class_weight=(1.0, 2.0))
 
 
 def test_bad_input_is_refused_in_one_sentence():

@@ -23,6 +23,7 @@ from sottovoce.peers.agreed_run import AgreedRun
 CLIP = 0.6  # about half of the records are longer
 RECORD = {"adjacency": "add-remove", "batch_size": 12.0, "sample_rate": 1.0, "noise_multiplier": 4.0}
 SAMPLED = {**RECORD, "batch_size": 5.0, "sample_rate": 0.4}
+QUIET = {**RECORD, "steps": 6, "noise_multiplier": 0.5}  # second moments stay positive
 REPLACED = {**RECORD, "adjacency": "replace-one"}
 USER = {"adjacency": "user", "noise_multiplier": 8.0}
 LOCAL = {"local_steps": 3, "local_rate": 0.4}
@@ -50,6 +51,11 @@ CASES = {
     "consensus, momentum": (
         4, "complete:4", "consensus-sgd", "exchange",
         {**SAMPLED, "steps": 6, "optimizer": "momentum", "average_from": 0.5},
+    ),
+    "newton": (4, "ring:4", "consensus-newton", "tree:kind=uniform", QUIET),
+    "newton, masked": (
+        3, "path:3", "consensus-newton", "masked",
+        {**SAMPLED, "steps": 7, "feature_norm": 1.5, "optimizer": "momentum"},
     ),
     "fedavg": (4, "ring:4", "consensus-fedavg", "tree:kind=uniform", {**USER, **LOCAL, "steps": 3}),
     "fedavg, masked": (3, "path:3", "consensus-fedavg", "masked", {**USER, **LOCAL, "steps": 3}),
@@ -93,6 +99,7 @@ def library(case, group, objective=None):
         )  # fmt: skip
     classes = {
         "consensus-sgd": algorithms.ConsensusSGD,
+        "consensus-newton": algorithms.ConsensusNewton,
         "consensus-fedavg": algorithms.ConsensusFedAvg,
         "muffliato-sgd": algorithms.MuffliatoSGD,
         "dp-dsgd": algorithms.DPDSGD,
@@ -204,6 +211,34 @@ class ByHand:
             theta = theta - LEARNING_RATE * self.mixed(self.gradient(theta, k), None)
         return theta
 
+    def newton(self):
+        """Moments in the first fifth of the steps, then gradients in features that they decorrelate."""
+        corner = np.tril_indices(3)
+        weights = np.where(corner[0] == corner[1], 1.0, np.sqrt(2.0))
+        sent = [
+            sum(clipped(CLIP * np.outer(x, x)[corner] * weights) for x in X) + self.std * self.tape[i, 0, 0]
+            for i, (X, _) in enumerate(self.records)
+        ]
+        moments = np.mean(sent, axis=0) / self.batch_size / CLIP
+        matrix = np.zeros((3, 3))
+        matrix[corner] = moments / weights
+        matrix += np.tril(matrix, -1).T
+        noise = np.sqrt(self.n * 3) * self.std / self.batch_size / self.n / CLIP
+        L = np.linalg.cholesky(matrix + 0.5 * noise * np.eye(3))  # positive before the margin
+        theta, answers = np.zeros(3), []
+        for k in range(1, self.steps):
+            sums = []
+            for i, (X, y) in enumerate(self.records):
+                Z = np.linalg.solve(L, X.T).T
+                slopes = -y / (1 + np.exp(y * (X @ theta)))
+                noise = self.std * self.tape[i, k, 0][:3]
+                sums.append(
+                    (sum(clipped(s * z) for s, z in zip(slopes, Z, strict=True)) + noise) / self.batch_size
+                )
+            theta = theta - LEARNING_RATE * 4 * np.linalg.solve(L.T, np.mean(sums, axis=0))
+            answers += [theta] if k >= round(0.6 * self.steps) else []
+        return np.tile(np.mean(answers, axis=0), (self.n, 1))
+
     def fedavg(self):
         theta = np.zeros((self.n, 3))
         for k in range(self.steps):
@@ -272,6 +307,7 @@ BY_HAND = {
     "averaging, weighted": ByHand.weighted,
     "consensus, trees": ByHand.consensus,
     "consensus, user": ByHand.consensus,
+    "newton": ByHand.newton,
     "fedavg": ByHand.fedavg,
     "muffliato": lambda hand: hand.muffliato(2),
     "dp-dsgd": ByHand.dsgd,
@@ -313,6 +349,7 @@ CHARGED = {
     "averaging, gossip": (2, 1),
     "consensus, trees": (1, 4),
     "consensus, user": (2, 4),
+    "newton": (1, 6),
     "fedavg": (2, 3),
     "muffliato": (2, 3),
     "dp-dsgd": (1, 5),

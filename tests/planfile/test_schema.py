@@ -8,6 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce import graphs
 from sottovoce._io import to_toml
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
@@ -42,7 +43,15 @@ NEEDED = {
     "federated-admm": {"gamma": 1.0, "sample_rate": 0.5}, "token-admm": {"gamma": 1.0},
 }  # fmt: skip
 FILED = [name for name in ALGORITHMS if name not in ("averaging", "fixed-point")]
-AGREED = ("consensus-sgd", "consensus-fedavg", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno")
+AGREED = (
+    "consensus-sgd",
+    "consensus-newton",
+    "consensus-fedavg",
+    "muffliato-sgd",
+    "dp-dsgd",
+    "dp-dsgt",
+    "dp-dinno",
+)
 OTHERWISE = ("accounting", "sizes")  # cannot be chosen in an agreement
 
 
@@ -165,11 +174,11 @@ def load_table(folder, **data):
 def test_numeric_columns_of_a_table_need_public_bounds(tmp_path):
     """Every column without bounds is named in one message, in Python and in a plan file."""
     message = sentence(lambda: load_table(tmp_path))
-    assert "columns 'age', 'body mass' have no public bounds: write bounds = { age = [low, high], " in message
-    assert '"body mass" = [low, high] }, or bounds = "none"' in message
+    assert "columns 'age', 'body mass' have no public bounds: give each (low, high) in bounds" in message
     one = sentence(lambda: load_table(tmp_path, bounds={"age": [0, 100]}))
     assert "column 'body mass' has no public bounds" in one
-    assert "is no numeric feature" in sentence(lambda: load_table(tmp_path, bounds=BOUNDS | {"sex": [0, 1]}))
+    both = sentence(lambda: load_table(tmp_path, bounds=BOUNDS | {"sex": [0, 1]}))
+    assert "column 'sex' has bounds and categories" in both
     with pytest.raises(SottovoceError, match="columns 'age', 'body mass' have no public bounds: give"):
         ingest(TableData(tmp_path / "d.csv", "ill", categories={"sex": ["f", "m"]}))
     scaled = load_table(tmp_path, bounds=BOUNDS).records.data.X
@@ -194,6 +203,30 @@ def test_a_refused_table_charges_nothing(change, tmp_path, monkeypatch, call, re
     (tmp_path / "plan.toml").write_text(to_toml({**TABLE, "data": data | {"bounds": BOUNDS}, "train": TRAIN}))
     assert call("train", "plan.toml").code == 0
     assert directory.lifetime_ledger.summary() != before
+
+
+@pytest.mark.parametrize(
+    "weight", [{"class_weight": [1, 4]}, {"class_weight": {"0": 1, "1": 4}},
+               {"class_weight": "balanced", "class_shares": [0.5, 0.125]}]
+)  # fmt: skip
+def test_class_weights_of_a_plan_file(weight, tmp_path):
+    if "class_shares" in weight:
+        with pytest.raises(SottovoceError, match="class_shares must sum to 1"):
+            load_table(tmp_path, bounds=BOUNDS, **weight)
+        weight["class_shares"] = {"0": 0.5, "1": 0.5}
+    plan = load_table(tmp_path, bounds=BOUNDS, **weight).plan
+    balanced = weight["class_weight"] == "balanced"
+    assert plan.objective.class_weight == ((1.0, 1.0) if balanced else (1.0, 4.0))
+    network_plan = sv.algorithms.ConsensusSGD(
+        plan.objective,
+        "masked",
+        network="ring:4",
+        sizes=[4] * 4,
+        steps=2,
+        clip_norm=1.0,
+        noise_multiplier=2.0,
+    )
+    assert sv.load_plan(sv.save_plan(network_plan, tmp_path / "saved.toml")).objective == plan.objective
 
 
 def test_a_rare_label_does_not_change_a_plan(tmp_path):

@@ -1,8 +1,13 @@
 """`sottovoce sweep`: results, resumption, refusals."""
 
+import csv
 import json
 
+import numpy as np
 import pytest
+
+from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+from sottovoce.peers.member_directory import MemberDirectory
 
 
 def test_a_sweep_leaves_one_record_per_trial_and_repeats_none(call, tmp_path):
@@ -51,9 +56,106 @@ def test_options_of_an_experiment_are_set_by_name(call):
 ONE_PIECE = "attack-geometric is one piece, not independent trials"
 
 
+AVERAGE = """version = 1
+[network]
+graph = "ring:4"
+[protocol]
+name = "masked"
+[average]
+radius = 0.5
+center = 0.5
+adjacency = "user"
+values = [0.1, 0.4, 0.3, 0.9]
+[budget]
+epsilon = 9.0
+delta = 1e-5
+"""
+TRAINING = """version = 1
+[network]
+graph = "ring:4"
+[data]
+file = "t.csv"
+test_file = "t.csv"
+label = "y"
+bounds = { x = [0, 6] }
+intercept = true
+[train]
+algorithm = "consensus-sgd"
+adjacency = "add-remove"
+steps = 5
+clip_norm = 1.0
+[budget]
+epsilon = 3.0
+delta = 1e-4
+"""
+
+
+@pytest.fixture
+def plans(tmp_path):
+    (tmp_path / "average.toml").write_text(AVERAGE)
+    (tmp_path / "train.toml").write_text(TRAINING)
+    rows = [f"{k % 7},{int(k % 7 > 3)}" for k in range(120)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *rows]))
+    return tmp_path
+
+
+def test_a_plan_file_is_swept_resumed_and_written_as_a_table(call, plans):
+    words = ("sweep", "average.toml", "--epsilon", "2,50", "--network", "ring:4,complete:4", "--repeats", 6)
+    first = call(*words, "--out", "table.csv", "--json")
+    assert first.code == 0, first.err
+    assert first.json["simulated"]
+    assert (len(first.json["rows"]), len(first.json["means"])) == (24, 4)
+    low, high = (
+        np.mean([row["rmse"] for row in first.json["rows"] if row["epsilon"] == epsilon])
+        for epsilon in (2, 50)
+    )
+    assert high < low / 3
+    assert all(row["spent"] <= row["epsilon"] for row in first.json["rows"])
+    table = list(csv.DictReader((plans / "table.csv").read_text().splitlines()))
+    assert [float(row["rmse"]) for row in table] == [row["rmse"] for row in first.json["rows"]]
+    paths = sorted(plans.glob("table/*.json"))
+    paths[3].unlink()  # as if the sweep had been interrupted
+    times = {path: path.stat().st_mtime_ns for path in paths if path != paths[3]}
+    again = call(*words, "--out", "table.csv", "--json", "--jobs", 2)
+    assert again.json == first.json
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    (plans / "average.toml").write_text(AVERAGE.replace("0.9]", "0.8]"))  # another file, other trials
+    assert call(*words, "--out", "table.csv", "--json").json != first.json
+
+
+def test_a_training_plan_is_swept_over_any_setting_and_charges_nothing(call, plans, monkeypatch):
+    limit = LifetimeBudget(1e-3, 1e-5, "add-remove", "local")
+    home = MemberDirectory.create(plans / "home", "m", population="p", budgets=[limit], copy=plans / "copy")
+    monkeypatch.setenv(VARIABLE, str(home.folder))
+    before = home.lifetime_ledger.summary()
+    answer = call(
+        "sweep", "train.toml", "--epsilon", 3, "--set", "train.steps=1,20", "--set", "train.learning_rate=2"
+    )
+    assert answer.code == 0, answer.err
+    assert "simulations, whose noise is reproducible" in " ".join(answer.out.split())
+    assert "accuracy" in answer.out
+    assert len(list(plans.glob("train-sweep/*.json"))) == 2
+    assert home.lifetime_ledger.summary() == before
+
+
+def test_all_problems_of_a_plans_sweep_come_before_anything_runs(refused, plans):
+    message = refused(
+        "sweep", "average.toml", "--network", "ring:4,ring:5,mesh:4", "--set", "average.radius=0.5,-1"
+    )
+    assert message.startswith("the sweep has")
+    for words in ("one row per node (5)", "mesh", "radius"):
+        assert words in message
+    (plans / "average.toml").write_text(AVERAGE + "[noise]\nnoise_multiplier = 2.0\n")
+    assert "an epsilon changes nothing" in refused("sweep", "average.toml", "--epsilon", "1,2")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        ("sweep audit", "needs --out FOLDER"),
+        ("sweep audit --epsilon 1 -o out", "--epsilon and --network: for plan files"),
+        ("sweep nothing.toml", "There is no plan file"),
+        ("sweep nothing.toml -o out.json", "must end in .csv"),
         ("sweep attack-ego414 --quick --repeats 2 -o out", "takes no seed"),
         ("sweep guess -o out", "guess"),
         ("sweep audit --set graph -o out", "--set"),

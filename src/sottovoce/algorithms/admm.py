@@ -56,6 +56,8 @@ class ADMMPlan(Plan):
     def __post_init__(self) -> None:
         if not isinstance(self.objective, GLM):
             raise InvalidInput(f"{self.name} is for linear models, got {type(self.objective).__name__}.")
+        if self.objective.class_weight is not None:
+            raise InvalidInput(f"{self.name} takes no class weights; take dp-sgd or consensus-sgd.")
 
     @property
     def width(self) -> int:

@@ -8,8 +8,8 @@ r"""Newton steps over exact consensus, for linear models: no learning rate to ch
 The first fifth of the steps releases the second moments of the features, the others gradients in features
 that these moments decorrelate. There the loss is c-smooth (c = 1/4 for logistic, 1/2 for softmax, else 1) and
 its curvature at most c in every direction, so that a step of 1 / c suits all data, however columns are scaled
-and correlated. Every step releases one row of the same length under the same clip norm and noise, so that the
-cost is that of as many steps of `ConsensusSGD`.
+and correlated; class weights multiply losses and moments alike. Every step releases one row of the same
+length under the same clip norm and noise, so that the cost is that of as many steps of `ConsensusSGD`.
 
 References: Boehning and Lindsay, "Monotonicity of quadratic-approximation algorithms", Ann. Inst. Statist.
 Math. 40 (1988), the bound on the curvature; private second moments as in Dwork, Talwar, Thakurta and Zhang,
@@ -126,9 +126,12 @@ class ConsensusNewton(ConsensusSGD):
 
 
 def newton_options(
-    parameters: int, features: int, records: int, epsilon: float, delta: float
+    objective: GLM | Softmax, records: int, epsilon: float, delta: float, feature_norm: float
 ) -> dict[str, Any]:
-    """Return steps, clip norm and optimizer that suit a budget, from public numbers alone.
+    """Return steps, clip norm, feature norm and optimizer that suit a budget, from public numbers alone.
+
+    ``feature_norm`` is the length that most records stay below. A class of weight w has gradients w times as
+    long, and second moments too.
 
     ``mu * records / parameters`` says how far the noise lies below what the records tell. Where it is large,
     nothing is clipped and there are steps enough to converge; where it is small, a lower clip norm and fewer
@@ -136,16 +139,18 @@ def newton_options(
 
     Examples
     --------
-    >>> few, many = (newton_options(30, 30, n, 2.0, 1e-5) for n in (400, 40_000))
+    >>> few, many = (newton_options(GLM(dim=30), n, 2.0, 1e-5, 1.0) for n in (400, 40_000))
     >>> few["steps"], many["steps"], round(few["clip_norm"] / many["clip_norm"], 2)
     (10, 40, 0.25)
     """
-    share = 1.0
+    share, weight, features = 1.0, objective.largest_weight, int(objective.dim or 0)
     if epsilon != math.inf:
-        share = min(1.0, max(0.25, gaussian_mu(epsilon, delta) * records / (_AMPLE * parameters)))
+        ample = _AMPLE * n_params(objective)
+        share = min(1.0, max(0.25, gaussian_mu(epsilon, delta) * records / ample))
     return {
         "steps": round(_STEPS * share),
-        "clip_norm": share * math.sqrt(features),
+        "clip_norm": share * math.sqrt(features) * weight,
+        "feature_norm": feature_norm * math.sqrt(weight),
         "optimizer": Optimizer("momentum", beta=0.5, nesterov=True),
     }
 
@@ -168,7 +173,8 @@ def consensus_newton(release: GradientSource, start: np.ndarray, plan: Consensus
     optimizer, moment_steps, parameters = plan.optimizer, plan._moment_steps, start.shape[1]
     classes = plan.objective.classes if isinstance(plan.objective, Softmax) else 1
     features = parameters // classes
-    size, curvature, l2 = packed_size(features), plan.objective.curvature, plan.objective.l2
+    size, l2 = packed_size(features), plan.objective.l2
+    curvature = plan.objective.curvature / plan.objective.largest_weight  # weights are in the moments
     average_from = max(round(plan.average_from * plan.steps), moment_steps)
 
     def init() -> State:

@@ -208,6 +208,8 @@ def check_separable(objective: object) -> None:
     """Refuse an objective that coordinate descent cannot minimize."""
     if not isinstance(objective, GLM):
         raise InvalidInput(f"Coordinate descent is for linear models, got {type(objective).__name__}.")
+    if objective.class_weight is not None:
+        raise InvalidInput("coordinate descent takes no class weights; take dp-sgd.")
     if not objective.regularizer.separable:
         raise InvalidInput(
             "Coordinate descent needs a separable regularizer; take a box instead of the ball."

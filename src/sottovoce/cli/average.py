@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json as json_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +29,7 @@ from sottovoce.cli.options import (
 from sottovoce.cli.output import emit, require_writable, safe, table
 from sottovoce.cli.plan import show_assessment
 from sottovoce.cli.train import show_lifetime_budget
-from sottovoce.errors import ConfigError, InvalidInput
+from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,17 +81,17 @@ def average(
       sottovoce average plan.toml --out result.json
     """
     from sottovoce.advice.assessment import assess, require_budget
-    from sottovoce.planfile.read import plan_from_settings, read_plan_file
+    from sottovoce.planfile.read import average_values, plan_from_settings, read_plan_file
     from sottovoce.planfile.schema import VERSION, check_plan_file
 
     if values.lower().endswith(".toml"):
         file = Path(values)
         settings, where = read_plan_file(file, "average"), file.name
         assert settings.average is not None
-        rows = _rows(settings.average.values, file.parent)
+        rows = average_values(settings.average.values, file.parent)
     else:
         file, where = Path("options"), "The options"
-        rows = _rows(values, Path())
+        rows = average_values(values, Path())
         tables: dict[str, Any] = {
             "version": VERSION,
             "network": {"graph": graph, "matrix": matrix, "weights": weights},
@@ -141,29 +141,12 @@ def average(
 
 
 def _site_weights(text: str) -> tuple[float, ...]:
-    weights = _rows(text, Path())
+    from sottovoce.planfile.read import average_values
+
+    weights = average_values(text, Path())
     if weights.shape[1] != 1:
         raise InvalidInput(f"--site-weights must be one number per node, got rows of {weights.shape[1]}.")
     return tuple(weights[:, 0].tolist())
-
-
-def _rows(values: str | Path | Sequence[float] | None, folder: Path) -> np.ndarray:
-    """Return (n, dim) rows from numbers, a comma-separated text or a file."""
-    import numpy as np
-
-    if values is None:
-        raise ConfigError('[average] has no values; add values = "rows.csv", or a list of numbers.')
-    if isinstance(values, str):
-        try:
-            return np.array([[float(word)] for word in values.replace(",", " ").split()])
-        except ValueError:
-            values = Path(values)
-    if isinstance(values, Path):
-        from sottovoce.data.files import read_numbers
-
-        array = read_numbers(folder / values)
-        return array[:, None] if array.ndim == 1 else array
-    return np.array(values, dtype=float)[:, None]
 
 
 def _write(path: Path, result: Mapping[str, Any], rows: np.ndarray) -> None:

@@ -23,18 +23,17 @@ def columns(
     out: Annotated[Path | None, Option("--out", "-o", help="Write the draft here (.toml).")] = None,
     json: Json = False,
 ) -> None:
-    """List the columns of a table with what each still needs, and draft it.
+    """List the columns of a table with what each still needs, and draft a plan file.
 
     Bounds, categories and classes must be public knowledge, so they are left
-    blank: no value of the table is printed. In Python,
-    sv.data.TableData.from_toml reads the draft; in a plan file it is the data
-    section, which knows neither dates nor hashed names.
+    blank: no value of the table is printed. With its blanks filled in, sottovoce
+    plan and sottovoce train run the draft, and sv.data.TableData.from_toml reads it.
 
     \b
     Example:
-      sottovoce columns patients.csv --label ill --group site --out patients.toml
+      sottovoce columns patients.csv --label ill --group site --out plan.toml
     """
-    from sottovoce.data.column_facts import column_facts, draft_facts
+    from sottovoce.data.column_facts import column_facts, draft_plan
     from sottovoce.data.files import read_table
 
     require_writable(out)
@@ -44,7 +43,7 @@ def columns(
     where = (
         file.name if out is None or out.absolute().parent == file.absolute().parent else str(file.absolute())
     )
-    draft = draft_facts(where, facts)
+    draft = draft_plan(where, facts)
     if out is not None:
         atomic_write(out, draft)
     rows = [
@@ -57,6 +56,9 @@ def columns(
         if out is None:
             screen.print(draft, markup=False, highlight=False)
         else:
-            screen.print(f"Written to {safe(out)}. Fill in the blanks from what is publicly known.")
+            screen.print(
+                f"Written to {safe(out)}. Fill in the blanks from what is publicly known, then: "
+                f"sottovoce train {safe(out)}"
+            )
 
     emit({"file": str(file), "columns": rows, "draft": draft}, json, text)

@@ -156,10 +156,9 @@ def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | No
         stem = f"{file.stem}-model"
         tries = (Path(stem if k == 1 else f"{stem}-{k}") for k in range(1, 10_000))
         folder = next(path for path in tries if not path.exists())
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; a model is saved in a folder, name another one.")
-    if (folder / "saved_model.json").exists():
-        raise ConfigError(f"{folder} holds a saved model, which cannot be trained again; name another one.")
+    from sottovoce.models.saved import require_unused
+
+    require_unused(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".writing").touch()

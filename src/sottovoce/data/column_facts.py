@@ -29,8 +29,11 @@ _NEEDS: dict[Kind, str] = {
 }
 _LEFT_OUT: tuple[Kind, ...] = ("identifier", "text", "empty")
 _COMMENTS = (
-    "Fill in what is public: [lowest, highest] in bounds, all values in categories and classes.",
-    'None of it may be read off these records; dates are written as "2024-03-31".',
+    "A plan file with blanks: fill them in from what is publicly known, never from these records. Then:",
+    "sottovoce plan FILE, sottovoce train FILE; or sv.fit(model, sv.data.TableData.from_toml(FILE), ...).",
+    'bounds: [lowest, highest], of dates ["2015-01-01", "2025-12-31"]; categories: all values that may',
+    "occur, or a number of columns to which they are hashed; what has neither goes to drop.",
+    'graph: who talks to whom, "complete:8" for eight sites; epsilon, delta: the budget, 1.0 and 1e-6.',
 )
 _WORDS_OF_TEXT = 5  # names are shorter
 
@@ -106,21 +109,22 @@ def _parses(parse: Callable[[], object]) -> bool:
     return True
 
 
-def draft_facts(file: str, facts: Sequence[ColumnFacts]) -> str:
-    """Return the ``[data]`` section of a plan file, with empty lists for whatever must be stated.
+def draft_plan(file: str, facts: Sequence[ColumnFacts]) -> str:
+    """Return a plan file for a linear model of the table, with blanks for whatever must be stated.
 
     Examples
     --------
-    >>> print(draft_facts("t.csv", [ColumnFacts("age", "number"), ColumnFacts("ill", "names", "label")]))
-    # Fill in what is public: [lowest, highest] in bounds, all values in categories and classes.
-    # None of it may be read off these records; dates are written as "2024-03-31".
+    >>> draft = draft_plan("t.csv", [ColumnFacts("age", "number"), ColumnFacts("ill", "names", "label")])
+    >>> print(draft[draft.index("[data]"):draft.index("[network]")])
     [data]
     file = "t.csv"
     label = "ill"
     classes = []
+    intercept = true
     <BLANKLINE>
     [data.bounds]
     age = []
+    <BLANKLINE>
     <BLANKLINE>
     """
     features = [column for column in facts if column.role == "feature"]
@@ -135,8 +139,17 @@ def draft_facts(file: str, facts: Sequence[ColumnFacts]) -> str:
         data["drop"] = left_out
     if any(column.has_gaps for column in features if column.kind not in _LEFT_OUT):
         data["missing"] = "middle"
+    data["intercept"] = True
     amounts = [label] if label is not None and label.kind == "number" else []
     bounded = [column for column in (*features, *amounts) if column.kind in ("number", "date", "boolean")]
     data["bounds"] = {column.name: [0, 1] if column.kind == "boolean" else [] for column in bounded}
     data["categories"] = {column.name: [] for column in features if column.kind == "names"}
-    return to_toml({"data": {key: value for key, value in data.items() if value != {}}}, _COMMENTS)
+    tables: dict[str, Any] = {
+        "version": 1,
+        "data": {key: value for key, value in data.items() if value != {}},
+        "network": {"graph": ""},
+        "objective": {"loss": ""} if amounts else {},
+        "train": {"algorithm": "consensus-newton", "adjacency": "add-remove"},
+        "budget": {"epsilon": "", "delta": ""},
+    }
+    return to_toml({key: value for key, value in tables.items() if value != {}}, _COMMENTS)

@@ -28,6 +28,8 @@ StrPath = str | os.PathLike[str]
 TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
+_DATE = re.compile(r"\d{4}-\d\d")
+_TIME_ZONE = re.compile(r"(?<=\d)(Z|[+-]\d\d:?\d\d)$")
 
 
 @runtime_checkable
@@ -254,23 +256,32 @@ def is_empty(value: object) -> bool:
     return value is None or str(value).strip() in _EMPTY
 
 
+def are_booleans(values: ArrayLike) -> bool:
+    """Return whether all entries of a column are booleans, apart from empty ones."""
+    array = np.asarray(values)
+    if array.dtype.kind != "O":
+        return array.dtype.kind == "b"
+    kinds = {type(value) for value in array if not is_empty(value)}
+    return bool(kinds) and kinds <= {bool, np.bool_}
+
+
 def parse_days(values: ArrayLike, name: str) -> np.ndarray:
-    """Return a column of dates as days since 1970; an empty entry becomes NaN.
+    """Return a column of dates as days since 1970, by their own clock; an empty entry becomes NaN.
 
     Examples
     --------
     >>> parse_days(["1970-01-03", "1970-01-01T12:00", ""], "admitted").tolist()
     [2.0, 0.5, nan]
     """
-    words = [
-        "NaT" if is_empty(value) else str(value).strip().replace(" ", "T", 1) for value in np.asarray(values)
-    ]
+    entries = ["" if is_empty(value) else str(value).strip() for value in np.asarray(values)]
+    words = [_TIME_ZONE.sub("", entry.replace(" ", "T", 1)) or "NaT" for entry in entries]
     try:
+        if not all(word == "NaT" or _DATE.match(word) for word in words):
+            raise ValueError  # numpy takes a number for a year
         moments = np.array(words, dtype="datetime64[s]")
     except ValueError:
         raise DataError(
-            f"column {name!r} must hold dates such as 2024-03-31, as its bounds do; write them so, or leave "
-            f"it out with drop=[{name!r}]."
+            f"column {name!r} must hold dates such as 2024-03-31, as its bounds do; write them so or drop it."
         ) from None
     seconds = moments.astype(np.int64).astype(np.float64)
     return np.where(np.isnat(moments), np.nan, seconds / 86400)
@@ -316,7 +327,7 @@ def _without_missing(path: Path, X: Any, y: np.ndarray, missing: MissingRows) ->
     if not (np.isfinite(X.data if is_sparse(X) else X).all() and np.isfinite(targets).all()):
         if missing == "refuse" or is_sparse(X):
             raise DataError(
-                f"{path.name} has missing or infinite entries; pass missing='drop' to leave those rows out."
+                f"{path.name} has missing or infinite entries; set missing to 'drop' to leave those rows out."
             )
         complete = np.isfinite(X).all(axis=1) & np.isfinite(targets)
         X, y = X[complete], y[complete]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
 from sottovoce.data.batch_loaders import BatchLoader, loader_batch_size, loader_dataset
-from sottovoce.data.files import is_empty, read_array, read_npz, read_table
+from sottovoce.data.files import read_array, read_npz, read_table
 from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table
 from sottovoce.errors import ConfigError, DataError, InvalidInput, Refused
 
@@ -29,6 +29,7 @@ _INSTEAD = {
     "tuning": "settings tuned on public records need nothing",
 }
 
+_SITE = "\0site"  # stands among the columns for an array of sites
 LabelProblem = Callable[[np.ndarray], str | None]
 Inputs = Any  # an array or a tensor, or a mapping or a tuple of them
 
@@ -274,6 +275,15 @@ def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
     return next(iter(inputs.values())) if len(inputs) == 1 else inputs
 
 
+def require_label_and_group(values: Mapping[str, np.ndarray], table: TableData) -> None:
+    """Raise unless a table has the columns that are no features."""
+    if not table.labels:
+        raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
+    for name in table.excluded:
+        if name not in values:
+            raise DataError(f"the table has no column {name!r}; it has {', '.join(values)}.")
+
+
 def _from_table(
     values: dict[str, np.ndarray],
     table: TableData,
@@ -281,22 +291,19 @@ def _from_table(
     accept: Collection[str],
     label_problem: LabelProblem | None,
 ) -> IngestedRecords:
-    if not table.labels:
-        raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
-    for name in table.excluded:
-        if name not in values:
-            raise DataError(f"the table has no column {name!r}; it has {', '.join(values)}.")
+    require_label_and_group(values, table)
     if columns is None:
         one = label_problem if isinstance(table.label, str) else None
-        about_label = None if one is None else lambda: one(_label_column(values[str(table.label)]))
+        about_label = None if one is None else lambda: one(label_column(values[str(table.label)]))
         columns = Columns.from_table(values, table, accept, about_label)
         if table.missing == "drop":
-            labeled = [~np.array([is_empty(value) for value in values[name]]) for name in table.labels]
-            complete = np.logical_and.reduce([columns.complete(values), *labeled])
-            values = {name: column[complete] for name, column in values.items()}
             if table.group is not None and not isinstance(table.group, str):
-                table = replace(table, group=np.asarray(table.group)[complete])
-    targets = [_label_column(values[name]) for name in table.labels]
+                each = _groups(table.group, len(values[table.labels[0]]))
+                assert each is not None
+                values |= {_SITE: each}
+                table = replace(table, group=_SITE)
+            values = columns.complete(values, table.labels)
+    targets = [label_column(values[name]) for name in table.labels]
     features = columns(values)
     if len(features) == 0:
         raise DataError("the table has a header and no records.")
@@ -380,12 +387,14 @@ def _groups(group: Sequence[object] | np.ndarray | None, n: int) -> np.ndarray |
     return sites
 
 
-def _label_column(values: np.ndarray) -> np.ndarray:
-    """Return a label column: numbers if all entries are numbers, words otherwise."""
+def label_column(values: np.ndarray) -> np.ndarray:
+    """Return a label column: numbers or booleans if all entries are such, words otherwise."""
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
         return array
     words = [str(value).strip() for value in array]
+    if {word.lower() for word in words} <= {"true", "false"}:
+        return np.array([word.lower() == "true" for word in words])
     try:
         numbers = np.array([float(word) for word in words])
     except ValueError:

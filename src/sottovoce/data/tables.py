@@ -12,32 +12,33 @@ import tomllib
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce._validate import count
+from sottovoce._validate import count, positive
 from sottovoce.data.base import is_tensor, unit_rows
-from sottovoce.data.files import DataFrame, is_empty, parse_days, parse_numbers
+from sottovoce.data.files import DataFrame, are_booleans, is_empty, parse_days, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
 
 Missing = Literal["refuse", "drop", "middle", "indicator"]
 Bounds = Mapping[str, Sequence[Any]] | Sequence[float] | Literal["none"] | None
 Table = Mapping[str, np.ndarray]  # columns by name
+ClassNumbers = Mapping[Any, float] | Sequence[float]  # one per class, by name or in their order
 
 
 LABELS_ARE_NAMES = (
-    'the labels are names: declare them with classes=[...], or accept=["class names"] to read the list from '
-    "the private records, which is not charged"
+    'the labels are names: list them in classes, or accept "class names" to read the list from the private '
+    "records, which is not charged"
 )
-
-
 _GAPS = (
-    'pass missing="drop" to leave such records out, missing="middle" to put the middle of the bounds there, '
-    'or missing="indicator" to mark it as well'
+    'set missing to "drop" to leave such records out, to "middle" to put the middle of the bounds there, or '
+    'to "indicator" to mark it as well'
 )
+PLAN_KEYS = ("intercept",)  # of a drafted [data] section, which a plan file reads
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class TableData:
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
         """Return how a table is read by the ``[data]`` section of a file that `sottovoce columns` drafted.
 
-        Blanks are left for the table's own check, which reports all of them at once.
+        Blanks are left for the table's own check, which reports all of them at once. `fit` always has an
+        intercept, as the draft says.
         """
         file = Path(path)
         try:
@@ -92,13 +94,14 @@ class TableData:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as problem:
             raise DataError(f"{file.name} must be TOML with [data] and its file: {problem}.") from None
         known = {item.name for item in fields(cls)} - {"source"}
-        unknown = next((key for key in section if key not in known), None)
-        if unknown is not None:
-            raise DataError(f"{file.name}: [data] {unknown} is not known; it has {', '.join(sorted(known))}.")
-        for key in ("bounds", "categories"):
-            if isinstance(section.get(key), dict):
-                section[key] = {name: value for name, value in section[key].items() if value != []}
-        return cls(source, **{key: value for key, value in section.items() if value not in ("", [])})
+        unknown = [key for key in section if key not in known and key not in PLAN_KEYS]
+        if unknown:
+            raise DataError(
+                f"{file.name}: [data] {', '.join(unknown)} is not known to sv.fit; it knows "
+                f"{', '.join(sorted(known))}."
+            )
+        stated = without_blanks(section)
+        return cls(source, **{key: value for key, value in stated.items() if key in known})
 
     @property
     def labels(self) -> list[str]:
@@ -135,12 +138,17 @@ class Scale:
     high: float | None = None
 
     @classmethod
-    def from_bounds(cls, low: float, high: float, name: str = "the column") -> Scale:
-        """Return the map of public bounds to [-1, 1]."""
+    def from_bounds(cls, low: Any, high: Any, name: str = "the column") -> Scale:
+        """Return the map of public bounds to [-1, 1]; two dates are bounds of days."""
         try:
+            if are_dates((low, high)):
+                low, high = parse_days([str(low), str(high)], name).tolist()
             low, high = float(low), float(high)
         except (TypeError, ValueError):
-            raise DataError(f"the bounds of {name} must be two numbers, got {low!r} and {high!r}.") from None
+            raise DataError(
+                f"the bounds of {name} must be two numbers, or two dates such as 2024-03-31, got {low!r} and "
+                f"{high!r}."
+            ) from None
         if not (np.isfinite(low) and np.isfinite(high) and low < high):
             raise DataError(f"the bounds of {name} must be finite with low < high, got {low:g} and {high:g}.")
         return cls((low + high) / 2, (high - low) / 2, low, high)
@@ -183,6 +191,23 @@ class Columns:
     dates: tuple[str, ...] = ()
 
     @classmethod
+    def declared(
+        cls,
+        features: Sequence[str],
+        bounds: Mapping[str, Sequence[Any]],
+        categories: Mapping[str, Sequence[object] | int],
+        missing: Missing = "refuse",
+    ) -> Columns:
+        """Return the columns of a table that nobody has read yet: all facts are stated."""
+        numeric = [name for name in features if name in bounds and name not in categories]
+        scales = {
+            name: Scale.from_bounds(bounds[name][0], bounds[name][1], f"column {name!r}") for name in numeric
+        }
+        names = {name: _declared(values, name) for name, values in categories.items()}
+        dates = tuple(name for name in numeric if are_dates(bounds[name]))
+        return cls(tuple(features), scales, names, missing, dates=dates)
+
+    @classmethod
     def from_table(
         cls,
         table: Table,
@@ -212,6 +237,11 @@ class Columns:
         chosen = tuple(name for name in chosen if name in table)
         both = [name for name in chosen if name in options.excluded]
         problems += [f"column {name!r} cannot be a feature: it is the label or the site" for name in both]
+        problems += [
+            f"column {name!r} has bounds and categories; leave one out"
+            for name in chosen
+            if name in bounded and name in categories
+        ]
         if not chosen:
             problems.append("no column is left as a feature; check label, group and drop")
         numbers: dict[str, np.ndarray] = {}
@@ -221,15 +251,17 @@ class Columns:
                 continue
             pair = bounds.get(name) if isinstance(bounds, Mapping) else None
             try:
-                if _are_dates(pair):
+                if are_dates(pair):
                     dates.append(name)
                     numbers[name] = parse_days(table[name], name)
                 else:
                     numbers[name] = _column(table, name)
             except DataError as problem:
                 problems.append(str(problem).rstrip("."))
-        own = _with_own_bounds(bounds, {name: table[name] for name in numbers}, dates)
-        scales, without = _scales(numbers, own, accept, missing)
+        if bounds is None or isinstance(bounds, Mapping):  # the type of booleans says their bounds
+            booleans = {name: (0.0, 1.0) for name in numbers if are_booleans(table[name])}
+            bounds = {**booleans, **(bounds or {})}
+        scales, without = _scales(numbers, bounds, accept, missing, problems)
         if without:
             problems.append(_bounds_needed(without))
         about_label = None if label_problem is None else label_problem()
@@ -241,7 +273,7 @@ class Columns:
                 problems.append(f"there are empty entries in {', '.join(map(repr, gaps))}: {_GAPS}")
         if problems:
             raise (Refused if without or about_label else DataError)(in_one_message(problems))
-        values = {name: _declared(categories[name], name) for name in categories if name in chosen}
+        values = {name: _declared(categories[name], name) for name in chosen if name in categories}
         uncharged = ("standardize",) if any(scale.low is None for scale in scales.values()) else ()
         return cls(chosen, scales, values, missing, uncharged, dates=tuple(dates))
 
@@ -319,15 +351,16 @@ class Columns:
             )
         return self(dict(zip(self.features, array.T, strict=True)))
 
-    def complete(self, table: Table) -> np.ndarray:
-        """Return which records have an entry in every column."""
-        present = []
+    def complete(self, table: Table, labels: Sequence[str] = ()) -> dict[str, np.ndarray]:
+        """Return the records that have an entry in every column, those of ``labels`` included."""
+        present = [~np.array([is_empty(value) for value in table[name]], bool) for name in labels]
         for name in self.features:
             if name in self.categories:
                 present.append(np.array([not is_empty(value) for value in table[name]], bool))
             else:
                 present.append(np.isfinite(self._numbers(table, name)))
-        return np.logical_and.reduce(present)
+        rows = np.logical_and.reduce(present)
+        return {name: values[rows] for name, values in table.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
@@ -373,6 +406,54 @@ class Classes:
             raise Refused(f"{LABELS_ARE_NAMES}.")
         return None
 
+    def weights(
+        self, weight: ClassNumbers | Literal["balanced"] | None, shares: ClassNumbers | None
+    ) -> tuple[float, ...] | None:
+        """Return one weight per class, None without weights; all are public facts.
+
+        ``"balanced"`` weights a class by one over its public share, so that all classes count alike.
+
+        Examples
+        --------
+        >>> Classes(("no", "yes")).weights("balanced", {"no": 0.8, "yes": 0.2})
+        (0.625, 2.5)
+        """
+        if weight is None or (shares is not None and weight != "balanced"):
+            if shares is not None:
+                raise InvalidInput('class_shares goes with class_weight="balanced"; leave it out.')
+            return None
+        if weight == "balanced":
+            if shares is None:
+                raise InvalidInput(
+                    'class_weight="balanced" needs the public share of every class in class_shares; shares '
+                    "counted in the private records would be a release that is not charged."
+                )
+            each = self._each(shares, "class_shares")
+            if abs(sum(each) - 1) > 0.01:
+                raise InvalidInput(f"class_shares must sum to 1, got {sum(each):g}.")
+            return tuple(1 / (len(each) * share) for share in each)
+        return self._each(weight, "class_weight")
+
+    def _each(self, numbers: ClassNumbers | str, name: str) -> tuple[float, ...]:
+        """Return one positive number per class."""
+        names = [str(value) for value in self.values]
+        if isinstance(numbers, Mapping):
+            named = {_word(key): value for key, value in numbers.items()}
+            if set(named) != {_word(value) for value in self.values}:
+                raise InvalidInput(
+                    f"{name} must name the classes {', '.join(names)}, got {', '.join(named)}."
+                )
+            numbers = [named[_word(value)] for value in self.values]
+        if isinstance(numbers, str) or not isinstance(numbers, Sequence) or len(numbers) != len(names):
+            raise InvalidInput(
+                f"{name} must be one number per class ({', '.join(names)}), in this order or by name, got "
+                f"{numbers!r}."
+            )
+        values: Sequence[Any] = numbers
+        return tuple(
+            positive(value, f"{name} of {label}") for value, label in zip(values, names, strict=True)
+        )
+
     def numbers(self, labels: Sequence[object] | np.ndarray) -> np.ndarray:
         """Return the position of each label in the list."""
         position = {str(value): i for i, value in enumerate(self.values)}
@@ -410,8 +491,8 @@ def in_one_message(problems: Sequence[str]) -> str:
 
 def _column(table: Table, name: str) -> np.ndarray:
     hint = (
-        f"list its values in categories={{{name!r}: [...]}}, or leave it out with drop=[{name!r}]; free text "
-        "and identifiers are no features"
+        "list its values in categories, or say there to how many columns they are hashed, or drop it; free "
+        "text and identifiers are no features"
     )
     return parse_numbers(table[name], name, hint)
 
@@ -428,43 +509,49 @@ def _declared(values: Sequence[object] | int, name: str) -> tuple[Any, ...] | in
     return tuple(values)
 
 
-def _are_dates(pair: object) -> bool:
+def are_dates(pair: object) -> bool:
     """Return whether public bounds are dates: words, or the dates of TOML and Python."""
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         return False
-    return all(not isinstance(end, (int, float, np.number)) for end in pair)
+    return all(isinstance(end, (str, date, np.datetime64)) for end in pair)
 
 
-def _with_own_bounds(bounds: Bounds, columns: Table, dates: Sequence[str]) -> Bounds:
-    """Return the bounds with those of booleans, which their type gives, and with dates as days."""
-    if not (bounds is None or isinstance(bounds, Mapping)):
-        return bounds
-    booleans = {name: (0.0, 1.0) for name, values in columns.items() if np.asarray(values).dtype.kind == "b"}
-    pairs: dict[str, Sequence[Any]] = {**booleans, **(bounds or {})}
-    return pairs | {name: tuple(parse_days(list(map(str, pairs[name])), name)) for name in dates}
+def without_blanks(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a drafted ``[data]`` section states: without blanks, which are "" or []."""
+    stated = {key: value for key, value in section.items() if value not in ("", [])}
+    for key in ("bounds", "categories"):
+        if isinstance(stated.get(key), dict):
+            stated[key] = {name: value for name, value in stated[key].items() if value not in ("", [])}
+    return stated
 
 
 def _scales(
-    numbers: Mapping[str, np.ndarray], bounds: Bounds, accept: Collection[str], missing: Missing
+    numbers: Mapping[str, np.ndarray],
+    bounds: Bounds,
+    accept: Collection[str],
+    missing: Missing,
+    problems: list[str],
 ) -> tuple[dict[str, Scale], list[str]]:
-    """Return the maps of the numeric columns, and which columns have none."""
+    """Return the maps of the numeric columns, and which columns have none; wrong bounds are ``problems``."""
     if isinstance(bounds, str):
         if bounds != "none":
             raise InvalidInput(f'bounds must be pairs (low, high) or "none", got {bounds!r}.')
         if missing in ("middle", "indicator"):
             raise InvalidInput(f'missing="{missing}" needs bounds to have a middle of.')
         return {}, []
-    if bounds is None:
-        bounds = {}
+    assert bounds is not None
     pairs = bounds if isinstance(bounds, Mapping) else dict.fromkeys(numbers, bounds)
     scales: dict[str, Scale] = {}
     for name, pair in pairs.items():
         if name not in numbers:
             continue
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
-        scales[name] = Scale.from_bounds(pair[0], pair[1], f"column {name!r}")
-    without = [name for name in numbers if name not in scales]
+        try:
+            if not isinstance(pair, Sequence) or len(pair) != 2:
+                raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
+            scales[name] = Scale.from_bounds(pair[0], pair[1], f"column {name!r}")
+        except DataError as problem:
+            problems.append(str(problem).rstrip("."))
+    without = [name for name in numbers if name not in scales and name not in pairs]
     if "standardize" not in accept:
         return scales, without
     for name in without:
@@ -475,21 +562,12 @@ def _scales(
 
 
 def _bounds_needed(names: Sequence[str]) -> str:
-    pairs_needed = ", ".join(f"{name!r}: (low, high)" for name in names)
-    return (
-        f"{without_bounds(names)}: give bounds={{{pairs_needed}}}, or "
-        'bounds="none" to take numbers as they are, or accept=["standardize"] to read mean and '
-        "deviation from the private records, which is not charged"
-    )
-
-
-def without_bounds(names: Sequence[str]) -> str:
-    """Return the beginning of a sentence about numeric columns that have no public bounds."""
     columns = ", ".join(map(repr, names))
+    lacking = f"column {columns} has" if len(names) == 1 else f"columns {columns} have"
     return (
-        f"column {columns} has no public bounds"
-        if len(names) == 1
-        else f"columns {columns} have no public bounds"
+        f"{lacking} no public bounds: give each (low, high) in bounds, or set bounds to "
+        '"none" to take numbers as they are, or accept "standardize" to read mean and deviation from the '
+        "private records, which is not charged"
     )
 
 

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,12 +36,11 @@ from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan
 from sottovoce.algorithms.consensus_newton import newton_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
-from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
 from sottovoce.data.ingest import check_accepted
 from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import Classes
+from sottovoce.data.tables import Classes, ClassNumbers
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.models.adapters import SIMULATED
@@ -69,6 +68,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
 
     _loss = "logistic"
     _penalty = "l2"
+    _class_weights: ClassVar[tuple[float, ...] | None] = None
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -175,10 +175,11 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
         weight = self._weight(n)
         model: GLM | Softmax = GLM(self._loss, dim=dim, **{self._penalty: weight})  # type: ignore[arg-type]
-        largest, curvature = (0.5, 0.25) if self._loss == "logistic" else (target_bound, 1.0)
+        largest = 0.5 if self._loss == "logistic" else target_bound
         if classes > 2:
-            model = Softmax(classes, l2=weight, dim=dim)
-            largest, curvature = math.sqrt(1 - 1 / classes), 0.5
+            model, largest = Softmax(classes, l2=weight, dim=dim), math.sqrt(1 - 1 / classes)
+        model = replace(model, class_weight=self._class_weights)
+        largest, curvature = largest * model.largest_weight, model.curvature
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
         # by default the largest gradient at w = 0
         clip_norm = math.sqrt(square) * largest if self.clip_norm is None else self.clip_norm
@@ -187,7 +188,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         if parts is not None:
             options |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
             if self._solver == "consensus-newton":
-                options |= self._newton_options(n_params(model), dim, n, target_bound)
+                options |= self._newton_options(model, n, target_bound)
             if registry.algorithm(self._solver).maskable:
                 options["protocol"] = exact_protocol(len(parts))
         elif self._solver == "dp-sgd":
@@ -212,13 +213,13 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             self._solver, options, objective=model, network=network, budget=budget, fits=self.fits
         )
 
-    def _newton_options(self, parameters: int, dim: int, n: int, target_bound: float) -> dict[str, object]:
+    def _newton_options(self, model: GLM | Softmax, n: int, target_bound: float) -> dict[str, object]:
         """Return the options of Newton steps; those that are not stated suit the budget."""
-        suited = newton_options(parameters, dim, n, self.epsilon, self.delta)
-        suited["clip_norm"] = suited["clip_norm"] * target_bound if self.clip_norm is None else self.clip_norm
         length = math.hypot(self.feature_norm, 1.0 if self.fit_intercept else 0.0)
+        suited = newton_options(model, n, self.epsilon, self.delta, length)
+        suited["clip_norm"] = suited["clip_norm"] * target_bound if self.clip_norm is None else self.clip_norm
         stated = {} if self.steps is None else {"steps": count(self.steps, "steps")}
-        return {**suited, "learning_rate": self.step_scale, "feature_norm": length, **stated}
+        return {**suited, "learning_rate": self.step_scale, **stated}
 
     def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
@@ -255,6 +256,8 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
         networkx graph puts them on its nodes, evenly or by ``groups`` of `fit`, and trusts nobody: the budget
         is then meant against the worst single member.
     classes : public names of the classes; None for labels 0 and 1.
+    class_weight, class_shares : public weights of the classes, ``{"no": 1, "yes": 9}``, or ``"balanced"``
+        and their public shares; for dp-sgd and the methods over a network.
     accept : what is read from private records and not charged, by name: ``"class names"`` takes the classes
         from the labels, ``"tuning"`` says that settings were chosen on these records; the guarantee says so.
 
@@ -289,6 +292,8 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     _: KW_ONLY
     classes: Sequence[object] | None = None
     C: float | None = None
+    class_weight: ClassNumbers | Literal["balanced"] | None = None
+    class_shares: ClassNumbers | None = None
 
     def _weight(self, n: int) -> float:
         if self.C is None:
@@ -311,6 +316,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
                 "labels; dp-sgd takes several."
             )
         numbers = classes.numbers(labels)
+        self._class_weights = classes.weights(self.class_weight, self.class_shares)  # type: ignore[misc]
         self.classes_ = np.array(classes.values)
         targets = numbers.astype(float) if several else 2.0 * numbers - 1.0
         uncharged = ("class names",) if self.classes is None and "class names" in self.accept else ()
@@ -418,7 +424,7 @@ def _refuse(options: Mapping[str, object]) -> None:
         if value is not None:
             raise InvalidInput(
                 "sample weights are not supported: a record with a large weight would be hidden less "
-                "than the guarantee says; leave sample_weight out."
+                "than the guarantee says; leave sample_weight out, or weight classes by class_weight."
             )
 
 

@@ -10,9 +10,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
 from sottovoce.algorithms.consensus_newton import newton_options
-from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
-from sottovoce.data.tables import TableData
+from sottovoce.data.tables import ClassNumbers, TableData
 from sottovoce.errors import InvalidInput
 from sottovoce.estimators.schedulers import TorchScheduler, scheduled_rates
 from sottovoce.models.adapters import LinearAdapter, Loss, ModelOptions
@@ -60,6 +59,9 @@ class TrainingOptions:
         loss, or a function (outputs, targets) -> one number per record; by default what fits the labels.
     initial : ``"keep"`` starts from the module's weights, ``"reset"`` from new ones.
     classes : public class names, in order.
+    class_weight : how much the loss of a record counts by its class: ``{"no": 1, "yes": 9}``, or weights in
+        the order of the classes, both public; or ``"balanced"``, which weights every class by one over its
+        public share, ``class_shares``. Weighted gradients are clipped like others: the guarantee stays.
     physical_batch, device : records through the network at a time, and where.
     evaluate_every : steps between two entries of the history; by default a twentieth of the steps.
     early_stopping : ends training when a score on public test records no longer improves: an `EarlyStopping`,
@@ -83,6 +85,8 @@ class TrainingOptions:
     loss: Loss = None
     initial: Literal["keep", "reset"] = "keep"
     classes: Sequence[object] | None = None
+    class_weight: ClassNumbers | Literal["balanced"] | None = None
+    class_shares: ClassNumbers | None = None
     physical_batch: int = 4096
     device: str = "cpu"
     evaluate_every: int | None = None
@@ -117,6 +121,8 @@ class TrainingOptions:
             clip_norm=1.0 if self.clip_norm is None else self.clip_norm,
             initial=self.initial,
             classes=self.classes,
+            class_weight=self.class_weight,
+            class_shares=self.class_shares,
             accept=tuple(accept),
             label=table.label,
             label_bounds=table.label_bounds,
@@ -133,8 +139,9 @@ class TrainingOptions:
         self, sizes: Sequence[int], adapter: LinearAdapter, budget: Budget
     ) -> dict[str, object]:
         """Return the options of a `ConsensusNewton` plan, without noise; those not stated suit the budget."""
-        parameters, features = n_params(adapter.objective), int(adapter.objective.dim)
-        suited = newton_options(parameters, features, sum(sizes), budget.epsilon, budget.delta)
+        suited = newton_options(
+            adapter.objective, sum(sizes), budget.epsilon, budget.delta, adapter.feature_norm
+        )
         stated: dict[str, object] = {
             "clip_norm": self.clip_norm,
             "batch_size": self.batch_size,
@@ -144,7 +151,7 @@ class TrainingOptions:
         if self.steps is not None or self.epochs is not None:
             stated["steps"] = self.steps_for(sizes)
         stated = {name: value for name, value in stated.items() if value is not None}
-        return {**suited, "sizes": tuple(sizes), "feature_norm": adapter.feature_norm, **stated}
+        return {**suited, "sizes": tuple(sizes), **stated}
 
     def plan_options(self, sizes: Sequence[int], objective: Objective) -> dict[str, object]:
         """Return the options of a plan, without noise."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,7 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Features, Shards, is_tensor
 from sottovoce.data.images import ImageReading
 from sottovoce.data.ingest import IndexedDataset, IngestedRecords, Target
-from sottovoce.data.tables import Classes, Columns, Scale
+from sottovoce.data.tables import Classes, ClassNumbers, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.models.saved import Fitted, LinearModel, split_item, stack_items
 from sottovoce.objectives import GLM, Softmax
@@ -50,11 +50,24 @@ class ModelOptions:
     clip_norm: float = 1.0
     initial: Any = "keep"
     classes: Sequence[object] | None = None
+    class_weight: ClassNumbers | Literal["balanced"] | None = None
+    class_shares: ClassNumbers | None = None
     accept: tuple[str, ...] = ()
     label: Label = None
     label_bounds: Sequence[float] | None = None
     physical_batch: int | None = 4096
     device: str = "cpu"
+
+    def weights(self, target: Target, count: int | None = None) -> tuple[float, ...] | None:
+        """Return the public weight of every class; ``count`` is their number where they have no names."""
+        if self.class_weight is None and self.class_shares is None:
+            return None
+        classes = target.classes
+        if classes is None and target.task in ("labels", "classification") and count:
+            classes = Classes(tuple(range(max(2, count))))
+        if classes is None:
+            raise InvalidInput(f"class_weight is for classes; this model learns {target.task}.")
+        return classes.weights(self.class_weight, self.class_shares)
 
     @property
     def label_scale(self) -> Scale | None:
@@ -174,6 +187,7 @@ def _adapt_network(
     from sottovoce.data.agent_tensors import AgentData, LazyData
     from sottovoce.objectives.nets.checks import output_shape
     from sottovoce.objectives.nets.inputs import Layout, Unpacking, as_tensor
+    from sottovoce.objectives.nets.losses import LOSSES, WeightedLoss
     from sottovoce.objectives.nets.objective import NetObjective
 
     if not isinstance(module, torch.nn.Module):
@@ -205,6 +219,8 @@ def _adapt_network(
     kind = objective.paths.input_type(example[None, :1])
     width = output_shape(objective.network, tuple(example.shape[1:]), kind)
     target, loss = _target(raw, options, width)
+    if (weights := options.weights(target, None if width is None else math.prod(width))) is not None:
+        loss = WeightedLoss(LOSSES[loss] if isinstance(loss, str) else loss, weights)
     objective = objective.with_loss(loss)
     classes = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
 
@@ -359,7 +375,7 @@ def _glm(module: Any, records: int) -> tuple[GLM | Softmax, bool]:
 
 
 def _adapt_linear(
-    module: object,
+    module: Any,
     private: IngestedRecords,
     public: IngestedRecords | None,
     parts: list[np.ndarray],
@@ -372,13 +388,18 @@ def _adapt_linear(
             "a linear model has its own loss; name it instead of the module, or leave loss out."
         )
     model, intercept = _glm(module, sum(len(part) for part in parts))
+    weight = None if isinstance(module, (str, GLM, Softmax)) else module.get_params().get("class_weight")
+    if weight is not None:
+        if options.class_weight is not None:
+            raise InvalidInput("the estimator has a class_weight already; leave one out.")
+        options = replace(options, class_weight=weight)
     X = _features(private.inputs, intercept)
     if model.dim not in (None, X.shape[1]):
         raise InvalidInput(
             f"the model has {model.dim} features, the data have {X.shape[1]} with the intercept."
         )
     target = linear_target(model, private.targets, options)
-    model = replace(several_classes(model, target), dim=X.shape[1])
+    model = replace(several_classes(model, target, options.weights(target)), dim=X.shape[1])
     data = Shards.from_parts(X, linear_labels(target, private.targets), parts)
     columns = private.columns
     # columns within their bounds are rarely near them all at once; an array is taken as within [-1, 1]
@@ -404,11 +425,16 @@ def _features(inputs: object, intercept: bool) -> np.ndarray:
     return np.hstack([array, np.ones((len(array), 1))]) if intercept else array
 
 
-def several_classes(model: GLM | Softmax, target: Target) -> GLM | Softmax:
+def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, ...] | None) -> GLM | Softmax:
     """Return the linear model that fits the target: logistic regression of several classes is a softmax."""
+    if weights is not None:
+        model = replace(model, class_weight=None)
+        return replace(several_classes(model, target, None), class_weight=weights)
     if target.task != "classification" or isinstance(model, Softmax):
         return model
     assert target.classes is not None
+    if model.class_weight is not None:
+        raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
     for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
         if value:
             raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce._format import number, percent
+from sottovoce._hooks import NotebookDisplay
 from sottovoce._io import atomic_write, plain
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
@@ -78,7 +79,7 @@ class LinearModel:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Fitted:
+class Fitted(NotebookDisplay):
     """What `sottovoce.fit` returns: the model, its privacy guarantee, and the run that fitted it.
 
     Attributes
@@ -189,7 +190,8 @@ class Fitted:
         ----------
         data : a table with the label's column, or a pair (inputs, labels); taken as public.
         metric : ``"auc"`` (yes-or-no labels), ``"accuracy"`` or ``"rmse"``; by default what suits the label.
-        by : a column, or one site per record: one score per site, NaN where a site has one class only.
+        by : a column, or one name per record: one score per site, or, with ``metric="accuracy"`` and the
+            column of the label, per class; NaN where all records of a site are of one class.
         """
         public = ingest(TableData(data, self.label, by), columns=self._table_columns)
         labels = np.asarray(public.targets)
@@ -254,10 +256,10 @@ class Fitted:
     def save(
         self, folder: str | Path, also: Mapping[str, str | bytes] | None = None, *, replace: bool = False
     ) -> Path:
-        """Save the model: weights or coefficients, result, statement, and three lines that load it.
+        """Save the model: weights or coefficients, result, statement, and a card with three lines to load it.
 
-        ``also`` are further files by name, such as the plan file that was run. A folder that holds a model is
-        refused unless ``replace`` says otherwise.
+        ``also`` are further files by name, such as the plan file that was run. No file is overwritten unless
+        ``replace`` says so.
 
         Examples
         --------
@@ -270,12 +272,8 @@ class Fitted:
         (True, True)
         """
         place = Path(folder)
-        if place.exists() and not place.is_dir():
-            raise DataError(f"{place} is a file; a model is saved as a folder, name another place.")
-        if (place / DESCRIPTION).exists() and not replace:
-            raise DataError(
-                f"{place} holds a saved model, which cannot be fitted again; name another folder."
-            )
+        if not replace:
+            require_unused(place)
         linear = isinstance(self.model, LinearModel)
         stored: dict[str, Any] = {
             "format": FORMAT,
@@ -303,7 +301,7 @@ class Fitted:
             name: content,
             "guarantee.txt": self.privacy.statement(self.delta) + "\n",
             **(also or {}),
-            "README.md": _readme(stored),
+            "README.md": self._card(stored),
             DESCRIPTION: json.dumps(plain(stored), indent=1) + "\n",
         }
         for file, text in files.items():
@@ -366,6 +364,32 @@ class Fitted:
         """Write a page about the run: what was measured, and who could learn what."""
         return self.result.report(path, title=f"Fitted: {self._kind}")
 
+    def _card(self, stored: Mapping[str, Any]) -> str:
+        """Return what a reader should know of the model, in Markdown."""
+        rebuilds = stored["kind"] == "linear" or stored["architecture"] or "zoo" in (stored["builder"] or {})
+        module = "" if rebuilds else f", module={_module_argument(stored)}"
+        label = "" if self.label is None else f" `{self.label}`"
+        classes = self.target.classes
+        names = "" if classes is None else f" ({', '.join(map(str, classes.values))})"
+        read = f", from {', '.join(self.columns.features)}" if isinstance(self.columns, Columns) else ""
+        scores = [
+            f"- {name.replace('_', ' ')}: {percent(value) if 'accuracy' in name else number(value)}"
+            for name, value in self.metrics.items()
+            if isinstance(value, float)
+        ]
+        measured = ["## Scores", "On public records:", "\n".join(scores)] if scores else []
+        use = ["import sottovoce as sv", f'fitted = sv.load_model("."{module})', 'fitted.predict("new.csv")']
+        parts = [
+            f"# {self._kind[:1].upper()}{self._kind[1:]} fitted by Sottovoce",
+            f"It predicts{label}{names}{read}. How it was made is in record.json.",
+            "## Privacy",
+            self.privacy.statement(self.delta),
+            *measured,
+            "## Use",
+            "\n".join(f"    {line}" for line in use),
+        ]
+        return "\n\n".join(parts) + "\n"
+
     @property
     def _kind(self) -> str:
         return "a linear model" if isinstance(self.model, LinearModel) else type(self.model).__name__
@@ -397,6 +421,18 @@ def _measured(metric: str, truth: np.ndarray, values: np.ndarray) -> float:
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(truth, values)) if len(np.unique(truth)) > 1 else math.nan
+
+
+def require_unused(place: Path) -> None:
+    """Raise if a folder holds a file that a saved model would overwrite."""
+    if place.exists() and not place.is_dir():
+        raise DataError(f"{place} is a file; a model is saved as a folder, name another place.")
+    if (place / DESCRIPTION).exists():
+        raise DataError(f"{place} holds a saved model, which cannot be fitted again; name another folder.")
+    names = (WEIGHTS, COEFFICIENTS, "record.json", "arrays.npz", "guarantee.txt", "README.md")
+    there = [name for name in names if (place / name).exists()]
+    if there:
+        raise DataError(f"{place} holds {', '.join(there)} already; name another folder.")
 
 
 def load_model(folder: str | Path, module: nn.Module | str | None = None) -> Any:
@@ -574,18 +610,6 @@ def _module_argument(stored: Mapping[str, Any]) -> str:
     """Return how the network is passed to `load_model`: by the function that built it, or its class."""
     name = (stored.get("builder") or {}).get("module")
     return repr(name) if name else f"{stored['class']}(...)"
-
-
-def _readme(stored: Mapping[str, Any]) -> str:
-    rebuilds = stored["kind"] == "linear" or stored["architecture"] or "zoo" in (stored["builder"] or {})
-    module = "" if rebuilds else f", module={_module_argument(stored)}"
-    return (
-        "# A model fitted by Sottovoce\n\n"
-        "What it cost is in guarantee.txt, how it was made in record.json. To use it:\n\n"
-        "    import sottovoce as sv\n"
-        f'    fitted = sv.load_model("."{module})\n'
-        '    fitted.predict("new.csv")\n'
-    )
 
 
 def described_module(module: nn.Module) -> dict[str, Any] | None:

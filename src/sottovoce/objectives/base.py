@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from sottovoce._validate import positive
 from sottovoce.data.base import Features, Shards
-from sottovoce.errors import DataError
+from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives.prox import Regularizer
 
 Rows = np.ndarray  # (agents, n_params)
@@ -107,6 +108,7 @@ class LinearObjective:
     """What the linear models share: they start from zeros and have no public test set."""
 
     dim: int | None
+    class_weight: tuple[float, ...] | None
     clip_norm: ClassVar[float | None] = None  # the plan sets it
     bytes_per_number: ClassVar[int] = 8
 
@@ -119,9 +121,20 @@ class LinearObjective:
         """Return the loss of every record."""
         raise NotImplementedError
 
+    def record_weights(self, y: np.ndarray) -> np.ndarray | None:
+        """Return the weight of every record by its label, None where all are alike."""
+        raise NotImplementedError
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight of a class; 1 without weights."""
+        return 1.0 if self.class_weight is None else max(self.class_weight)
+
     def value(self, w: np.ndarray, X: Features, y: np.ndarray) -> float:
         """Return the objective F(w)."""
-        return float(self.losses(w, X, y).mean() + self.regularizer.value(np.asarray(w)))
+        weights = self.record_weights(np.asarray(y))
+        losses = self.losses(w, X, y) if weights is None else weights * self.losses(w, X, y)
+        return float(losses.mean() + self.regularizer.value(np.asarray(w)))
 
     def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> Rows:
         """Return the public starting rows: zeros."""
@@ -141,6 +154,14 @@ class LinearObjective:
         if self.dim is not None and data.dim != self.dim:
             raise DataError(f"the model has {self.dim} features, the data have {data.dim}.")
         return data
+
+
+def check_weights(weights: Sequence[float], classes: int) -> None:
+    """Raise unless there is one positive weight per class."""
+    if len(weights) != classes:
+        raise InvalidInput(f"class_weight must have one weight per class ({classes}), got {len(weights)}.")
+    for weight in weights:
+        positive(weight, "a class weight")
 
 
 class LinearQuery:

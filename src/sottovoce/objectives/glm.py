@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from sottovoce._validate import positive
 from sottovoce.data.base import Features, Shards, is_sparse, signed_labels
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives.base import LinearObjective, LinearQuery
+from sottovoce.objectives.base import LinearObjective, LinearQuery, check_weights
 from sottovoce.objectives.prox import Regularizer
 
 LOSSES = {"logistic": 0, "squared": 1, "huber": 2}
@@ -38,6 +38,8 @@ class GLM(LinearObjective):
     l1, l2, box, ball : the regularizer, see `Regularizer`.
     width : where the Huber loss turns linear.
     dim : number of features if it must be known without data (wire formats, costs); None: read from the data.
+    class_weight : public weights of the labels -1 and 1 in the logistic loss. A record's weighted gradient is
+        clipped like any other, so that weights change no guarantee.
 
     Examples
     --------
@@ -53,10 +55,15 @@ class GLM(LinearObjective):
     ball: float | None = None
     width: float = 1.0
     dim: int | None = None
+    class_weight: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
+        if self.class_weight is not None:
+            if self.loss != "logistic":
+                raise InvalidInput(f"class_weight is for the logistic loss, got {self.loss}.")
+            check_weights(self.class_weight, 2)
         positive(self.width, "width")
         _ = self.regularizer
 
@@ -68,17 +75,23 @@ class GLM(LinearObjective):
     @property
     def kind(self) -> int:
         """The number of the loss in the kernels."""
-        return LOSSES[self.loss]
+        return LOSSES[self.loss] if self.class_weight is None else 3
 
     @property
     def curvature(self) -> float:
-        """Largest second derivative of the loss in the prediction: 1/4 for logistic, else 1."""
-        return 0.25 if self.loss == "logistic" else 1.0
+        """Largest second derivative of the loss in the prediction: a quarter of the weight, else 1."""
+        return 0.25 * self.largest_weight if self.loss == "logistic" else 1.0
 
     @property
     def slope_bound(self) -> float:
-        """Largest absolute slope: 1 for logistic, the width for Huber, infinite for squared."""
-        return {"logistic": 1.0, "squared": math.inf, "huber": self.width}[self.loss]
+        """Largest absolute slope: the weight for logistic, the width for Huber, infinite for squared."""
+        return {"logistic": self.largest_weight, "squared": math.inf, "huber": self.width}[self.loss]
+
+    def record_weights(self, y: np.ndarray) -> np.ndarray | None:
+        """Return the weight of every record by its label, None where all are alike."""
+        return (
+            None if self.class_weight is None else np.where(y > 0, self.class_weight[1], self.class_weight[0])
+        )
 
     def check(self, X: ArrayLike | sp.csr_array, y: ArrayLike) -> tuple[Any, np.ndarray]:
         """Return features (float64, or CSR) and labels fit for the kernels, or raise one sentence."""
@@ -90,12 +103,19 @@ class GLM(LinearObjective):
             )
         if not np.isfinite(X.data if is_sparse(X) else X).all():
             raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
+        if self.class_weight is not None and np.isin(y, (-self.class_weight[0], self.class_weight[1])).all():
+            return X, np.asarray(y, np.float64)  # weighted already
         if self.loss == "logistic":
-            return X, signed_labels(y)
+            return X, self._weighted(signed_labels(y))
         y = y.astype(np.float64)
         if not np.isfinite(y).all():
             raise DataError("Targets hold NaN or infinity; drop or mend those records before training.")
         return X, y
+
+    def _weighted(self, y: np.ndarray) -> np.ndarray:
+        """Return labels as the kernels take them: signs times weights where there are weights."""
+        weights = self.record_weights(y)
+        return np.asarray(y, np.float64) if weights is None else np.sign(y) * weights
 
     @property
     def n_params(self) -> int | None:
@@ -113,16 +133,17 @@ class GLM(LinearObjective):
         return GLMQuery(self, data)
 
     def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
-        """Return the loss of every record."""
+        """Return the loss of every record, without weights."""
         from sottovoce.objectives.kernels import record_losses
 
-        return record_losses(self.kind, self.width, X @ w, np.asarray(y, dtype=np.float64))
+        labels = np.sign(y) if self.class_weight is not None else y
+        return record_losses(LOSSES[self.loss], self.width, X @ w, np.asarray(labels, dtype=np.float64))
 
     def gradient(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
         """Return the gradient of the data part, unclipped: (1/n) sum_i slope_i x_i."""
         from sottovoce.objectives.kernels import record_slopes
 
-        return X.T @ record_slopes(self.kind, self.width, X @ w, np.asarray(y, dtype=np.float64)) / len(y)
+        return X.T @ record_slopes(self.kind, self.width, X @ w, self._weighted(y)) / len(y)
 
     def smoothness(self, row_norm_bound: float) -> float:
         """Return the smoothness of one record's loss when |x| <= ``row_norm_bound``."""

@@ -18,9 +18,11 @@ Array = np.ndarray
 
 @njit(cache=True, inline="always")
 def slope(kind: int, width: float, m: float, y: float) -> float:
-    """Derivative of one record's loss in the prediction."""
+    """Derivative of one record's loss in the prediction; labels of kind 3 are signs times weights."""
     if kind == 0:
         return -y / (1.0 + math.exp(min(y * m, 700.0)))
+    if kind == 3:
+        return -y / (1.0 + math.exp(min(math.copysign(m, m * y), 700.0)))
     r = m - y
     if kind == 2:
         return min(max(r, -width), width)

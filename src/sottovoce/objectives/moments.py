@@ -70,11 +70,14 @@ class MomentsAndGradients(LinearQuery):
         """Return the packed sum of x x^T times the scale, each clipped; one square root on each side."""
         from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
 
-        X = self.data.X[self.data.offsets[place] + batch]
+        rows = self.data.offsets[place] + batch
+        X = self.data.X[rows]
+        if (weights := self.objective.record_weights(self.data.y[rows])) is not None:
+            X = X * np.sqrt(weights)[:, None]  # what the curvature of the weighted loss is bounded by
         clipped = clip_rows(X, math.sqrt(clip_norm / self.scale))
         matrix = (clipped.T @ clipped) * self.scale
-        rows, columns, weights = _lower(self.data.dim)
-        return np.asarray(matrix[rows, columns] * weights)
+        lower, columns, scales = _lower(self.data.dim)
+        return np.asarray(matrix[lower, columns] * scales)
 
     def _records(self, packed: np.ndarray, lower: np.ndarray) -> Shards:
         """Return the records in decorrelated features; the factor is one for many steps."""

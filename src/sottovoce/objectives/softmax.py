@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce._validate import count
 from sottovoce.data.base import Features, Shards, is_sparse
 from sottovoce.errors import DataError
-from sottovoce.objectives.base import LinearObjective, LinearQuery
+from sottovoce.objectives.base import LinearObjective, LinearQuery, check_weights
 from sottovoce.objectives.prox import Regularizer
 
 
@@ -32,6 +32,7 @@ class Softmax(LinearObjective):
     classes : number of classes, public.
     l2 : weight of the penalty.
     dim : number of features if it must be known without data; None: read from the data.
+    class_weight : public weights of the classes in the loss, applied before a gradient is clipped.
 
     Guarantees
     ----------
@@ -48,14 +49,25 @@ class Softmax(LinearObjective):
     classes: int
     l2: float = 0.0
     dim: int | None = None
+    class_weight: tuple[float, ...] | None = None
 
     loss: ClassVar[str] = "softmax"
-    curvature: ClassVar[float] = 0.5  # largest second derivative in the scores
 
     def __post_init__(self) -> None:
         if count(self.classes, "classes") < 2:
             raise DataError(f"a classifier needs two classes or more, got {self.classes}.")
+        if self.class_weight is not None:
+            check_weights(self.class_weight, self.classes)
         _ = self.regularizer
+
+    @property
+    def curvature(self) -> float:
+        """Largest second derivative of the loss in the scores: half of the weight."""
+        return 0.5 * self.largest_weight
+
+    def record_weights(self, y: np.ndarray) -> np.ndarray | None:
+        """Return the weight of every record by its label, None where all are alike."""
+        return None if self.class_weight is None else np.array(self.class_weight)[np.asarray(y, np.intp)]
 
     @property
     def regularizer(self) -> Regularizer:
@@ -89,7 +101,7 @@ class Softmax(LinearObjective):
         return np.asarray(X @ np.reshape(w, (self.classes, -1)).T)
 
     def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
-        """Return the loss of every record."""
+        """Return the loss of every record, without weights."""
         scores = self.scores(w, X)
         top = scores.max(axis=1)
         total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
@@ -126,6 +138,8 @@ class SoftmaxQuery(LinearQuery):
                 shares = np.exp(scores - scores.max(axis=1, keepdims=True))
                 shares /= shares.sum(axis=1, keepdims=True)
                 shares[np.arange(len(y)), y] -= 1.0
+                if (weights := self.objective.record_weights(y)) is not None:
+                    shares *= weights[:, None]
                 # a gradient is an outer product: of the shares, as long as the record, with its direction
                 lengths = np.linalg.norm(X, axis=1, keepdims=True)
                 pulls = clip_rows(shares * lengths, clip_norm)

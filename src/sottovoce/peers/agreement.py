@@ -24,7 +24,7 @@ from sottovoce._io import atomic_write, to_toml
 from sottovoce.accounting.budget import delta_warning
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms.plan import public_units
-from sottovoce.data.tables import Columns, Scale
+from sottovoce.data.tables import Columns, Missing, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
 from sottovoce.peers.identity import (
@@ -53,7 +53,8 @@ _FILE_KINDS = {
     b"{": "JSON (a statement or a result)",
 }
 Positive = Annotated[float, Field(gt=0)]
-_Pair = Annotated[tuple[float, float], Field(strict=False)]
+_Numbers = Annotated[tuple[float, float], Field(strict=False)]
+_Dates = Annotated[tuple[str, str], Field(strict=False)]
 _Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 
 
@@ -198,15 +199,17 @@ class ModelPart(_Part):
 class DataPart(_Part):
     """Which columns (CSV) or arrays (NPZ) a member's file must have, and how they are read: public facts.
 
-    With ``bounds`` every numeric column is clipped and scaled to [-1, 1]; ``categories`` list the values of
-    columns that hold names, ``classes`` the names of the labels; ``intercept`` adds a last feature, one.
+    With ``bounds`` every column of numbers or dates is clipped and scaled to [-1, 1]; ``categories`` list the
+    values of columns that hold names, or say to how many columns they are hashed; ``classes`` are the names
+    of the labels; ``missing`` says what an empty entry becomes; ``intercept`` adds a last feature, one.
     """
 
     features: Annotated[tuple[str, ...], Field(strict=False)] = ()
     target: str = ""
-    bounds: dict[str, _Pair] = Field(default_factory=dict)
-    categories: dict[str, _Names] = Field(default_factory=dict)
+    bounds: dict[str, _Numbers | _Dates] = Field(default_factory=dict)
+    categories: dict[str, _Names | int] = Field(default_factory=dict)
     classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    missing: Missing = "refuse"
     intercept: bool = False
 
     @model_validator(mode="after")
@@ -218,8 +221,11 @@ class DataPart(_Part):
         _refuse_if(
             lacking, f"bounds lacks {', '.join(map(repr, lacking))}; every numeric feature needs a pair"
         )
-        unordered = any(not low < high for low, high in self.bounds.values())
-        _refuse_if(unordered, "bounds are pairs [low, high] with low < high")
+        for name, pair in self.bounds.items():
+            Scale.from_bounds(pair[0], pair[1], repr(name))
+        _ = self.columns
+        filled = self.missing in ("middle", "indicator") and not self.bounds
+        _refuse_if(filled, f"missing = {self.missing!r} needs bounds to have a middle of")
         alike = len(self.classes) == 1 or len(set(self.classes)) < len(self.classes)
         _refuse_if(alike, "classes are two or more different names")
         return self
@@ -229,9 +235,7 @@ class DataPart(_Part):
         """How rows become features; None where arrays are taken as they are."""
         if not self.features:
             return None
-        numeric = [name for name in self.features if name in self.bounds and name not in self.categories]
-        scales = {name: Scale.from_bounds(*self.bounds[name], name) for name in numeric}
-        return Columns(self.features, scales, self.categories)
+        return Columns.declared(self.features, self.bounds, self.categories, self.missing)
 
 
 class BudgetPart(_Part):

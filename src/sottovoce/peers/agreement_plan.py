@@ -169,9 +169,9 @@ def agreed_plan(
     if problems:
         raise ConfigError(" ".join(problems))
     averages = kind.query_kind == "value"
-    if kind.query_kind not in ("value", "gradient", "local-update"):
+    if kind.query_kind not in ("value", "gradient", "newton", "local-update"):
         raise ConfigError(
-            f"peers release values, gradients or local updates of their records, {name} releases a "
+            f"peers release values, gradients, moments or local updates of their records, {name} releases a "
             f"{kind.query_kind}; take another algorithm."
         )
     if averages != (model.kind == "mean"):

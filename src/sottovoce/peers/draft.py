@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.errors import ConfigError
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
 from sottovoce.peers.identity import read_certificate
@@ -59,7 +60,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
     if settings.data is not None:
         rate = None if plan.adjacency == "user" else _sample_rate(plan, where)
         _refuse_other_objectives(plan.objective, where)
-        model = {"kind": plan.objective.loss, "parameters": int(plan.width)}
+        model = {"kind": plan.objective.loss, "parameters": n_params(plan.objective)}
         data = _columns(loaded, settings.data, where)
         classes = data.get("classes", ())
         if model["kind"] == "softmax" or len(classes) > 2:
@@ -89,7 +90,7 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
 
 def _refuse_other_objectives(objective: Any, where: str) -> None:
     """Raise unless an agreement can name the objective: a loss alone, without penalty or constraint."""
-    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball")
+    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball", "class_weight")
     used = [name for name in options if getattr(objective, name, None)]
     if objective.loss not in kinds or used:
         raise ConfigError(
@@ -126,21 +127,30 @@ def _columns(loaded: LoadedPlan, data: DataSection, where: str) -> dict[str, Any
     bounds = data.bounds if isinstance(data.bounds, dict) else {}
     # records that are only announced have no names for their columns yet: members prepare the columns
     prepared = loaded.records.data is None and data.features is None and not bounds
-    if (data.unit_rows and not prepared) or data.standardize or data.missing == "drop":
+    if (data.unit_rows and not prepared) or data.standardize:
         raise ConfigError(
-            f"{where}: an agreement knows bounds, categories and an intercept, but neither unit_rows, "
-            "standardize nor missing; leave them out (the clip bounds what a record can do)."
+            f"{where}: an agreement knows bounds, categories, missing and an intercept, but neither "
+            "unit_rows nor standardize; leave them out (the clip bounds what a record can do)."
         )
     columns: Any = loaded.records.columns
-    features = () if columns is None else tuple(columns.features)
-    if prepared:
-        features = ()
+    features = () if columns is None or prepared else tuple(columns.features)
+    pairs = (
+        {key: (scale.low, scale.high) for key, scale in columns.scales.items() if scale.low is not None}
+        if features
+        else {}
+    )
     table = {
         "features": features,
         "target": data.label,
-        "bounds": {key: list(pair) for key, pair in bounds.items()},
-        "categories": {key: list(map(str, values)) for key, values in (data.categories or {}).items()},
+        "bounds": {
+            key: list(pair) for key, pair in {**pairs, **bounds}.items() if key in {*features, data.label}
+        },
+        "categories": {
+            key: values if isinstance(values, int) else list(map(str, values))
+            for key, values in (data.categories or {}).items()
+        },
         "classes": list(map(str, data.classes or ())),
+        "missing": "" if data.missing == "refuse" else data.missing,
         "intercept": data.intercept,
     }
     return {key: value for key, value in table.items() if value}

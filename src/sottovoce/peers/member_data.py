@@ -30,7 +30,10 @@ def read_records(path: str | Path, agreement: Agreement) -> Records:
     """Read the file that holds this member's records, or raise one sentence that names it."""
     path = Path(path)
     table = read_arrays(path) if path.suffix == ".npz" else read_table(path)
+    columns, target = agreement.data.columns, agreement.data.target
     try:
+        if agreement.data.missing == "drop" and columns is not None:
+            table = columns.complete(table, [target] if target in table else [])
         X, y = _features(table, agreement), _targets(table, agreement)
         return _net_records(X, y, agreement) if agreement.model.kind == "net" else _records(X, y, agreement)
     except DataError as error:
@@ -40,9 +43,6 @@ def read_records(path: str | Path, agreement: Agreement) -> Records:
 def _features(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarray:
     columns = agreement.data.columns
     if columns is not None:
-        missing = [name for name in columns.features if name not in table]
-        if missing:
-            raise DataError(f"no column {missing[0]!r}, which the agreement names; add it.")
         X = columns(table)
     elif "X" in table:
         X = np.asarray(table["X"], dtype=np.float64 if table["X"].dtype.kind in "iub" else None)
@@ -64,7 +64,7 @@ def _targets(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarra
     if values.size == len(values):  # an array may have a second axis of length one
         values = values.reshape(-1)
     bounds = agreement.data.bounds.get(name)
-    return values if bounds is None else Scale.from_bounds(*bounds, name)(values)
+    return values if bounds is None else Scale.from_bounds(bounds[0], bounds[1], name)(values)
 
 
 def _records(X: np.ndarray, y: np.ndarray, agreement: Agreement) -> Records:

@@ -657,7 +657,7 @@ class Peer:
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "accepted": list(agreement.accept),
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
-            "statistical_distance": ProtectiveNoise.distance(draws * agreement.model.parameters),
+            "statistical_distance": ProtectiveNoise.distance(draws * run.plan.width),
             "assumptions": [cipher, *backup_assumptions(run)],
             "checks": checks(run),
             "compared": [self.names[v] for v in core.witnesses.agreeing(core.program.progress())],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from sottovoce import graphs
 from sottovoce._format import significant
@@ -18,12 +20,15 @@ from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
+from sottovoce.algorithms.consensus_newton import ConsensusNewton, newton_options
+from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
 from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network
+from sottovoce.models.adapters import LinearAdapter
 from sottovoce.objectives import GLM
 from sottovoce.planfile.records import PlanRecords, linear_records, network_records
 from sottovoce.planfile.schema import (
@@ -99,15 +104,34 @@ def load_file(
 def read_plan_file(path: str | Path, section: Literal["train", "average"] | None = None) -> PlanFile:
     """Read a plan file and check its sections; values of options are checked when the plan is built."""
     name = Path(path).name
-    tables = read_toml(path)
-    with prefix_errors(name):
-        _add_own_algorithm(tables.get("train"), Path(path).parent)
-    settings = check_plan_file(tables, name)
+    settings = check_tables(read_toml(path), Path(path).parent, name)
     if section == "train" and settings.train is None:
         raise ConfigError(f"{name} has no [train]; sottovoce average runs a file with [average].")
     if section == "average" and settings.average is None:
         raise ConfigError(f"{name} has no [average]; sottovoce train runs a file with [train].")
     return settings
+
+
+def check_tables(tables: Mapping[str, Any], folder: Path, name: str) -> PlanFile:
+    """Return the tables of a plan file as checked sections; its own algorithm is beside it in ``folder``."""
+    with prefix_errors(name):
+        _add_own_algorithm(tables.get("train"), folder)
+    return check_plan_file(tables, name)
+
+
+def average_values(values: str | Path | Sequence[float] | None, folder: Path) -> np.ndarray:
+    """Return (n, dim) rows from numbers, a comma-separated text or a file."""
+    if values is None:
+        raise ConfigError('[average] has no values; add values = "rows.csv", or a list of numbers.')
+    if isinstance(values, str):
+        try:
+            return np.array([[float(word)] for word in values.replace(",", " ").split()])
+        except ValueError:
+            values = Path(values)
+    if isinstance(values, Path):
+        array = read_numbers(folder / values)
+        return array[:, None] if array.ndim == 1 else array
+    return np.array(values, dtype=float)[:, None]
 
 
 def _add_own_algorithm(train: object, folder: Path) -> None:
@@ -161,6 +185,9 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
     with prefix_errors(where):
         network = _network(settings, name, folder)
         records = None if train is None else _records(settings, name, folder, network, options)
+        if name == ConsensusNewton.name and "steps" not in options and records is not None:
+            settings, suited = _suited(settings, records, network)
+            options = suited | options
         options |= _options_elsewhere(settings, known, folder, network, records, options)
     for key in missing_options(name, options):
         raise ConfigError(f"{where}, [{section}] {key} is missing; {name} needs it.")
@@ -224,14 +251,16 @@ def _records(
     labels = None if network is None else network.labels
     if settings.model is not None:
         clip_norm = options.get("clip_norm", float("inf"))
-        return network_records(settings.data, folder, agents, settings.model, clip_norm, labels)
-    return linear_records(settings.data, folder, agents, _glm(settings), labels)
+        return network_records(
+            settings.data, folder, agents, settings.model, clip_norm, labels, settings.accept
+        )
+    return linear_records(settings.data, folder, agents, _glm(settings), labels, settings.accept)
 
 
 def _glm(settings: PlanFile) -> GLM:
     """Return the linear model of [objective]."""
     options = {} if settings.objective is None else dict(settings.objective.model_extra or {})
-    known = [item.name for item in fields(GLM) if item.name != "dim"]
+    known = [item.name for item in fields(GLM) if item.name not in ("dim", "class_weight")]
     for key in options:
         if key not in known:
             raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(known)}.")
@@ -267,6 +296,26 @@ def _options_elsewhere(
         if isinstance(smoothness, (int, float)) and settings.model is None:  # one for all features
             elsewhere["smoothness"] = (float(smoothness),) * objective.dim
     return {key: value for key, value in elsewhere.items() if key in known}
+
+
+def _suited(
+    settings: PlanFile, records: PlanRecords, network: Network | None
+) -> tuple[PlanFile, dict[str, Any]]:
+    """Return the settings with options of Newton steps that suit the budget, as in `sv.fit`, and these."""
+    adapter, train = records.adapter, settings.train
+    assert train is not None
+    if settings.budget is None or not isinstance(adapter, LinearAdapter):
+        return settings, {}
+    objective, budget, n = adapter.objective, settings.budget.budget, len(records.sizes)
+    suited = newton_options(objective, sum(records.sizes), budget.epsilon, budget.delta, adapter.feature_norm)
+    optimizer = {key: value for key, value in asdict(suited["optimizer"]).items() if value}
+    stated = {**suited, "optimizer": optimizer, **(train.model_extra or {})}
+    update: dict[str, Any] = {"train": train.model_copy(update=stated)}
+    if settings.protocol.name is None and network is not None:
+        together = budget.colluders if isinstance(budget.colluders, int) else len(budget.colluders)
+        protocol = settings.protocol.model_copy(update={"name": exact_protocol(n, together)})
+        update["protocol"] = protocol
+    return settings.model_copy(update=update), suited
 
 
 def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> CachedSchedule:

@@ -7,9 +7,7 @@ must accept each of these by name.
 from __future__ import annotations
 
 import inspect
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +19,8 @@ from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load,
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
-from sottovoce.data.ingest import IngestedRecords, ingest
-from sottovoce.data.tables import Bounds, Columns, Scale, TableData, without_bounds
+from sottovoce.data.ingest import IngestedRecords, ingest, label_column, require_label_and_group
+from sottovoce.data.tables import LABELS_ARE_NAMES, Columns, Scale, TableData, are_dates
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
     LinearAdapter,
@@ -45,6 +43,7 @@ IMAGE_KEYS = ("folder", "side", "mean", "std")
 COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
 TABLE_KEYS = (
     *("file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardize"),
+    *("class_weight", "class_shares"),
     *("unit_rows", "intercept", "test_share", "test_file", "sizes", "width"),
 )
 Names = Sequence[object] | None  # of the nodes
@@ -74,11 +73,19 @@ class PlanRecords(NamedTuple):
 
 
 def linear_records(
-    section: DataSection, folder: Path, agents: int | None, model: GLM, names: Names = None
+    section: DataSection,
+    folder: Path,
+    agents: int | None,
+    model: GLM,
+    names: Names = None,
+    accept: Sequence[str] = (),
 ) -> PlanRecords:
-    """Return the records of a linear model: one holder's, one part per agent, or per user (None)."""
+    """Return the records of a linear model: one holder's, one part per agent, or per user (None).
+
+    ``accept`` names what may be read of private records and is not charged.
+    """
     _refuse(section, IMAGE_KEYS, "is for images, which need a network: a [model] section.")
-    private, features = _table(section, folder, agents, names)
+    private, features = _table(section, folder, agents, names, accept)
     X, columns = private.inputs, private.columns
     options, uncharged = _model_options(section, private)
     if section.name is not None and section.classes is None and model.loss == "logistic":
@@ -94,8 +101,12 @@ def linear_records(
     else:
         data = Shards.from_parts(X, y, _parts(section, private.groups, y, agents, names))
         sizes = data.sizes.tolist()
-    objective = replace(several_classes(model, target), dim=int(X.shape[1]))
+    weights = options.weights(target)
+    objective = replace(several_classes(model, target, weights), dim=int(X.shape[1]))
     adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
+    # as in `fit`: columns within bounds are rarely near them all at once
+    square = (X.shape[1] + section.intercept) / 2 if columns is None else columns.usual_square
+    adapter.feature_norm = math.sqrt(square)
     if private.test is not None:
         test = (private.test[0], linear_labels(target, private.test[1]))
         adapter.evaluate = linear_evaluation(objective, target, *test)
@@ -115,6 +126,7 @@ def network_records(
     model: ModelSection,
     clip_norm: float,
     names: Names = None,
+    accept: Sequence[str] = (),
 ) -> PlanRecords:
     """Return the records of a network: official images, or a table or arrays of one's own."""
     columns: Columns | ImageReading | None
@@ -125,7 +137,7 @@ def network_records(
         parts = _parts(section, None, private.targets, agents, names, rng, "label")
     else:
         _refuse(section, IMAGE_KEYS, f"is for sets of images: {', '.join(SETS)}.")
-        private, _ = _table(section, folder, agents, names)
+        private, _ = _table(section, folder, agents, names, accept)
         columns = private.columns
         options, uncharged = _model_options(section, private)
         numbers = np.unique(np.asarray(private.targets), return_inverse=True)[1]
@@ -207,6 +219,7 @@ def _model_options(section: DataSection, private: IngestedRecords) -> tuple[Mode
     """Return what the file says about labels, and what is read of private records without being charged."""
     bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
     options = ModelOptions(classes=section.classes, label=section.label, label_bounds=bounds)
+    options = replace(options, class_weight=section.class_weight, class_shares=section.class_shares)
     uncharged = private.uncharged
     if section.classes is None and np.asarray(private.targets).dtype.kind in "OUS":
         options = replace(options, accept=("class names",))
@@ -252,11 +265,18 @@ def _stand_ins(section: DataSection, agents: int | None, names: Names) -> Table:
             f"There is no file {section.file}; a plan can be accounted before it is there if [data] says "
             "beside sizes how many features its records have: width or features."
         )
-    classes, categories = section.classes or (0.0, 1.0), section.categories or {}
+    classes = section.classes or (0.0, 1.0)
     count = len(section.sizes) if isinstance(section.sizes, tuple) else 1
     sites: Sequence[object] = names or range(agents or section.users or count)
     rows = [(str(site), str(label)) for site in sites for label in classes]
-    table = {name: [categories.get(name, ("1",))[0]] * len(rows) for name in features}
+
+    def one(name: str) -> object:
+        values, pair = (section.categories or {}).get(name), bounds.get(name)
+        if values is not None:
+            return "1" if isinstance(values, int) else values[0]
+        return pair[0] if pair is not None and are_dates(pair) else "1"
+
+    table = {name: [one(name)] * len(rows) for name in features}
     table[section.label or ""] = [label for _, label in rows]
     if section.group is not None:
         table[section.group] = [site for site, _ in rows]
@@ -264,7 +284,7 @@ def _stand_ins(section: DataSection, agents: int | None, names: Names) -> Table:
 
 
 def _table(
-    section: DataSection, folder: Path, agents: int | None, names: Names
+    section: DataSection, folder: Path, agents: int | None, names: Names, accept: Sequence[str]
 ) -> tuple[IngestedRecords, tuple[str, ...]]:
     """Return the prepared records, and the names of their features."""
     if (section.name is None) == (section.file is None):
@@ -279,42 +299,46 @@ def _table(
         return _from_arrays(section, folder)
     waiting = _sizes_only(section, folder)
     table = _stand_ins(section, agents, names) if waiting else read_table(folder / section.file)
-    private = _from_columns(section, folder, table)
+    private = _from_columns(section, folder, table, accept)
     assert private.columns is not None
     return private, private.columns.names
 
 
-def _from_columns(section: DataSection, folder: Path, table: Table) -> IngestedRecords:
+def _from_columns(section: DataSection, folder: Path, table: Table, accept: Sequence[str]) -> IngestedRecords:
     """Return the records of a table; how its columns are read is saved with the model."""
-    label, features = section.label, section.features
-    if label is None:
-        raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
-    for key in COLUMN_KEYS:
-        value = getattr(section, key) or ()
-        for name in (value,) if isinstance(value, str) else value:
-            if name not in table:
-                raise ConfigError(
-                    f"[data] {key} names {name!r}, but {section.file} has the columns {', '.join(table)}."
-                )
-    assert not isinstance(features, str)
+    label, bounds = section.label, section.bounds
+    assert not isinstance(section.features, str)
     options = TableData(
-        table, label, section.group, features, section.drop, "none", categories=section.categories
+        table,
+        label,
+        section.group,
+        section.features,
+        section.drop,
+        categories=section.categories,
+        missing=section.missing or "refuse",
     )
-    unscaled = Columns.from_table(table, options)
+    if isinstance(bounds, tuple) and any(isinstance(pair, (list, tuple)) for pair in bounds):
+        chosen = section.features or [
+            name for name in table if name not in {*options.excluded, *section.drop}
+        ]
+        numeric = [name for name in chosen if name not in (section.categories or ())]
+        bounds = dict(zip(numeric, _pairs(bounds, numeric), strict=True))
+    options = replace(options, bounds=bounds)
+    require_label_and_group(table, options)
+    assert label is not None
+    reads = ("standardize",) if section.standardize or "standardize" in accept else ()
+    unnamed = section.classes is None and "class names" not in accept
+    names = unnamed and label_column(table[label]).dtype.kind == "U"
+    columns = Columns.from_table(table, options, reads, lambda: LABELS_ARE_NAMES if names else None)
     if section.missing == "drop":
-        table = _rows(table, unscaled.complete(table) & [str(word).strip() != "" for word in table[label]])
+        table = columns.complete(table, options.labels)
     test_table = None
     if section.test_share > 0:
         order = np.random.default_rng(section.seed).permutation(len(table[label]))
         test_rows, training_rows = np.split(order, [round(section.test_share * len(order))])
         test_table, table = _rows(table, test_rows), _rows(table, training_rows)
-    bounds: Bounds = None if section.standardize else "none"
-    if section.bounds != "none" and not section.standardize:
-        numeric = [name for name in unscaled.features if name not in unscaled.categories]
-        declared = replace(options, bounds=section.bounds or {}).feature_bounds
-        bounds = dict(zip(numeric, _pairs(declared, numeric), strict=True))
-    options = replace(options, bounds=bounds, missing="middle" if section.missing == "middle" else "refuse")
-    columns = Columns.from_table(table, options, ("standardize",) if section.standardize else ())
+    if columns.uncharged:  # by the training records alone
+        columns = Columns.from_table(table, options, reads)
     columns = replace(columns, unit_rows=section.unit_rows, ones=section.intercept)
     private = ingest(TableData(table, label, section.group), columns=columns)
     uncharged = columns.uncharged if test_table is None else ("held-out score", *columns.uncharged)
@@ -356,7 +380,7 @@ def _from_arrays(section: DataSection, folder: Path) -> tuple[IngestedRecords, t
     if section.bounds not in (None, "none"):
         pairs = _pairs(section.bounds, names)
         if not is_sparse(X):
-            scales = {n: Scale.from_bounds(*pair, n) for n, pair in zip(names, pairs, strict=True)}
+            scales = {n: Scale.from_bounds(pair[0], pair[1], n) for n, pair in zip(names, pairs, strict=True)}
         data = data.bounded([pair[0] for pair in pairs], [pair[1] for pair in pairs])
     if section.standardize:
         data = data.standardized()
@@ -386,37 +410,19 @@ def _read(path: Path, section: DataSection) -> Dataset:
     return readers[kind](path, missing="drop" if section.missing == "drop" else "refuse")
 
 
-def _pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]]:
-    """Return the bounds of every feature from [low, high], pairs, or pairs by name."""
+def _pairs(bounds: Any, names: Sequence[str]) -> list[Any]:
+    """Return the bounds of every feature from [low, high], one pair each, or pairs by name."""
     if isinstance(bounds, dict):
-        lacking = [name for name in names if name not in bounds]
-        if lacking:
+        if set(bounds) != set(names):
             raise ConfigError(
-                f"[data] {without_bounds(lacking)}: write bounds = "
-                f"{{ {', '.join(f'{_toml_key(name)} = [low, high]' for name in lacking)} }}, or "
-                'bounds = "none" to take numbers as they are, or standardize = true to read mean and '
-                "deviation from the private records, which is not charged."
+                f"[data] bounds must be of the features {', '.join(names)}, got {', '.join(bounds)}."
             )
-        unknown = [name for name in bounds if name not in names]
-        if unknown:
-            raise ConfigError(
-                f"[data] bounds names {', '.join(map(repr, unknown))}, which is no numeric feature; the "
-                f"numeric features are {', '.join(names)}."
-            )
-        pairs = [bounds[name] for name in names]
-    elif all(isinstance(value, (int, float)) for value in bounds):
-        if len(bounds) != 2:
-            raise ConfigError(f"[data] bounds must be [low, high], got {len(bounds)} numbers.")
-        pairs = [bounds] * len(names)
-    else:
-        pairs = list(bounds)
+        bounds = [bounds[name] for name in names]
+    one = len(bounds) == 2 and all(isinstance(value, (int, float)) for value in bounds)
+    pairs = [bounds] * len(names) if one else list(bounds)
     if len(pairs) != len(names) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
         raise ConfigError(f"[data] bounds must be [low, high], or one such pair per feature ({len(names)}).")
     return pairs
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _parts(

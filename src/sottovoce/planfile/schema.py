@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from sottovoce.protocols import NamedProtocol
 
 VERSION = 1
+# What a plan file that `sottovoce columns` drafted leaves blank, with what belongs there.
+_BLANKS = {
+    "network": {"graph": 'who talks to whom, for example "complete:8" for eight sites'},
+    "budget": {"epsilon": "what may be spent, for example 1.0", "delta": "for example 1e-6"},
+    "objective": {"loss": '"logistic" for labels 0 and 1, "squared" for an amount'},
+    "data": {"label": "the column to predict", "classes": "the public names of the labels"},
+}
 NOISE_OPTIONS = ("noise_multiplier", "noise_std", "noise_ratio")
 # Options of a plan that have another place than the algorithm's section: in a plan file, and in an agreement.
 _PLACES = {
@@ -93,6 +101,19 @@ class ProtocolSection(PlanSection):
             raise ConfigError(f"{where} rounds must not be negative, got {self.rounds}.")
         with prefix_errors(where):
             return parse(":".join([self.name or default, *words]))
+
+
+def _dates_as_words(bounds: Any) -> Any:
+    """Return bounds by column with the dates of TOML written out; the blank of a label has no bounds."""
+    if not isinstance(bounds, Mapping):
+        return bounds
+    return {
+        name: [end.isoformat() if isinstance(end, date) else end for end in pair]
+        if isinstance(pair, (list, tuple))
+        else pair
+        for name, pair in bounds.items()
+        if pair != []
+    }
 
 
 def _amount(name: str) -> BeforeValidator:
@@ -171,17 +192,28 @@ class DataSection(PlanSection):
         None, description="columns to use, all when left out; of images, fixed features by name"
     )
     drop: tuple[str, ...] = Field((), description="columns not to use")
-    categories: dict[str, tuple[str | int | float, ...]] | None = Field(
-        None, description="public values of columns that hold names"
+    categories: dict[str, tuple[str | int | float, ...] | int] | None = Field(
+        None, description="public values of columns that hold names, or a number of columns to hash them to"
     )
     classes: tuple[str | int | float, ...] | None = Field(
         None, description="public names of the classes, in order"
     )
-    missing: Literal["refuse", "drop", "middle"] | None = Field(None, description="refuse when left out")
-    bounds: Literal["none"] | tuple[Any, ...] | dict[str, tuple[float, float]] | None = Field(
+    class_weight: Literal["balanced"] | tuple[float, ...] | dict[str, float] | None = Field(
+        None, description="public weights of the classes in the loss, in order or by name, or balanced"
+    )
+    class_shares: tuple[float, ...] | dict[str, float] | None = Field(
+        None, description="public shares of the classes, for balanced weights"
+    )
+    missing: Literal["refuse", "drop", "middle", "indicator"] | None = Field(
+        None, description="refuse when left out"
+    )
+    bounds: Annotated[
+        Literal["none"] | tuple[Any, ...] | dict[str, tuple[Any, ...]] | None,
+        BeforeValidator(_dates_as_words),
+    ] = Field(
         None,
-        description="public bounds of numeric columns: [low, high], one pair per feature, a table by name, "
-        'or "none" to take numbers as they are',
+        description="public bounds of columns of numbers or dates: [low, high], one pair per feature, a "
+        'table by name, or "none" to take numbers as they are',
     )
     standardize: bool = Field(False, description="by the records themselves: not private, must be accepted")
     unit_rows: bool = False
@@ -278,16 +310,39 @@ def check_plan_file(tables: Mapping[str, Any], where: str) -> PlanFile:
     Values of options are checked by the plan when it is built.
     """
     check_version(tables, where)
-    problems, settings = [], None
+    blanks, settings = _blanks(tables), None
+    problems = list(blanks.values())
     try:
         settings = PlanFile.model_validate(dict(tables))
     except ValidationError as error:
-        problems = _problems(error, PlanFile)
+        problems += _problems(error, PlanFile, blanks)
     problems += _misplaced(tables)
     if problems:
         raise ConfigError(_message(where, problems))
     assert settings is not None
     return settings
+
+
+def _blanks(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return a sentence about every blank that a drafted file still has, by its place."""
+    sentences = {}
+    for section, hints in _BLANKS.items():
+        table = tables.get(section)
+        for key, hint in hints.items():
+            if isinstance(table, Mapping) and table.get(key) in ("", []):
+                sentences[f"[{section}] {key}"] = f"[{section}] {key} is blank: {hint}."
+    data, objective = tables.get("data"), tables.get("objective")
+    if not isinstance(data, Mapping):
+        return sentences
+    amount = isinstance(objective, Mapping) and objective.get("loss") in ("squared", "huber")
+    for key in ("bounds", "categories"):
+        facts = data.get(key)
+        columns = [name for name, values in facts.items() if values == []] if isinstance(facts, dict) else []
+        columns = [name for name in columns if name != data.get("label") or amount]
+        if columns:
+            names = ", ".join(map(repr, columns))
+            sentences[key] = f"[data] {key} is blank for {names}: state what is public, or drop the column."
+    return sentences
 
 
 def check_version(tables: Mapping[str, object], where: str) -> None:
@@ -371,8 +426,11 @@ def _message(where: str, problems: Sequence[str]) -> str:
     return f"{where} has {len(problems)} problems: {numbered}"
 
 
-def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
-    """Return one sentence per problem; a key that only looks missing, since it is misspelled, is left out."""
+def _problems(error: ValidationError, section: type[BaseModel], blanks: Collection[str] = ()) -> list[str]:
+    """Return one sentence per problem, except at ``blanks``.
+
+    A key that only looks missing, since it is misspelled, is left out.
+    """
     sentences: dict[str, str] = {}
     meant: set[str] = set()
     problems = error.errors()
@@ -391,7 +449,7 @@ def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
             near = did_you_mean(parts[-1], known)
             meant |= {_place([*parts[:-1], key]) for key in known if repr(key) in near}
             sentences[place] = f"{place} is not known{near}; expected one of {', '.join(known)}."
-        elif place not in sentences and place not in meant:
+        elif place not in sentences and place not in meant and place not in blanks:
             sentences[place] = _sentence(place, problem)
     return list(sentences.values())
 

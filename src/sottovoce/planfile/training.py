@@ -32,7 +32,11 @@ SCORES = {"accuracy": max, "rmse": min}
 
 def load_training(file: Path, **options: object) -> LoadedPlan:
     """Return the plan of a training file and its records; ``options`` replace options of the file."""
-    loaded = load_file(file, section="train", **options)
+    return load_records(load_file(file, section="train", **options), file)
+
+
+def load_records(loaded: LoadedPlan, file: Path) -> LoadedPlan:
+    """Return a loaded training plan; raise if its records are only announced."""
     assert loaded.records is not None
     assert loaded.settings.data is not None
     if loaded.records.data is None:

@@ -156,10 +156,13 @@ def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, 
         inputs = model.get("options", {}).get("inputs")
         return {"data": data if inputs is None else data | {"width": inputs}, "model": dict(model)}
     data["width"] = objective.dim
+    if objective.class_weight is not None:
+        data["class_weight"] = list(objective.class_weight)
     chosen = {
         item.name: plain(getattr(objective, item.name))
         for item in fields(objective)
-        if item.name != "dim" and getattr(objective, item.name) not in (None, item.default)
+        if item.name not in ("dim", "class_weight")
+        and getattr(objective, item.name) not in (None, item.default)
     }
     return {"data": data, "objective": {"loss": objective.loss} | chosen}
 

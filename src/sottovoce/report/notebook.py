@@ -1,4 +1,4 @@
-"""What a notebook shows of a network, a protocol, a view, a guarantee, a plan and a result.
+"""What a notebook shows of a network, a protocol, a view, a guarantee, a plan, a result and a fitted model.
 
 Every number comes from the object itself: a guarantee gives its epsilon, a plan its privacy cost, a view its
 leakage. All text is escaped. `sottovoce._hooks` binds these as ``_repr_html_``, ``plot`` and
@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import GaussianView
+from sottovoce.models.saved import Fitted
 from sottovoce.protocols import Protocol
 from sottovoce.report import figures
 from sottovoce.report.elements import guarantee_row
@@ -163,6 +165,11 @@ def _(result: Result) -> str:
     return _box(f"Result of {result.name}", *parts, *picture)
 
 
+@html.register
+def _(fitted: Fitted) -> str:
+    return f"<p><strong>{escape(str(fitted))}</strong></p>{html(fitted.result)}"
+
+
 def _box(title: str, *parts: Mapping[str, Any], color: str = _GREY) -> str:
     return environment().get_template("notebook.html").render(title=title, parts=parts, color=color)
 
@@ -248,6 +255,11 @@ def _(protocol: Protocol, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="about node", ylabel="node that looks", title="share of local privacy lost")
     ax.figure.colorbar(image, ax=ax, shrink=0.8)
     return ax
+
+
+@plot.register(Fitted)
+def _(fitted: Fitted, ax: Axes | None = None, **options: object) -> Axes:
+    return plot(fitted.result, ax, **options)
 
 
 @plot.register(GaussianView)

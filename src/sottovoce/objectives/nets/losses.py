@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sottovoce.errors import InvalidInput
@@ -99,6 +100,20 @@ class PerRecord(nn.Module):
             targets = targets.to(scores.dtype)
         each = self.loss(scores, targets)
         return each.flatten(1).mean(1) if each.ndim > 1 else each
+
+
+class WeightedLoss(nn.Module):
+    """A loss of single records times the public weight of their class; labels of 0 and 1 count as classes."""
+
+    def __init__(self, loss: PerSampleLoss, weights: Sequence[float]) -> None:
+        super().__init__()
+        self.loss = fresh_loss(loss)
+        self.weights = nn.Embedding(len(weights), 1, _weight=torch.tensor(weights)[:, None], _freeze=True)
+
+    def forward(self, outputs: object, targets: Tensor) -> Tensor:
+        each = self.loss(outputs, targets)
+        classes = targets.reshape(each.shape).to(torch.int64)
+        return each * self.weights(classes).reshape(each.shape).to(each.dtype)
 
 
 def sharing_copy(module: nn.Module) -> nn.Module:

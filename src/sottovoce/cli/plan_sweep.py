@@ -1,0 +1,89 @@
+"""`sottovoce sweep plan.toml`: a plan file simulated with many settings, as a table."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sottovoce._format import Quantity, number
+from sottovoce._io import atomic_write
+from sottovoce.cli.output import emit, if_stopped, progress, require_writable, safe, table
+from sottovoce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_QUANTITIES: dict[str, Quantity] = {"spent": "epsilon"}
+_UNPRINTED = ("delta", "better_than_trivial")  # too wide for a terminal
+
+
+def sweep_plan(
+    file: Path,
+    choices: Mapping[str, Sequence[Any]],
+    *,
+    repeats: int,
+    seed: int,
+    jobs: int,
+    backend: str,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Simulate a plan file with every combination of settings, print a table and write it as CSV.
+
+    Finished trials are kept beside the table, in a folder, and are not repeated by the same command.
+    """
+    from sottovoce.planfile.sweep import SIMULATED, as_csv, plan_trials, run_trial, summarized
+    from sottovoce.runners.sweep import sweep
+
+    if out is not None and out.suffix.lower() != ".csv":
+        raise InvalidInput(f"--out of a plan file's sweep must end in .csv, got {out.name!r}.")
+    require_writable(out)
+    trials = plan_trials(file, choices, repeats)
+    folder = Path(f"{file.stem}-sweep") if out is None else out.with_suffix("")
+    kept = f"finished trials are kept in {folder}; the same command goes on."
+    with (
+        if_stopped(lambda: kept),
+        progress(f"{file.name}, {len(trials)} trials", len(trials), quiet=json) as tell,
+    ):
+        results = sweep(run_trial, trials, folder, seed=seed, jobs=jobs, backend=backend, progress=tell)
+    rows = [
+        {name: result["options"][name] for name in choices} | result["value"] | {"seed": result["seed"]}
+        for result in results
+    ]
+    if out is not None:
+        atomic_write(out, as_csv(rows))
+    means = [
+        {key: value for key, value in row.items() if key != "seed"} for row in summarized(rows, [*choices])
+    ]
+
+    def text(screen: Console) -> None:
+        names = list(dict.fromkeys(name for row in means for name in row if name not in _UNPRINTED))
+        cells = [[safe(v) if isinstance(v := row.get(name), str) else v for name in names] for row in means]
+        kinds = [_QUANTITIES.get(name, "value") for name in names]
+        screen.print(table(names, cells, title=safe(file.name), write=number, quantities=kinds))
+        screen.print(SIMULATED)
+        screen.print(
+            f"Trials are kept in {safe(folder)}{'' if out is None else f', the table is {safe(out)}'}."
+        )
+
+    emit({"plan": file.name, "simulated": True, "note": SIMULATED, "rows": rows, "means": means}, json, text)
+
+
+def choices(words: list[str]) -> dict[str, list[Any]]:
+    """Return {option: values} from words like n=20,40; numbers and true/false are read as such."""
+    options: dict[str, list[Any]] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals or not name or not values:
+            raise InvalidInput(f"--set expects an option and its values, as n=20,40, got {word!r}.")
+        options[name.replace("-", "_")] = [_value(value) for value in values.split(",")]
+    return options
+
+
+def _value(word: str) -> Any:
+    try:
+        return json_module.loads(word)
+    except ValueError:
+        return word
