@@ -24,7 +24,8 @@ from torch import Tensor
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, row_squares
 from sottovoce.objectives.nets.objective import NetObjective
-from sottovoce_papers.bayrooti2023.vectors import choose, even, exp, larger, load, odd, smaller, spread, store
+from sottovoce.objectives.nets.quick_layers import mish_and_slope
+from sottovoce.objectives.nets.vectors import choose, even, exp, larger, load, odd, smaller, spread, store
 
 SIDE, POOLED, MAPS = 32, 14, 3
 LANES, QUARTER = 16, 256  # width and size of an image of every second row and column
@@ -60,7 +61,7 @@ class BayrootiObjective(NetObjective):
 
         p = torch.from_numpy(features).view(agents, batch_size, FEATURES)
         h = torch.baddbmm(b1[:, None], p, w1.mT)
-        a, slope1 = _mish(h)
+        a, slope1 = mish_and_slope(h)
         out = torch.baddbmm(b2[:, None], a, w2.mT)
 
         g2 = torch.softmax(out, -1)
@@ -93,7 +94,7 @@ class BayrootiObjective(NetObjective):
                 images = part.reshape(len(part), SIDE * SIDE).contiguous().numpy()
                 features, slope, place = _buffers(len(part))
                 _conv_mish_pool(images, conv.numpy(), bias.numpy(), len(part), features, slope, place)
-                hidden = _mish(torch.addmm(b1[0], torch.from_numpy(features), w1[0].mT))[0]
+                hidden = mish_and_slope(torch.addmm(b1[0], torch.from_numpy(features), w1[0].mT))[0]
                 parts.append(torch.addmm(b2[0], hidden, w2[0].mT))
             yield torch.cat(parts)
 
@@ -109,12 +110,6 @@ def _split(theta: Tensor) -> tuple[Tensor, ...]:
 
 def _squares(tensor: Tensor) -> Any:
     return row_squares(tensor.flatten(0, 1)).view(tensor.shape[:2])
-
-
-def _mish(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Mish and its slope."""
-    tanh = torch.tanh(torch.nn.functional.softplus(h))
-    return h * tanh, tanh + h * torch.sigmoid(h) * (1 - tanh * tanh)
 
 
 _FAST = {"contract", "nsz", "arcp", "reassoc"}

@@ -35,7 +35,7 @@ def add_weighted_products(sums: Tensor, start: int, weights: Tensor, g: Tensor, 
     outputs, inputs = g.shape[-1], x.shape[-1]
     if outputs <= _NARROW and x.device.type == "cpu":
         w, left, right = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x))
-        _start_threads()
+        start_threads()
         _tiles(w, left, right, sums.numpy(), start)
         return
     # sums that fill the cache are to be read and written for many rows at a time
@@ -54,7 +54,7 @@ def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -
         sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
         return
     shares, values = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows))
-    _start_threads()
+    start_threads()
     _weighted(shares, values, sums.numpy(), start)
 
 
@@ -63,12 +63,12 @@ def row_squares(rows: Tensor) -> Tensor:
     flat = rows.reshape(rows.shape[0], -1)
     if rows.device.type != "cpu":
         return flat.double().square().sum(1)
-    _start_threads()
+    start_threads()
     return torch.from_numpy(_squares(np.ascontiguousarray(flat.detach().numpy())))
 
 
 @cache
-def _start_threads() -> None:
+def start_threads() -> None:
     """Start numba's threads, which sets the number of OpenMP threads of the process; torch's stays."""
     threads = torch.get_num_threads()
     numba.get_num_threads()

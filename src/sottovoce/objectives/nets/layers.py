@@ -91,8 +91,14 @@ class Stacked:
     def each_agent(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return ``function(agent, part, ...)`` of the parts of every agent, laid end to end."""
         parts = zip(*(tensor.chunk(self.agents) for tensor in tensors), strict=True)
-        results = [function(a, *part) for a, part in enumerate(parts)]
-        return results[0] if self.agents == 1 else torch.cat(results)
+        first = function(0, *next(parts))
+        if self.agents == 1:
+            return first
+        whole = first.new_empty(self.agents, *first.shape)  # written in turn, while each part is in the cache
+        whole[0] = first
+        for a, part in enumerate(parts, 1):
+            whole[a] = function(a, *part)
+        return whole.flatten(0, 1)
 
     def weights_of(self, a: int) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias of one agent."""

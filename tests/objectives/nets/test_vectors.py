@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from sottovoce_papers.bayrooti2023 import vectors as v
+from sottovoce.objectives.nets import vectors as v
 
 NUMBERS = np.linspace(-40, 40, 32, dtype=np.float32)
 
