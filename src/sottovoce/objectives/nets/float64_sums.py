@@ -67,6 +67,21 @@ def row_squares(rows: Tensor) -> Tensor:
     return torch.from_numpy(_squares(np.ascontiguousarray(flat.detach().numpy())))
 
 
+def token_squares(tokens: Tensor, g: Tensor) -> Tensor:
+    """Return ``sum_v |sum_{t: token_t = v} g_t|^2`` of every sample.
+
+    The tokens are (samples, positions), g (samples, positions, d).
+    """
+    samples, positions = tokens.shape
+    if g.device.type == "cpu":
+        start_threads()
+        return torch.from_numpy(_repeated(*(np.ascontiguousarray(t.detach().numpy()) for t in (tokens, g))))
+    first = (tokens[:, :, None] == tokens[:, None]).byte().argmax(2)  # where a token occurs first
+    place = first + positions * torch.arange(samples, device=g.device)[:, None]
+    sums = torch.zeros(samples * positions, g.shape[2], dtype=torch.float64, device=g.device)
+    return row_squares(sums.index_add_(0, place.flatten(), g.double().flatten(0, 1)).view(samples, -1))
+
+
 @cache
 def start_threads() -> None:
     """Start numba's threads, which sets the number of OpenMP threads of the process; torch's stays."""
@@ -136,4 +151,23 @@ def _squares(rows: np.ndarray) -> np.ndarray:
             value = np.float64(rows[r, d])
             total += value * value
         squares[r] = total
+    return squares
+
+
+@njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
+def _repeated(tokens: np.ndarray, g: np.ndarray) -> np.ndarray:
+    squares = np.empty(len(tokens))
+    for s in prange(len(tokens)):
+        sums = np.zeros(g.shape[1:])
+        for t in range(g.shape[1]):
+            first = 0
+            while tokens[s, first] != tokens[s, t]:
+                first += 1
+            for d in range(g.shape[2]):
+                sums[first, d] += g[s, t, d]
+        total = 0.0
+        for t in range(g.shape[1]):
+            for d in range(g.shape[2]):
+                total += sums[t, d] * sums[t, d]
+        squares[s] = total
     return squares

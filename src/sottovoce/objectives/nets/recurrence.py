@@ -15,9 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor, nn
 
+from sottovoce.objectives.nets.vectors import exp, load, spread, store
+
+LANES = 16
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 Record = Callable[[Tensor, Tensor], None]
 _OPS = torch.ops.aten  # slopes of sigmoid and tanh in one pass
@@ -135,14 +140,20 @@ def _forward(kind: str, a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple
     hidden, across = weight.shape[2], weight.mT
     states = a.new_zeros(positions + 1, agents, batch_size, hidden)
     before, outputs = states[:-1], states[1:]
-    if bias is None or kind == "gru":  # there the state's part is multiplied before it is added
-        gates = a.clone()
-    else:
-        gates = a + bias[:, None]
+    shift = a.new_zeros(()) if bias is None else bias[:, None]
+    # of a GRU the state's part is multiplied before it is added
+    gates = torch.add(a, a.new_zeros(()) if kind == "gru" else shift, out=a.new_empty(a.shape))
     # single positions; views taken at once cost a fraction of views taken in the loop
     if kind == "lstm":
         memory, curved = torch.zeros_like(states), torch.empty_like(before)
         bends = torch.empty_like(before)  # the third gate is bent, not squashed
+        saved = _Saved(before, (gates, bends, curved, memory[:-1]))
+        if _compiled(weight):
+            arrays = [part.numpy() for part in (gates, bends, curved, memory, states)]
+            for t, (h, z) in enumerate(_in_time(before, gates)):
+                torch.baddbmm(z, h, across, out=z)
+                _step(t, *arrays)
+            return (outputs, memory[1:]), saved
         wholes = (before, outputs, gates, *gates.chunk(4, -1), bends, curved, memory[:-1], memory[1:])
         for h, next_h, z, i, f, g, o, new, bent, c, next_c in _in_time(*wholes):
             torch.baddbmm(z, h, across, out=z)
@@ -150,11 +161,10 @@ def _forward(kind: str, a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple
             torch.sigmoid(z, out=z)
             torch.mul(f, c, out=next_c).addcmul_(i, new)
             torch.mul(o, torch.tanh(next_c, out=bent), out=next_h)
-        return (outputs, memory[1:]), _Saved(before, (gates, bends, curved, memory[:-1]))
+        return (outputs, memory[1:]), saved
     if kind == "gru":
         inner = torch.empty_like(before)
         both, last = gates[..., : 2 * hidden], gates[..., 2 * hidden :]
-        shift = a.new_zeros(()) if bias is None else bias[:, None]
         for h, next_h, rest, n, b in _in_time(before, outputs, both, last, inner):
             product = torch.baddbmm(shift, h, across)
             b.copy_(product[..., 2 * hidden :])
@@ -166,6 +176,77 @@ def _forward(kind: str, a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple
     for h, next_h, z in _in_time(before, outputs, gates):
         next_h.copy_(bend(torch.baddbmm(z, h, across, out=z)))
     return (outputs,), _Saved(before, (outputs,))
+
+
+def _compiled(weight: Tensor) -> bool:
+    """Whether a position of an LSTM is one compiled pass in place of seven of torch."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.shape[2] % LANES == 0
+
+
+@njit(cache=True, error_model="numpy")
+def _step(t: int, gates: Any, bends: Any, curved: Any, memory: Any, states: Any) -> None:
+    """From what is added at position t: its gates, in place, and the next memory and state."""
+    hidden = states.shape[3]
+    for a in range(states.shape[1]):
+        for s in range(states.shape[2]):
+            z, new, bent = gates[t, a, s], bends[t, a, s], curved[t, a, s]
+            c, next_c, next_h = memory[t, a, s], memory[t + 1, a, s], states[t + 1, a, s]
+            for k in range(0, hidden, LANES):
+                i, f = _sigmoid(load(z, k, LANES)), _sigmoid(load(z, hidden + k, LANES))
+                g, o = _tanh(load(z, 2 * hidden + k, LANES)), _sigmoid(load(z, 3 * hidden + k, LANES))
+                m = f * load(c, k, LANES) + i * g
+                b = _tanh(m)
+                store(z, k, i, LANES)
+                store(z, hidden + k, f, LANES)
+                store(z, 3 * hidden + k, o, LANES)
+                store(new, k, g, LANES)
+                store(next_c, k, m, LANES)
+                store(bent, k, b, LANES)
+                store(next_h, k, o * b, LANES)
+
+
+@njit(cache=True, error_model="numpy")
+def _step_back(
+    t: int,
+    gates: Any,
+    bends: Any,
+    curved: Any,
+    memory: Any,
+    heads: Any,
+    tails: Any,
+    ahead: Any,
+    remembered: Any,
+    inside: Any,
+) -> None:
+    """Gradients of the gates at position t and, in ``remembered``, of the memory before it."""
+    hidden = ahead.shape[2]
+    for a in range(ahead.shape[0]):
+        for s in range(ahead.shape[1]):
+            z, out, later, carried = gates[t, a, s], inside[a, s, t], ahead[a, s], remembered[a, s]
+            new, bent, before = bends[t, a, s], curved[t, a, s], memory[t, a, s]
+            of_h, of_c = heads[t, a, s], tails[t, a, s]
+            for k in range(0, hidden, LANES):
+                one, g, b = spread(np.float32(1), LANES), load(new, k, LANES), load(bent, k, LANES)
+                i, f = load(z, k, LANES), load(z, hidden + k, LANES)
+                o = load(z, 3 * hidden + k, LANES)
+                dh = load(later, k, LANES) + load(of_h, k, LANES)
+                dc = load(carried, k, LANES) + dh * o * (one - b * b) + load(of_c, k, LANES)
+                store(out, k, dc * g * i * (one - i), LANES)
+                store(out, hidden + k, dc * load(before, k, LANES) * f * (one - f), LANES)
+                store(out, 2 * hidden + k, dc * i * (one - g * g), LANES)
+                store(out, 3 * hidden + k, dh * b * o * (one - o), LANES)
+                store(carried, k, dc * f, LANES)
+
+
+@njit(inline="always", error_model="numpy")
+def _sigmoid(x: Any) -> Any:
+    one = spread(np.float32(1), LANES)
+    return one / (exp(x * np.float32(-1), spread(np.float32(80), LANES)) + np.float32(1))
+
+
+@njit(inline="always", error_model="numpy")
+def _tanh(x: Any) -> Any:
+    return _sigmoid(x * np.float32(2)) * np.float32(2) - spread(np.float32(1), LANES)
 
 
 def _in_time(*wholes: Tensor | None, reverse: bool = False) -> Any:
@@ -185,6 +266,16 @@ def _backward(
     ahead = weight.new_zeros(agents, batch_size, hidden)  # what later positions say of this state
     if kind == "lstm":
         gates, bends, curved, memory = saved.parts
+        if _compiled(weight):
+            heads, tails = (
+                (torch.zeros_like(memory) if g is None else g.contiguous()).numpy() for g in gradients
+            )
+            arrays = [part.numpy() for part in (gates, bends, curved, memory)]
+            out, remembered = inside.permute(1, 2, 0, 3).numpy(), torch.zeros_like(ahead)
+            for t in range(positions - 1, -1, -1):
+                _step_back(t, *arrays, heads, tails, ahead.numpy(), remembered.numpy(), out)
+                torch.bmm(inside[t], weight, out=ahead)
+            return inside, inside
         i, f, _, o = gates.chunk(4, -1)
         for k, factor, gate in ((0, bends, i), (1, memory, f), (3, curved, o)):
             _OPS.sigmoid_backward(factor, gate, grad_input=each[..., k, :])
