@@ -267,13 +267,12 @@ def _backward(
     if kind == "lstm":
         gates, bends, curved, memory = saved.parts
         if _compiled(weight):
-            heads, tails = (
-                (torch.zeros_like(memory) if g is None else g.contiguous()).numpy() for g in gradients
-            )
-            arrays = [part.numpy() for part in (gates, bends, curved, memory)]
-            out, remembered = inside.permute(1, 2, 0, 3).numpy(), torch.zeros_like(ahead)
+            remembered = torch.zeros_like(ahead)
+            later = [torch.zeros_like(memory) if g is None else g.contiguous() for g in gradients]
+            parts = (gates, bends, curved, memory, *later, ahead, remembered, inside.permute(1, 2, 0, 3))
+            arrays = [part.numpy() for part in parts]
             for t in range(positions - 1, -1, -1):
-                _step_back(t, *arrays, heads, tails, ahead.numpy(), remembered.numpy(), out)
+                _step_back(t, *arrays)
                 torch.bmm(inside[t], weight, out=ahead)
             return inside, inside
         i, f, _, o = gates.chunk(4, -1)
