@@ -118,15 +118,20 @@ def _fill(drawn: Any, agents: Any, fixed: Any, inside: Any, widths: Any, heights
             if at == _WORDS:
                 _refill(words, state)
                 at = 0
-            word = words[at]
-            at += 1
-            strip, size = word & np.uint32(0xFF), word >> np.uint32(9)
-            x = np.float32(size) * widths[strip]
-            x = -x if word & np.uint32(0x100) else x
-            if size < inside[strip]:  # 99 of 100
+            inner, x, strip, size = True, np.float32(0), np.uint32(0), np.uint32(0)
+            for word in words[at : at + len(row) - done]:  # 99 of 100 numbers need one word and no more
+                strip, size = word & np.uint32(0xFF), word >> np.uint32(9)
+                x = np.float32(size) * widths[strip]
+                x = -x if word & np.uint32(0x100) else x
+                at += 1
+                inner = size < inside[strip]
+                if not inner:
+                    break
                 row[done] = x
                 done += 1
-            elif strip == 0:
+            if inner:
+                continue
+            if strip == 0:
                 beyond, y = np.float32(1), np.float32(0)
                 while y + y <= beyond * beyond:
                     u, at = _uniform(words, state, at)

@@ -5,14 +5,10 @@ The same numbers as `NetObjective` on `models.bayrooti_mnist`, several times fas
 pooling of a sample are one pass in the cache (numba), the linear layers are batched products over agents, and
 only the 78 convolution gradients of a sample are ever formed.
 
-Three facts carry the kernels. An image row is 32 wide, a convolution row 28; a map kept at the width of the
-image lets a tap be one shift of the flat image, so the inner loops run over contiguous memory. Split by the
-parity of rows and columns, the four entries of a pooling window stand at one place of four such maps, so
-pooling runs over contiguous memory too. And Mish falls, then rises, so its maximum over a window is that of
-its values at the window's largest and smallest entry: two evaluations instead of four.
-
-The loops are short and read few arrays, loads before choices: so written, the compiler turns them into vector
-instructions; with more arrays or a load behind a choice it gives up, and they take three times as long.
+Three facts carry the kernels. Split by the parity of rows and columns, an image holds what one tap of the
+kernel needs for a row of 14 pooling windows side by side: one vector (`vectors`). Mish falls, then rises, so
+its maximum over a window is that of its values at the window's largest and smallest entry: two evaluations
+instead of four. And only the largest entry of a window has a gradient: a quarter of the work.
 """
 
 from __future__ import annotations
@@ -28,12 +24,13 @@ from torch import Tensor
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, row_squares
 from sottovoce.objectives.nets.objective import NetObjective
+from sottovoce.objectives.nets.quick_layers import mish_and_slope
+from sottovoce.objectives.nets.vectors import choose, even, exp, larger, load, odd, smaller, spread, store
 
-SIDE, WIDTH, POOLED, MAPS = 32, 28, 14, 3
-FLAT = WIDTH * SIDE - 4  # length of a convolution map kept at the width of the image
-HALF, QUARTER = 16, 256  # width and size of an image of every second row and column
-WINDOWS = POOLED * HALF  # pooling windows, kept at that width
+SIDE, POOLED, MAPS = 32, 14, 3
+LANES, QUARTER = 16, 256  # width and size of an image of every second row and column
 HIDDEN, FEATURES = 64, MAPS * POOLED * POOLED
+_CORNERS = np.arange(0, SIDE, 2, dtype=np.int32)  # where the windows of a row begin
 _CUTS = np.cumsum([0, 75, 3, HIDDEN * FEATURES, HIDDEN, 10 * HIDDEN, 10])
 
 
@@ -64,7 +61,7 @@ class BayrootiObjective(NetObjective):
 
         p = torch.from_numpy(features).view(agents, batch_size, FEATURES)
         h = torch.baddbmm(b1[:, None], p, w1.mT)
-        a, slope1 = _mish(h)
+        a, slope1 = mish_and_slope(h)
         out = torch.baddbmm(b2[:, None], a, w2.mT)
 
         g2 = torch.softmax(out, -1)
@@ -97,7 +94,7 @@ class BayrootiObjective(NetObjective):
                 images = part.reshape(len(part), SIDE * SIDE).contiguous().numpy()
                 features, slope, place = _buffers(len(part))
                 _conv_mish_pool(images, conv.numpy(), bias.numpy(), len(part), features, slope, place)
-                hidden = _mish(torch.addmm(b1[0], torch.from_numpy(features), w1[0].mT))[0]
+                hidden = mish_and_slope(torch.addmm(b1[0], torch.from_numpy(features), w1[0].mT))[0]
                 parts.append(torch.addmm(b2[0], hidden, w2[0].mT))
             yield torch.cat(parts)
 
@@ -115,12 +112,6 @@ def _squares(tensor: Tensor) -> Any:
     return row_squares(tensor.flatten(0, 1)).view(tensor.shape[:2])
 
 
-def _mish(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Mish and its slope."""
-    tanh = torch.tanh(torch.nn.functional.softplus(h))
-    return h * tanh, tanh + h * torch.sigmoid(h) * (1 - tanh * tanh)
-
-
 _FAST = {"contract", "nsz", "arcp", "reassoc"}
 _BUFFERS = [np.empty((0, FEATURES), dtype) for dtype in (np.float32, np.float32, np.int32)]
 
@@ -132,154 +123,127 @@ def _buffers(samples: int) -> list[np.ndarray]:
     return [buffer[:samples] for buffer in _BUFFERS]
 
 
-@njit(inline="always")
-def _exp(x: Any) -> Any:
-    """exp in float32, clamped to |x| <= 30, to 2e-7 relative: 2^n times a polynomial, no table, no branch."""
-    x = min(max(x, np.float32(-30.0)), np.float32(30.0))
-    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    r = (x - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)
-    p = np.float32(1.9875691500e-4)
-    p = p * r + np.float32(1.3981999507e-3)
-    p = p * r + np.float32(8.3334519073e-3)
-    p = p * r + np.float32(4.1665795894e-2)
-    p = p * r + np.float32(1.6666665459e-1)
-    p = p * r + np.float32(5.0000001201e-1)
-    p = p * r * r + r + np.float32(1.0)
-    return p * np.int32((np.int32(n) + 127) << 23).view(np.float32)
-
-
-@njit(error_model="numpy", fastmath=_FAST)
-def _quarters(image: Any, parts: Any) -> None:
+@njit(inline="always", error_model="numpy", fastmath=_FAST)
+def _split_by_parity(image: Any, parts: Any) -> None:
     """The image split by the parity of row and column: (0, 0), (0, 1), (1, 0), (1, 1), 256 entries each."""
-    for i in range(HALF):
-        at = 2 * SIDE * i
-        for j in range(HALF):
-            parts[HALF * i + j] = image[at + 2 * j]
-            parts[HALF * i + j + QUARTER] = image[at + 2 * j + 1]
-            parts[HALF * i + j + 2 * QUARTER] = image[at + SIDE + 2 * j]
-            parts[HALF * i + j + 3 * QUARTER] = image[at + SIDE + 2 * j + 1]
+    for row in range(SIDE):
+        left, right = load(image, SIDE * row, LANES), load(image, SIDE * row + LANES, LANES)
+        to = 2 * QUARTER * (row % 2) + LANES * (row // 2)
+        store(parts, to, even(left, right), LANES)
+        store(parts, to + QUARTER, odd(left, right), LANES)
+
+
+@njit(inline="always", error_model="numpy", fastmath=_FAST)
+def _columns(parts: Any, i: int, row: int) -> Any:
+    """Of image row 2i + row: what stands in the first, second .. sixth column of the 14 windows."""
+    a = 2 * QUARTER * (row % 2) + LANES * (i + row // 2)
+    b = a + QUARTER
+    x0, x1, x2 = load(parts, a, LANES), load(parts, b, LANES), load(parts, a + 1, LANES)
+    x3, x4, x5 = load(parts, b + 1, LANES), load(parts, a + 2, LANES), load(parts, b + 2, LANES)
+    return x0, x1, x2, x3, x4, x5
+
+
+@njit(inline="always", error_model="numpy", fastmath=_FAST)
+def _add_row(pair: Any, kernel: Any, row: int, x: Any) -> Any:
+    """Two neighboring entries of the 14 windows, with one row of the kernel added."""
+    left, right = pair
+    at = 5 * row
+    w0, w1, w2, w3, w4 = kernel[at], kernel[at + 1], kernel[at + 2], kernel[at + 3], kernel[at + 4]
+    left = left + x[0] * w0 + x[1] * w1 + x[2] * w2 + x[3] * w3 + x[4] * w4
+    right = right + x[1] * w0 + x[2] * w1 + x[3] * w2 + x[4] * w3 + x[5] * w4
+    return left, right
+
+
+@njit(inline="always", error_model="numpy", fastmath=_FAST)
+def _pool(upper: Any, lower: Any, i: int, c: int, features: Any, slopes: Any, places: Any) -> None:
+    """Write the largest Mish of each window of row i of map c, the slope of Mish there, and the place."""
+    (v0, v1), (v2, v3) = upper, lower
+    high, low = larger(larger(v0, v1), larger(v2, v3)), smaller(smaller(v0, v1), smaller(v2, v3))
+    p0, p1 = spread(np.int32(0), LANES), spread(np.int32(1), LANES)
+    p2, p3 = spread(np.int32(SIDE), LANES), spread(np.int32(SIDE + 1), LANES)
+    high_at = choose(v0 == high, p0, choose(v1 == high, p1, choose(v2 == high, p2, p3)))
+    low_at = choose(v1 == low, p1, choose(v0 == low, p0, choose(v3 == low, p3, p2)))
+    total = v0 + v1 + (v2 + v3)  # a NaN must not lose every comparison
+    finite = total < np.float32(np.inf)
+    high, low = choose(finite, high, total), choose(finite, low, total)
+
+    # mish(v) = v t, t = tanh(log(1 + e)) = (e^2 + 2e) / (e^2 + 2e + 2), e = exp(v)
+    bound, one, two = spread(np.float32(30), LANES), np.float32(1), np.float32(2)
+    e1, e2 = exp(high, bound), exp(low, bound)
+    n1, n2 = e1 * (e1 + two), e2 * (e2 + two)
+    t1, t2 = n1 / (n1 + two), n2 / (n2 + two)
+    mish1, mish2 = high * t1, low * t2
+    first = mish1 >= mish2
+    v, t, e = choose(first, high, low), choose(first, t1, t2), choose(first, e1, e2)
+    to, corners = POOLED * (POOLED * c + i), load(_CORNERS, 0, LANES) + np.int32(2 * SIDE * i)
+    store(features, to, choose(first, mish1, mish2), POOLED)
+    store(slopes, to, t + v * (e / (e + one)) * (spread(one, LANES) - t * t), POOLED)
+    store(places, to, choose(first, high_at, low_at) + corners, POOLED)
 
 
 @njit(error_model="numpy", fastmath=_FAST)
-def _convolved(parts: Any, kernel: Any, bias: Any, maps: Any) -> None:
-    """One map, split the same way: `maps[WINDOWS * q + m]` is entry q of window m."""
-    length = WINDOWS - 2  # the last two places are no window, and their taps would leave the image
-    for a in range(2):
-        for b in range(2):
-            o = WINDOWS * (2 * a + b)
-            maps[o : o + length] = bias
-            for row in range(5):
-                w = kernel[5 * row : 5 * row + 5]
-                w0, w1, w2, w3, w4 = w[0], w[1], w[2], w[3], w[4]
-                line = 2 * QUARTER * ((a + row) % 2) + HALF * ((a + row) // 2)
-                even, odd = line + QUARTER * b, line + QUARTER * (1 - b) + b
-                for k in range(length):
-                    left = w0 * parts[even + k] + w1 * parts[odd + k] + w2 * parts[even + k + 1]
-                    maps[o + k] += left + w3 * parts[odd + k + 1] + w4 * parts[even + k + 2]
-
-
-@njit(error_model="numpy", fastmath=_FAST)
-def _ends(maps: Any, ends: Any, at: Any) -> None:
-    """Largest (first half) and smallest entry of every window, and where they stand in the window."""
-    n = WINDOWS
-    for m in range(n):
-        v0, v1, v2, v3 = maps[m], maps[m + n], maps[m + 2 * n], maps[m + 3 * n]
-        top = v1 if v1 > v0 else v0
-        end = v3 if v3 > v2 else v2
-        ends[m] = end if end > top else top
-    for m in range(n):
-        v0, v1, v2, v3 = maps[m], maps[m + n], maps[m + 2 * n], maps[m + 3 * n]
-        top = v0 if v1 > v0 else v1
-        end = v2 if v3 > v2 else v3
-        ends[m + n] = end if end < top else top
-    for m in range(n):
-        v0, v1, v2, high = maps[m], maps[m + n], maps[m + 2 * n], ends[m]
-        place = np.int32(SIDE) if v2 == high else np.int32(SIDE + 1)
-        place = np.int32(1) if v1 == high else place
-        at[m] = np.int32(0) if v0 == high else place
-    for m in range(n):
-        v0, v1, v3, low = maps[m], maps[m + n], maps[m + 3 * n], ends[m + n]
-        place = np.int32(SIDE + 1) if v3 == low else np.int32(SIDE)
-        place = np.int32(0) if v0 == low else place
-        at[m + n] = np.int32(1) if v1 == low else place
-    for half in range(0, 2 * n, n):
-        for m in range(n):
-            v0, v1, v2, v3, end = maps[m], maps[m + n], maps[m + 2 * n], maps[m + 3 * n], ends[half + m]
-            total = v0 + v1 + v2 + v3  # a NaN must not lose every comparison
-            ends[half + m] = end if total < np.float32(np.inf) else total
-
-
-@njit(error_model="numpy", fastmath=_FAST)
-def _mish_of_ends(ends: Any, at: Any) -> None:
-    """The larger Mish of both ends into the fourth part of `ends`, its slope into the third, its place."""
-    n = WINDOWS
-    for m in range(2 * n):
-        ends[m + 2 * n] = _exp(ends[m])
-    for m in range(n):
-        # mish(v) = v t, t = tanh(log(1 + e)) = (e^2 + 2e) / (e^2 + 2e + 2), e = exp(v)
-        v1, v2, e1, e2 = ends[m], ends[m + n], ends[m + 2 * n], ends[m + 3 * n]
-        n1, n2 = e1 * (e1 + np.float32(2)), e2 * (e2 + np.float32(2))
-        t1, t2 = n1 / (n1 + np.float32(2)), n2 / (n2 + np.float32(2))
-        mish1, mish2 = v1 * t1, v2 * t2
-        first = mish1 >= mish2
-        v = v1 if first else v2
-        t = t1 if first else t2
-        e = e1 if first else e2
-        ends[m], ends[m + n] = mish1, mish2
-        ends[m + 2 * n] = t + v * (e / (e + np.float32(1))) * (np.float32(1) - t * t)
-        ends[m + 3 * n] = mish1 if first else mish2
-    for m in range(n):
-        high_at, low_at, mish1, mish2 = at[m], at[m + n], ends[m], ends[m + n]
-        at[m] = high_at if mish1 >= mish2 else low_at
+def _windows(image: Any, kernels: Any, biases: Any, features: Any, slopes: Any, places: Any) -> None:
+    """Features of one sample, row by row of windows; the sums of all three maps stay in registers."""
+    parts = np.zeros(4 * QUARTER + LANES, np.float32)  # loads to the right of the last row leave the image
+    _split_by_parity(image, parts)
+    k0, k1, k2 = kernels[0], kernels[1], kernels[2]
+    b0, b1, b2 = spread(biases[0], LANES), spread(biases[1], LANES), spread(biases[2], LANES)
+    for i in range(POOLED):
+        x = _columns(parts, i, 0)
+        upper0, lower0 = _add_row((b0, b0), k0, 0, x), (b0, b0)
+        upper1, lower1 = _add_row((b1, b1), k1, 0, x), (b1, b1)
+        upper2, lower2 = _add_row((b2, b2), k2, 0, x), (b2, b2)
+        for row in range(1, 5):
+            x = _columns(parts, i, row)
+            upper0, lower0 = _add_row(upper0, k0, row, x), _add_row(lower0, k0, row - 1, x)
+            upper1, lower1 = _add_row(upper1, k1, row, x), _add_row(lower1, k1, row - 1, x)
+            upper2, lower2 = _add_row(upper2, k2, row, x), _add_row(lower2, k2, row - 1, x)
+        x = _columns(parts, i, 5)
+        _pool(upper0, _add_row(lower0, k0, 4, x), i, 0, features, slopes, places)
+        _pool(upper1, _add_row(lower1, k1, 4, x), i, 1, features, slopes, places)
+        _pool(upper2, _add_row(lower2, k2, 4, x), i, 2, features, slopes, places)
 
 
 @njit(parallel=True, cache=True, error_model="numpy", fastmath=_FAST)
 def _conv_mish_pool(
-    images: Any, weights: Any, biases: Any, batch_size: int, features: Any, slopes: Any, places: Any
+    images: Any, kernels: Any, biases: Any, batch_size: int, features: Any, slopes: Any, places: Any
 ) -> None:
-    """Features (samples, 588), the slope of Mish there, and the place of the winner in the 32-wide map."""
+    """Features (samples, 588), the slope of Mish there, and the place of the winner in the image."""
     for s in prange(images.shape[0]):
-        agent = s // batch_size
-        parts, maps = np.empty(4 * QUARTER, np.float32), np.zeros(4 * WINDOWS, np.float32)
-        ends, at = np.empty(4 * WINDOWS, np.float32), np.empty(2 * WINDOWS, np.int32)
-        _quarters(images[s], parts)
-        for c in range(MAPS):
-            _convolved(parts, weights[agent, c], biases[agent, c], maps)
-            _ends(maps, ends, at)
-            _mish_of_ends(ends, at)
-            for i in range(POOLED):
-                to, of = POOLED * (POOLED * c + i), HALF * i
-                for j in range(POOLED):
-                    features[s, to + j] = ends[of + j + 3 * WINDOWS]
-                for j in range(POOLED):
-                    slopes[s, to + j] = ends[of + j + 2 * WINDOWS]
-                for j in range(POOLED):
-                    places[s, to + j] = at[of + j] + np.int32(2 * SIDE * i) + np.int32(2) * np.int32(j)
+        a = s // batch_size
+        _windows(images[s], kernels[a], biases[a], features[s], slopes[s], places[s])
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _gradient(image: Any, upstream: Any, slopes: Any, places: Any, each: Any) -> None:
+    """The gradient of kernels and biases from one sample: of every winner, its gradient times its patch."""
+    x = np.zeros(SIDE * SIDE + 8, np.float32)  # a row of a patch is read as eight numbers, three too many
+    x[: SIDE * SIDE] = image
+    for c in range(MAPS):
+        a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = spread(np.float32(0), 8)
+        total = np.float32(0)
+        for m in range(196 * c, 196 * c + 196, 2):  # two at a time, since a sum waits for its last addition
+            g, h = upstream[m] * slopes[m], upstream[m + 1] * slopes[m + 1]
+            total += g + h
+            v, at = spread(g, 8), places[m]
+            a0, a1 = a0 + v * load(x, at, 8), a1 + v * load(x, at + SIDE, 8)
+            a2, a3 = a2 + v * load(x, at + 2 * SIDE, 8), a3 + v * load(x, at + 3 * SIDE, 8)
+            a4 = a4 + v * load(x, at + 4 * SIDE, 8)
+            v, at = spread(h, 8), places[m + 1]
+            b0, b1 = b0 + v * load(x, at, 8), b1 + v * load(x, at + SIDE, 8)
+            b2, b3 = b2 + v * load(x, at + 2 * SIDE, 8), b3 + v * load(x, at + 3 * SIDE, 8)
+            b4 = b4 + v * load(x, at + 4 * SIDE, 8)
+        to = 25 * c
+        store(each, to, a0 + b0, 5)
+        store(each, to + 5, a1 + b1, 5)
+        store(each, to + 10, a2 + b2, 5)
+        store(each, to + 15, a3 + b3, 5)
+        store(each, to + 20, a4 + b4, 5)
+        each[75 + c] = total
 
 
 @njit(parallel=True, cache=True, error_model="numpy", fastmath=_FAST)
 def _conv_gradients(images: Any, upstream: Any, slopes: Any, places: Any, each: Any) -> None:
-    """Per-sample gradients (samples, 78) of kernel and bias: winners on the map, then 25 shifted dots."""
+    """Per-sample gradients (samples, 78) of kernels and biases."""
     for s in prange(images.shape[0]):
-        x = images[s]
-        d = np.empty(WIDTH * SIDE, np.float32)
-        for c in range(MAPS):
-            d[:] = np.float32(0)
-            total = np.float32(0)
-            for m in range(196 * c, 196 * c + 196):
-                g = upstream[s, m] * slopes[s, m]
-                d[places[s, m]] = g
-                total += g
-            for row in range(5):
-                o = SIDE * row
-                a0 = a1 = a2 = a3 = a4 = np.float32(0)
-                for k in range(FLAT):
-                    a0 += d[k] * x[o + k]
-                    a1 += d[k] * x[o + k + 1]
-                    a2 += d[k] * x[o + k + 2]
-                    a3 += d[k] * x[o + k + 3]
-                    a4 += d[k] * x[o + k + 4]
-                at = 25 * c + 5 * row
-                each[s, at], each[s, at + 1], each[s, at + 2] = a0, a1, a2
-                each[s, at + 3], each[s, at + 4] = a3, a4
-            each[s, 75 + c] = total
+        _gradient(images[s], upstream[s], slopes[s], places[s], each[s])

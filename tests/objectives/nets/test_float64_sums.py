@@ -5,7 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows
+from sottovoce.objectives.nets.float64_sums import (
+    add_weighted_products,
+    add_weighted_rows,
+    token_squares,
+)
 from sottovoce.objectives.nets.objective import NetObjective
 
 
@@ -77,3 +81,12 @@ def test_weighted_products_and_rows_are_sums(width):
     assert np.allclose(sums[:, 3:-2], 1 + np.einsum("ar,arp->ap", weights.double(), g.double()))
     assert (sums[:, :3] == 1).all()
     assert (sums[:, -2:] == 1).all()
+
+
+def test_gradients_of_repeated_tokens_add_up():
+    g = torch.Generator().manual_seed(2)
+    tokens, rows = torch.randint(0, 4, (5, 9), generator=g), torch.randn(5, 9, 3, generator=g)
+    tables = torch.zeros(5, 4, 3, dtype=torch.float64)
+    for sample in range(5):
+        tables[sample].index_add_(0, tokens[sample], rows[sample].double())
+    assert torch.allclose(token_squares(tokens, rows), tables.square().sum((1, 2)), rtol=1e-14)

@@ -84,3 +84,22 @@ def test_the_memory_of_an_lstm_is_differentiated(frozen):
     F.cross_entropy(module(x[0]), y[0], reduction="sum").backward()
     expected = torch.cat([p.grad.flatten() for p in module.parameters() if p.requires_grad])
     assert torch.allclose(objective.clipped_sums(objective.start(1), x, y)[0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_compiled_lstm_is_the_recursion_in_float64(backwards, used):
+    """Of two agents with a width that the compiled pass takes; both outputs or one are used."""
+    g = torch.Generator().manual_seed(1)
+    parts = [torch.randn(*shape, generator=g) for shape in ((6, 5, 128), (2, 128, 32), (2, 128))]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        added, weight, bias = (part.to(dtype, copy=True).requires_grad_() for part in parts)
+        seen = []
+        outputs = recur(
+            "lstm", backwards, added, weight / 4, bias, None, lambda *both, to=seen: to.extend(both)
+        )
+        loss = sum(outputs[k].sin().sum() for k in used)
+        results.append([*outputs, *torch.autograd.grad(loss, (added, weight, bias)), *seen])
+    for one, two in zip(*results, strict=True):
+        assert torch.allclose(one.double(), two, rtol=1e-4, atol=1e-5)

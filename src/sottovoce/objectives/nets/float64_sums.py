@@ -35,7 +35,7 @@ def add_weighted_products(sums: Tensor, start: int, weights: Tensor, g: Tensor, 
     outputs, inputs = g.shape[-1], x.shape[-1]
     if outputs <= _NARROW and x.device.type == "cpu":
         w, left, right = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x))
-        _start_threads()
+        start_threads()
         _tiles(w, left, right, sums.numpy(), start)
         return
     # sums that fill the cache are to be read and written for many rows at a time
@@ -54,7 +54,7 @@ def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -
         sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
         return
     shares, values = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows))
-    _start_threads()
+    start_threads()
     _weighted(shares, values, sums.numpy(), start)
 
 
@@ -63,12 +63,27 @@ def row_squares(rows: Tensor) -> Tensor:
     flat = rows.reshape(rows.shape[0], -1)
     if rows.device.type != "cpu":
         return flat.double().square().sum(1)
-    _start_threads()
+    start_threads()
     return torch.from_numpy(_squares(np.ascontiguousarray(flat.detach().numpy())))
 
 
+def token_squares(tokens: Tensor, g: Tensor) -> Tensor:
+    """Return ``sum_v |sum_{t: token_t = v} g_t|^2`` of every sample.
+
+    The tokens are (samples, positions), g (samples, positions, d).
+    """
+    samples, positions = tokens.shape
+    if g.device.type == "cpu":
+        start_threads()
+        return torch.from_numpy(_repeated(*(np.ascontiguousarray(t.detach().numpy()) for t in (tokens, g))))
+    first = (tokens[:, :, None] == tokens[:, None]).byte().argmax(2)  # where a token occurs first
+    place = first + positions * torch.arange(samples, device=g.device)[:, None]
+    sums = torch.zeros(samples * positions, g.shape[2], dtype=torch.float64, device=g.device)
+    return row_squares(sums.index_add_(0, place.flatten(), g.double().flatten(0, 1)).view(samples, -1))
+
+
 @cache
-def _start_threads() -> None:
+def start_threads() -> None:
     """Start numba's threads, which sets the number of OpenMP threads of the process; torch's stays."""
     threads = torch.get_num_threads()
     numba.get_num_threads()
@@ -136,4 +151,23 @@ def _squares(rows: np.ndarray) -> np.ndarray:
             value = np.float64(rows[r, d])
             total += value * value
         squares[r] = total
+    return squares
+
+
+@njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
+def _repeated(tokens: np.ndarray, g: np.ndarray) -> np.ndarray:
+    squares = np.empty(len(tokens))
+    for s in prange(len(tokens)):
+        sums = np.zeros(g.shape[1:])
+        for t in range(g.shape[1]):
+            first = 0
+            while tokens[s, first] != tokens[s, t]:
+                first += 1
+            for d in range(g.shape[2]):
+                sums[first, d] += g[s, t, d]
+        total = 0.0
+        for t in range(g.shape[1]):
+            for d in range(g.shape[2]):
+                total += sums[t, d] * sums[t, d]
+        squares[s] = total
     return squares

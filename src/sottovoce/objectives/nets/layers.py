@@ -27,7 +27,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as convolution
 
-from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, row_squares
+from sottovoce.objectives.nets.float64_sums import (
+    add_weighted_products,
+    add_weighted_rows,
+    row_squares,
+    token_squares,
+)
 from sottovoce.objectives.nets.recurrence import Recurrence, recur
 
 _FEW = 16  # roundings in addition to one per position
@@ -91,8 +96,14 @@ class Stacked:
     def each_agent(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return ``function(agent, part, ...)`` of the parts of every agent, laid end to end."""
         parts = zip(*(tensor.chunk(self.agents) for tensor in tensors), strict=True)
-        results = [function(a, *part) for a, part in enumerate(parts)]
-        return results[0] if self.agents == 1 else torch.cat(results)
+        first = function(0, *next(parts))
+        if self.agents == 1:
+            return first
+        whole = first.new_empty(self.agents, *first.shape)  # written in turn, while each part is in the cache
+        whole[0] = first
+        for a, part in enumerate(parts, 1):
+            whole[a] = function(a, *part)
+        return whole.flatten(0, 1)
 
     def weights_of(self, a: int) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias of one agent."""
@@ -405,10 +416,7 @@ class StackedEmbedding(Stacked):
     """Table look-up: tokens that repeat within a sample add up before the norm is taken."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        tokens = self.by_agent(inputs)
-        table = self.weights["weight"]
-        agent = torch.arange(self.agents, device=inputs.device).view(-1, *[1] * (tokens.ndim - 1))
-        return table[agent, tokens].view(*inputs.shape, table.shape[-1])
+        return self.each_agent(lambda a, tokens: F.embedding(tokens, self.weights["weight"][a]), inputs)
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         raise NotImplementedError("tokens have no gradient")
@@ -423,12 +431,7 @@ class StackedEmbedding(Stacked):
 
     def squared_norms(self) -> Tensor:
         tokens, g = self._tokens()
-        samples, positions = tokens.shape
-        first = (tokens[:, :, None] == tokens[:, None]).byte().argmax(2)  # where a token occurs first
-        place = first + positions * torch.arange(samples, device=g.device)[:, None]
-        sums = torch.zeros(samples * positions, g.shape[2], dtype=torch.float64, device=g.device)
-        sums.index_add_(0, place.flatten(), g.double().flatten(0, 1))
-        return _enlarged(row_squares(sums.view(samples, -1)), torch.linalg.vector_norm(g, dim=2))
+        return _enlarged(token_squares(tokens, g), torch.linalg.vector_norm(g, dim=2))
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         tokens, g = self._tokens()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sottovoce.errors import SottovoceError
+from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
 from sottovoce.objectives.nets.recurrence import Recurrence
 
 BATCH_SIZES = (2, 3)  # an axis with the batch's size in both is the samples': sizes are not computed with
@@ -506,7 +507,12 @@ def _layers(names: str) -> list[type[nn.Module]]:
     return [getattr(nn, name) for name in names.split()]
 
 
-MODULES = {kind: rank for rank, names in _BY_RANK.items() for kind in _layers(names)} | {Recurrence: 3}
+MODULES: dict[type[nn.Module], int] = {
+    **{kind: rank for rank, names in _BY_RANK.items() for kind in _layers(names)},
+    Recurrence: 3,
+    QuickMish: 1,
+    WindowMaxima: 4,
+}
 _EXACT = _layers(
     "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d InstanceNorm1d InstanceNorm2d "
     "InstanceNorm3d Softmax2d Unfold Fold"

@@ -17,13 +17,17 @@ from torch.nn import functional as F
 
 from sottovoce.objectives.nets.layers import Slot
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
+from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
 from sottovoce.objectives.nets.recurrence import Recurrence
 
 _SECOND_AXIS = "the last states of a recurrent layer have the samples on the second axis"
 
 
 def split_layers(net: nn.Module) -> tuple[list[str], list[str]]:
-    """Replace plain attention and recurrent layers with the samples first; return the paths of both."""
+    """Replace plain attention and recurrent layers with the samples first, and return the paths of both.
+
+    Layers of `quick_layers` are put in as well; they have no parameters.
+    """
     attention, recurrent = [], []
     for name, layer in list(net.named_modules()):
         twin: nn.Module
@@ -38,6 +42,10 @@ def split_layers(net: nn.Module) -> tuple[list[str], list[str]]:
         elif type(layer) in (nn.LSTM, nn.GRU, nn.RNN) and layer.batch_first and not layer.proj_size:
             twin = SplitRecurrent(layer)
             recurrent.append(name)
+        elif type(layer) is nn.MaxPool2d and (maxima := WindowMaxima.of(layer)):
+            twin = maxima
+        elif type(layer) is nn.Mish:
+            twin = QuickMish()
         else:
             continue
         parent, _, last = name.rpartition(".")
