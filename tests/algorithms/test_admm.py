@@ -8,7 +8,6 @@ from tests.algorithms.toys import admm_problem
 
 import sottovoce as sv
 from sottovoce.algorithms import CentralADMM, FederatedADMM, TokenADMM
-from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput, NotAGuarantee
 from sottovoce.mechanisms.admm_kernels import prox_rows, record_moves
 from sottovoce.objectives import GLM, clip_rows
@@ -33,20 +32,6 @@ def test_without_noise_admm_finds_what_ista_finds(model, noise_in):
     assert np.allclose(
         plan.run((X, y), np.random.default_rng(0)).outputs["coef"], ista(model, X, y), atol=1e-6
     )
-
-
-def test_federated_and_token_admm_find_the_same_solution():
-    X, y = admm_problem(1)
-    parts = np.array_split(np.arange(40), 8)
-    shards, model = Shards.from_parts(X, y, parts), GLM("squared", l1=0.1)
-    want = ista(model, X, y)
-    for plan in (
-        FederatedADMM(model, 8, 3000, 0.4, 1.0, math.inf, 0.0, 0.9),
-        FederatedADMM(model, 8, 3000, 0.4, 1.0, math.inf, 0.0, 0.9, secure_sum=False),
-        TokenADMM(model, 8, 20_000, 1.0, math.inf, 0.0, 0.9),
-    ):
-        got = plan.run(shards, np.random.default_rng(0)).outputs["coef"]
-        assert np.allclose(got, want, atol=1e-5), plan.name
 
 
 def test_kernels_equal_the_maps_in_numpy():

@@ -138,14 +138,6 @@ def test_every_step_must_end_in_exact_consensus():
         ConsensusSGD(GLM(), [exchange] * 5 + [gossip], **COMMON).privacy("network")
 
 
-def test_central_cost_is_the_same_for_networks_and_linear_models():
-    """Sixteen agents: a sixteenth of the local square, whatever is trained (it was the local number once)."""
-    sixteen = {"network": sv.graphs.hypercube(4), "steps": 10, "sizes": [100] * 16, "noise_multiplier": 8.0}
-    deep = ConsensusSGD(net(), "exchange", **sixteen)
-    flat = ConsensusSGD(GLM(), "exchange", clip_norm=1.0, **sixteen)
-    assert deep.privacy("central").mu == flat.privacy("central").mu == pytest.approx(math.sqrt(10 / 16) / 8)
-
-
 def sgd_by_hand(objective, x, y, theta, rates):
     """Plain full-batch gradient descent with torch's own optimizer."""
     module = objective.module(theta).train()
@@ -185,17 +177,6 @@ def unequal_plan(**options):
     return ConsensusSGD(OBJECTIVE, **chosen)
 
 
-@pytest.mark.parametrize("batch_size", [None, 100])
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "user"])
-def test_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, batch_size):
-    """On a path of two the only message is the noisy gradient, so pairwise is local."""
-    pair = unequal_plan(
-        sizes=[500] * 2, network=sv.graphs.path(2), batch_size=batch_size, adjacency=adjacency
-    )
-    seen = pair.privacy("pairwise", observer=0, user=1)
-    assert seen.epsilon(1e-5) == pytest.approx(pair.privacy("local", user=1).epsilon(1e-5), rel=1e-9)
-
-
 def test_network_statement_is_the_worst_of_all_pairs():
     uneven = unequal_plan(sizes=[200, 900, 400, 3000], batch_size=100, noise_multiplier=(1.0, 2.0, 0.8, 0.7))
     pairs = [uneven.privacy("pairwise", observer=v, user=u) for v in range(4) for u in range(4) if u != v]
@@ -209,11 +190,6 @@ def test_network_statement_is_the_worst_of_all_pairs():
 def test_noise_of_a_view_is_one_number_per_user():
     with pytest.raises(InvalidInput, match="one standard deviation per user"):
         sv.protocols.Gossip(sv.graphs.path(6), rounds=6).view(0).with_noise([1.0, 2.0])
-
-
-def test_coalition_of_all_is_refused():
-    with pytest.raises(InvalidInput, match="no agent is left"):
-        unequal_plan().privacy("colluders", colluders=range(4))
 
 
 def drawn(graph, steps, seed=0):

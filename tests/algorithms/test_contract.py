@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
 from scipy.optimize import minimize
 from scipy.stats import kstest
-from tests.algorithms.cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
+from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, STEPS, N, P, gradient, shards
 from tests.algorithms.toys import check_resumed
 from torch import nn
 
@@ -312,6 +312,44 @@ def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
     expected = case.plain(case.data(), mechanism)
     assert np.abs(expected).max() > 0.05
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
+
+
+def differing(case, option):
+    """The plan of a case with another number; the plan itself where it has no such option."""
+    if option == "noise":
+        return case.plan(2 * case.noise)
+    if option == "steps":
+        fewer = {"steps": 4, "path": PATH[:4]} if case.name == "walk" else {"steps": 4}
+        return case.plan(case.noise, **(fewer if case.stepwise else {}))
+    return case.plan(case.noise, **{case.clip_name or "sensitivity": 2 * case.clip_norm})
+
+
+DIFFERING = [
+    pytest.param(case, differing(case, option), id=f"{case}-{option}")
+    for case in OTHERS
+    for option in ("noise", "clip_norm", "steps")
+    if differing(case, option).releases(0) != case.plan(case.noise).releases(0)
+]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("case", "other"), DIFFERING)
+def test_draws_of_other_algorithms_that_differ_from_the_plan_are_refused(case, other, compiled):
+    plan, random = case.plan(case.noise), RunRandomness.from_rng(np.random.default_rng(0))
+    algorithm, mechanism = algorithm_of(plan, case.data(), random)
+    algorithm = algorithm if compiled else algorithm._replace(block=None)
+    announced = [other.releases(a) for a in range(plan.n)]
+
+    def run():
+        mechanism.announced = replace(mechanism, releases=announced).announced  # a secret path ends here
+        run_stacked(algorithm, plan.schedule, plan.steps, every=plan.steps)
+
+    with pytest.raises(ReleaseMismatch, match="nothing was released"):
+        run()
+
+
+def test_every_algorithm_has_a_number_that_is_compared():
+    assert {param.values[0].name for param in DIFFERING} == {case.name for case in OTHERS}
 
 
 ALL = [*CASES, *OTHERS]

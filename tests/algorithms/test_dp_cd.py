@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from tests.algorithms.cases import OTHERS
-from tests.algorithms.toys import MODELS, cd, gcd, hosted, named, problem, sgd
+from tests.algorithms.toys import MODELS, cd, gcd, hosted, named, problem
 
 from sottovoce.algorithms import DPCD
 from sottovoce.errors import InvalidInput
@@ -37,15 +37,6 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
     found = plan.run((X, y), np.random.default_rng(3)).outputs
     assert np.allclose(found["coef"], np.mean(since, axis=0), atol=1e-11)
     assert np.allclose(found["last"], w, atol=1e-11)
-
-
-def test_dp_cd_with_one_coordinate_is_dp_gradient_descent():
-    X, y = problem(2, p=1)
-    model = GLM("logistic", l2=0.1)
-    silent = {"clip_norm": math.inf, "noise_multiplier": 0.0, "steps": 9}
-    one = cd(model, smoothness=(0.5,), output="last", **silent).run((X, y), np.random.default_rng(0))
-    two = sgd(model, batch_size=None, learning_rate=2.0, **silent).run((X, y), np.random.default_rng(0))
-    assert np.allclose(one.outputs["coef"], two.outputs["coef"], atol=1e-12)
 
 
 @pytest.mark.parametrize(("adjacency", "moves"), [("replace-one", 2), ("add-remove", 1)])

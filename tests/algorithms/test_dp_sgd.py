@@ -55,13 +55,6 @@ def test_networks_and_optimizers_run_step_by_step():
     assert algorithm.block is None
 
 
-def test_dp_sgd_with_all_records_is_one_gaussian_per_step():
-    plan = sgd(batch_size=None, steps=16, noise_multiplier=8.0)
-    assert plan.privacy().mu == 0.5
-    replaced = sgd(batch_size=None, steps=16, noise_multiplier=8.0, adjacency="replace-one")
-    assert replaced.privacy().mu == 1.0
-
-
 def test_divisor_is_the_expected_batch_not_the_realized_one():
     """Twenty records that all pull with the full clip: a step is (realized batch) / (expected batch)."""
     X, y = np.ones((20, 1)), np.full(20, 1e6)

@@ -10,11 +10,9 @@ from tests.algorithms.toys import (
     DELTA,
     FOUR,
     RING,
-    SCHEDULES,
     N,
     Stop,
     blobs,
-    check_resumed,
     net,
     shards,
 )
@@ -33,7 +31,7 @@ from sottovoce.algorithms import (
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
-from sottovoce.errors import BudgetInfeasible, ConfigError, DataError, InvalidInput, NotAGuarantee
+from sottovoce.errors import BudgetInfeasible, DataError, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
@@ -46,16 +44,6 @@ NETS = {
     "exchange": lambda o, **k: ConsensusSGD(o, "exchange", network=FOUR, **k),
     "muffliato": lambda o, **k: MuffliatoSGD(o, "chebyshev:2", network=FOUR, **k),
 }
-
-
-def test_labels_say_what_is_a_guarantee():
-    plan = MuffliatoSGD(GLM(), SCHEDULES["gossip"](), **COMMON)
-    pair = {"observer": 0, "user": 4}
-    assert plan.privacy("pairwise", **pair).label == "ldp"
-    linear = plan.privacy("pairwise", **pair, label="conditional")
-    assert linear.mu <= plan.privacy("local").mu
-    with pytest.raises(NotAGuarantee):
-        linear.require(1e6, DELTA)
 
 
 def test_every_agent_gets_the_least_noise_that_meets_its_budget():
@@ -128,17 +116,6 @@ def test_runs_are_reproducible_resumable_and_learn(name, tmp_path):
     assert resumed.outputs["rows"].tobytes() == whole.tobytes()
     assert resumed.history[0]["step"] == 8
     assert resumed.metrics["accuracy"] > 0.6
-
-
-@pytest.mark.parametrize("protocol", ["gossip:3", "exchange", "tree:kind=uniform"])
-def test_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp_path):
-    cls = MuffliatoSGD if protocol.startswith("gossip") else ConsensusSGD
-    plan, data, folder = cls(GLM(), protocol, network=RING, **COMMON), shards(), tmp_path / "run"
-    check_resumed(plan, data, folder, seed=2, after=4)
-    with pytest.raises(ConfigError, match="another plan"):
-        plan.run(data, np.random.default_rng(3), checkpoint=folder)
-    with pytest.raises(ConfigError, match="another plan"):
-        plan.with_noise(3.0).run(data, np.random.default_rng(2), checkpoint=folder)
 
 
 def test_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
@@ -231,15 +208,6 @@ def test_invalid_gradient_plans_are_refused():
         lambda: AgentData(np.zeros((2, 5)), [0, 3], [[0], [1]], classes=3),
     )
     refused(DataError, "two agents", lambda: AgentData(np.zeros((2, 5)), [0, 1], [[0], [0]]))
-
-
-def test_network_may_be_a_name_or_a_networkx_graph():
-    import networkx as nx
-
-    by_name = ConsensusSGD(GLM(), network="ring:8", **COMMON)
-    by_graph = ConsensusSGD(GLM(), nx.cycle_graph(8), **COMMON)
-    assert by_name.n == by_graph.n == 8
-    assert by_name.schedule(2).parents.tolist() == by_graph.schedule(2).parents.tolist()
 
 
 @pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])

@@ -14,7 +14,7 @@ from sottovoce.attacks import audit_averaging, gossip_attack
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.noise.grid import from_grid, to_grid
 from sottovoce.privacy import ProtectiveNoise, account, exact_loss, learning_view
-from sottovoce.protocols import ExactConsensus, Masked, Tree
+from sottovoce.protocols import Masked, Tree
 
 # ---- the reference: elimination of what nobody in the coalition knows -------------------------------------
 
@@ -55,26 +55,6 @@ def test_the_account_equals_elimination_of_the_unknown_keys(seed):
     if coalition:
         loss = exact_loss(masked, observer=coalition[0], colluders=coalition[1:])
         np.testing.assert_allclose(loss, plain, atol=1e-12)
-
-
-def test_closed_forms():
-    grid = Masked(sv.graphs.grid(4, 4))
-    alone, three = exact_loss(grid, observer=0), exact_loss(grid, observer=0, colluders=(3, 5))
-    np.testing.assert_allclose(alone, [0] + [1 / 15] * 15, rtol=1e-14)
-    np.testing.assert_allclose(np.delete(three, [0, 3, 5]), 1 / 13, rtol=1e-14)
-    assert (three[[0, 3, 5]] == 0).all()
-    ring = Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6))
-    np.testing.assert_allclose(ring.view([0, 3]).leakage(), [0, 0.5, 0.5, 0, 0.5, 0.5], rtol=1e-14)
-    assert Masked(sv.graphs.path(3)).view(0).leakage()[1:].tolist() == pytest.approx([0.5, 0.5])
-    np.testing.assert_allclose(grid.view().leakage(), 1 / 16, rtol=1e-14)  # the outsider
-    # the tree without masks, for comparison: the neighbor of a leaf sees everything
-    assert exact_loss(grid.tree, observer=int(grid.tree.parents[15])).max() == pytest.approx(1)
-
-
-def test_an_isolated_user_has_its_own_noise_only():
-    masked = Masked(sv.graphs.complete(5), partners=sv.graphs.path(5), tolerate=None)
-    np.testing.assert_allclose(masked.view([1]).leakage(), [1, 0, 1 / 3, 1 / 3, 1 / 3])
-    assert masked.view([1]).covers(0)
 
 
 def test_every_pair_at_once_and_both_kinds_of_knowledge():
@@ -261,13 +241,6 @@ def test_default_partners():
     assert {len(large.partners(v)) for v in range(65)} == {16}
     assert len(Masked(sv.graphs.ring(80), tolerate=20).partners(0)) >= 21
     assert exact_loss(large, observer=0, colluders=(1, 2))[40] == pytest.approx(1 / 62)
-
-
-def test_it_is_an_exact_consensus_by_name_or_graph():
-    masked = Masked("ring:5", partners=nx.complete_graph(5))
-    assert isinstance(masked, ExactConsensus)
-    assert masked.name == "masked"
-    assert Masked(nx.florentine_families_graph()).n == 15
 
 
 def test_a_peer_refuses_rows_of_another_kind():
