@@ -191,13 +191,7 @@ class Guarantee(NotebookDisplay):
         return (1 + self.curve.delta(0.0)) / 2
 
     def require(self, epsilon: float, delta: float) -> Guarantee:
-        """Return self if it is a guarantee within (epsilon, delta); raise otherwise.
-
-        >>> Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).require(1.0, 1e-5)
-        Traceback (most recent call last):
-        ...
-        sottovoce.errors.BudgetExceeded: epsilon may be at most 1 at delta 1e-05, got 4.378; more noise or fewer steps lower it.
-        """  # noqa: E501
+        """Return self if it is a guarantee within (epsilon, delta); raise otherwise."""
         epsilon = _validate.non_negative(epsilon, "epsilon")
         delta = _validate.delta(delta)
         if not self.valid:
@@ -261,14 +255,7 @@ class Guarantee(NotebookDisplay):
         return f"[{self.label}] {self.adjacency}, against {self.adversary}: {self.curve}"
 
     def statement(self, delta: float) -> str:
-        """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions.
-
-        >>> guarantee = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
-        >>> print(guarantee.statement(1e-5))  # doctest: +NORMALIZE_WHITESPACE
-        epsilon = 4.37718 at delta = 1e-05, against anyone who sees every message, when the whole data set of
-        one user is replaced. Label ldp: local differential privacy: the node's own noise protects it even if
-        all others collude. Mechanism: Gaussian, mu = 1. Assumes: nothing further.
-        """
+        """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions."""
         return (
             f"epsilon = {significant(self.epsilon(delta), 'epsilon', 6)} at delta = "
             f"{number(delta, 'delta')}, against {self.adversary}, "
