@@ -14,18 +14,23 @@ from sottovoce.accounting.guarantee import Adjacency, Guarantee, Label, ViewName
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 
-__all__ = ["AdversaryOptions", "Budget", "accepted_delta", "delta_warning"]
+__all__ = ["AdversaryOptions", "Budget", "MemberOptions", "accepted_delta", "delta_warning"]
 
 
-class AdversaryOptions(TypedDict, total=False):
-    """The arguments of `Plan.privacy`."""
+class MemberOptions(TypedDict, total=False):
+    """The arguments of `Plan.privacy` besides the view."""
 
-    view: ViewName | None
     observer: int | None
     user: int | None
     colluders: int | Iterable[int]
     label: Label | None
     participations: int | None
+
+
+class AdversaryOptions(MemberOptions, total=False):
+    """The arguments of `Plan.privacy`."""
+
+    view: ViewName | None
 
 
 @dataclass(frozen=True)
