@@ -170,14 +170,13 @@ def test_who_is_sampled_decides_which_rate_counts():
     assert kinds[0]._replace(sample_rate=1.0).curve(4, method="rdp").method == "rdp"
 
 
-def test_a_composition_is_that_of_its_parts_each_seen_to_the_share():
+def test_a_composition_is_that_of_its_parts():
     parts = [
         Release(0, 0, 1.0, 2.0, steps=4),
         Release(0, 4, 3.0, 4.0, count=2),
         Release(0, 0, 0.0, 1.0, steps=9),
     ]
     assert compose(parts).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16))
-    assert compose(parts, share=0.25).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16) / 2)
     assert (compose(parts).method, compose(parts, method="rdp").method) == ("pld", "rdp")
     assert compose({}).epsilon(1e-5) == 0.0
 

@@ -208,16 +208,6 @@ class Guarantee(NotebookDisplay):
             )
         return self
 
-    def against(self, adversary: Adversary) -> Guarantee:
-        """Restate a local guarantee against a weaker adversary, who sees less than every message."""
-        same_user = self.adversary.user in (None, adversary.user)
-        if self.adversary.kind != "local" or self.label != "ldp" or not same_user:
-            raise CannotCompose(
-                f"only an ldp guarantee against every message can be restated against {adversary}, "
-                f'got "{self.label}" against {self.adversary}.'
-            )
-        return replace(self, adversary=adversary)
-
     # -- composing --------------------------------------------------------------------------------------
 
     def __add__(self, other: Guarantee) -> Guarantee:
@@ -225,8 +215,7 @@ class Guarantee(NotebookDisplay):
             return NotImplemented
         if self.adversary != other.adversary:
             raise CannotCompose(
-                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary}); "
-                "restate a local one with against()."
+                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary})."
             )
         if self.adjacency != other.adjacency:
             raise CannotCompose(
@@ -300,7 +289,6 @@ def sampled_gaussian(
     method: Method = "pld",
     *,
     adjacency: Literal["add-remove", "replace-one"] = "add-remove",
-    adversary: Adversary | None = None,
 ) -> Guarantee:
     """Return the guarantee of ``steps`` Poisson-sampled Gaussian steps, the accounting of DP-SGD.
 
@@ -324,7 +312,7 @@ def sampled_gaussian(
     (1.83, 2.1)
     """
     curve = Curve.sampled_gaussian(sample_rate, noise_multiplier, steps, adjacency=adjacency, method=method)
-    return Guarantee(adversary or Adversary("local"), adjacency, "ldp", curve, (POISSON,))
+    return Guarantee(Adversary("local"), adjacency, "ldp", curve, (POISSON,))
 
 
 def _with_article(label: str) -> str:

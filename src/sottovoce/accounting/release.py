@@ -177,10 +177,8 @@ def count_by_key(releases: Iterable[Release]) -> Counter[MechanismKey]:
     return counted
 
 
-def compose(
-    releases: Iterable[Release] | Mapping[MechanismKey, int], *, share: float = 1.0, method: Method = "pld"
-) -> Curve:
-    """Return the loss of all ``releases`` together, each seen to the share ``share`` (1: all of it).
+def compose(releases: Iterable[Release] | Mapping[MechanismKey, int], *, method: Method = "pld") -> Curve:
+    """Return the loss of all ``releases`` together, each seen in full.
 
     Guarantees
     ----------
@@ -189,7 +187,7 @@ def compose(
     counts = releases if isinstance(releases, Mapping) else count_by_key(releases)
     if len({kind.adjacency for kind in counts}) > 1:
         raise CannotCompose("Releases under unlike adjacencies cannot be added; keep one account for each.")
-    return Curve.total(kind.curve(count, share, method) for kind, count in counts.items())
+    return Curve.total(kind.curve(count, method=method) for kind, count in counts.items())
 
 
 class ShareCurves:

@@ -128,8 +128,9 @@ def rational_from_residues(values: Sequence[int], primes: Sequence[int]) -> Frac
     return Fraction(r1, s1)
 
 
-def primes_below(largest: int = 2**31) -> Iterator[int]:
+def primes_below() -> Iterator[int]:
     """Yield the primes ``2**31 - c`` with ``c`` below 2048, largest first."""
+    largest = 2**31
     sieve = np.ones(isqrt(largest) + 1, dtype=bool)
     sieve[:2] = False
     for i in range(2, isqrt(len(sieve)) + 1):

@@ -169,11 +169,11 @@ class Walk(Protocol):
 
 
 @takes_network
-def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int | None = None) -> np.ndarray:
-    """Draw the holders of a walk with transition matrix ``W``; the first is uniform by default."""
+def draw_path(network: Network, steps: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the holders of a walk with transition matrix ``W``; the first is uniform."""
     W = network.W
     path = np.empty(_validate.count(steps, "steps"), dtype=np.int64)
-    path[0] = rng.integers(network.n) if start is None else _validate.nodes(start, network.n, "start")[0]
+    path[0] = rng.integers(network.n)
     draws = rng.random(len(path))
     for t in range(1, len(path)):
         low, high = W.indptr[path[t - 1]], W.indptr[path[t - 1] + 1]
