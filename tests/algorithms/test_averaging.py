@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import PrivateAveraging
 from sottovoce.algorithms.averaging import averaging, noise_in_result
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
-from sottovoce.graphs import ring
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
-from sottovoce.privacy import gaussian_mu
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree, Walk
 
 
@@ -342,23 +339,9 @@ def test_noise_in_result_equals_the_noise_of_runs(protocol):
     assert noise_in_result(plan) == pytest.approx(out.std(axis=1).max(), rel=0.01)
 
 
-def test_network_in_place_of_a_protocol_may_be_named_too():
-    named = sv.PrivateAveraging("ring:8", noise_std=1.0, radius=0.5)
-    given = sv.PrivateAveraging(sv.graphs.ring(8), noise_std=1.0, radius=0.5)
-    assert (named.n, named.protocol.name, named.protocol.rounds) == (8, "chebyshev", given.protocol.rounds)
-
-
 def test_output_before_the_first_release_is_zero():
     algorithm = averaging(SimpleNamespace(rows=np.ones((2, 3), np.float32), released=None))
     np.testing.assert_array_equal(algorithm.output(algorithm.init()), np.zeros((2, 3), np.float32))
     state = algorithm.update(algorithm.init(), np.full((2, 3), 0.5), 0)
     assert algorithm.output(state).dtype == np.float32
     assert (algorithm.output(state) == 0.5).all()
-
-
-def test_averaging_calibration_never_exceeds_the_budget():
-    plain = PrivateAveraging(Gossip(ring(4), 3), noise_std=1.0, radius=0.5)
-    short = plain.with_noise(plain.privacy("local").mu / gaussian_mu(6.925, 1e-3))
-    found = plain.calibrated_to(6.925, 1e-3, view="local")
-    assert found.epsilon(1e-3, "local") <= 6.925 < short.epsilon(1e-3, "local")
-    assert found.noise_std == pytest.approx(short.noise_std, rel=1e-10)

@@ -55,18 +55,6 @@ def test_networks_and_optimizers_run_step_by_step():
     assert algorithm.block is None
 
 
-def test_divisor_is_the_expected_batch_not_the_realized_one():
-    """Twenty records that all pull with the full clip: a step is (realized batch) / (expected batch)."""
-    X, y = np.ones((20, 1)), np.full(20, 1e6)
-    plan = sgd(GLM("squared"), records=20, steps=1, batch_size=2, learning_rate=1.0, noise_multiplier=0.0)
-    rng = np.random.default_rng(0)
-    counts = np.array([plan.run((X, y), rng).outputs["coef"][0] * 2 for _ in range(300)])
-    assert np.allclose(counts, np.round(counts))
-    assert counts.min() == 0  # an empty batch moves nothing
-    assert abs(counts.mean() - 2) < 0.3
-    assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
-
-
 def test_records_and_sizes_of_dp_sgd_agree():
     assert DPSGD(GLM(), sizes=[30], steps=1, clip_norm=1.0).records == 30
     assert DPSGD(GLM(), records=30, steps=1, clip_norm=1.0).sizes == (30,)

@@ -111,22 +111,6 @@ def test_paths_and_rings_leak_everything_in_time(n, inner):
         np.testing.assert_allclose(np.delete(h, inner), 1.0, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [
-        (0.001, [1, 0.991, 0.923, 0.662, 0.321, 0.112, 0.037]),
-        (0.01, [1, 0.921, 0.616, 0.256, 0.086, 0.022, 0.0056]),
-        (0.05, [1, 0.713, 0.274, 0.084, 0.024, 0.0054, 0.0013]),
-    ],
-)
-def test_gossip_with_fresh_noise_restores_the_decay(share, expected):
-    network = sv.graphs.path(8)
-    rounds = sv.protocols.rounds_for(network)
-    assert rounds == 10
-    h = FreshNoiseGossip(network, rounds, fresh_noise_std=math.sqrt(share)).view(0).leakage()
-    np.testing.assert_allclose(h[1:], expected, rtol=0.02, atol=6e-4)
-
-
 def fresh_noise_by_formula(network, rounds, tau, observer):
     """h = A_u' S^+ A_u with S = A A' + tau^2 sum_s R_s R_s', own columns deleted: the textbook form."""
     W = network.W.toarray()
@@ -161,27 +145,6 @@ def test_no_fresh_noise_is_plain_and_continuous():
     np.testing.assert_allclose(
         FreshNoiseGossip(network, 5, fresh_noise_std=1e-6).view(0).leakage(), plain, atol=1e-4
     )
-
-
-def test_tree_closed_form():
-    rng = np.random.default_rng(0)
-    network = sv.graphs.erdos_renyi(30, 1.5, rng)
-    for kind in ("bfs", "capped", "uniform"):
-        tree = Tree(network, kind=kind, rng=rng)
-        degree = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n) + (tree.parents >= 0)
-        total = np.array([tree.view(v).leakage().sum() for v in range(tree.n)])
-        np.testing.assert_allclose(total, degree)
-        assert total.mean() == pytest.approx(2 * (tree.n - 1) / tree.n)
-        size = np.ones(tree.n)
-        for u in np.argsort(-tree.depths):
-            if tree.parents[u] >= 0:
-                size[tree.parents[u]] += size[u]
-        for v in range(tree.n):
-            h = LinearProtocol.view(tree, v).leakage()
-            child = np.flatnonzero(tree.parents == v)
-            np.testing.assert_allclose(h[child], 1 / size[child], atol=1e-9)
-            if tree.parents[v] >= 0:
-                assert h[tree.parents[v]] == pytest.approx(1 / (tree.n - size[v]))
 
 
 def test_walk_view_against_the_projector():

@@ -13,7 +13,7 @@ from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit_averaging, gossip_attack
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.noise.grid import from_grid, to_grid
-from sottovoce.privacy import ProtectiveNoise, account, exact_loss, learning_view
+from sottovoce.privacy import account, exact_loss, learning_view
 from sottovoce.protocols import Masked, Tree
 
 # ---- the reference: elimination of what nobody in the coalition knows -------------------------------------
@@ -257,36 +257,3 @@ def test_a_peer_refuses_rows_of_another_kind():
         node.receive(0, {1: np.array([1, 2]), 2: np.array([1, 2])})
     with pytest.raises(InvalidInput, match="is in round 1"):
         node.result()
-
-
-# ---- accuracy: the noise that a budget buys ------------------------------------------------------------
-
-# the sd of the mean at epsilon 1, delta 1e-5, values in a unit interval
-PRINTED = {
-    (10, "local"): 1.180, (10, 1): 0.393, (10, 5): 0.528, (10, "central"): 0.373,
-    (64, "local"): 0.466, (64, 1): 0.0588, (64, 32): 0.0824, (64, "central"): 0.0583,
-    (1024, "local"): 0.1166, (1024, 1): 0.0036, (1024, "central"): 0.0036,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("n", "against"), PRINTED)
-def test_the_noise_in_the_mean_is_the_printed_one(n, against):
-    tolerate = against if isinstance(against, int) else 1
-    view = {"local": {"view": "local"}, "central": {"view": "central", "observer": 0}}.get(
-        against, {"view": "colluders", "colluders": tolerate}
-    )
-    plan = sv.PrivateAveraging.for_budget(
-        f"masked:tolerate={tolerate}", radius=0.5, network=f"ring:{n}", epsilon=1.0, delta=1e-5, **view
-    )
-    digits = {0.0036: 5e-5, 0.0052: 5e-5, 0.1166: 5e-5, 0.0588: 5e-5, 0.0583: 5e-5, 0.0824: 5e-5}
-    wanted = PRINTED[n, against]
-    assert plan.noise_std / np.sqrt(n) == pytest.approx(wanted, abs=digits.get(wanted, 5e-4))
-
-
-def test_protective_rows_have_that_noise():
-    plan = sv.PrivateAveraging.for_budget(
-        "masked", radius=0.5, network="ring:10", epsilon=1.0, delta=1e-5, dim=4000
-    )
-    means = plan.run(np.zeros((10, 4000)), ProtectiveNoise()).outputs["rows"][0]
-    assert np.std(means) == pytest.approx(0.393, rel=0.05)
-    assert abs(np.mean(means)) < 4.5 * 0.393 / np.sqrt(4000)
