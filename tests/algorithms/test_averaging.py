@@ -68,9 +68,9 @@ def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
         plan = sv.PrivateAveraging.for_budget(
             protocol, epsilon=epsilon, delta=1e-6, radius=0.5, view=view, **who
         )
-        found = plan.privacy(view, **who).epsilon(1e-6)
-        assert found <= epsilon
-        assert found > epsilon * (1 - 1e-6)
+        actual = plan.privacy(view, **who).epsilon(1e-6)
+        assert actual <= epsilon
+        assert actual > epsilon * (1 - 1e-6)
         plan.privacy(view, **who).require(epsilon, 1e-6)
         with pytest.raises(BudgetExceeded):
             plan.privacy(view, **who).require(epsilon * 0.99, 1e-6)
@@ -194,14 +194,14 @@ def weighted_protocols():
 @pytest.mark.parametrize("name", weighted_protocols())
 @pytest.mark.parametrize("center", [0.0, (0.5, -1.0)])
 def test_without_noise_it_is_the_weighted_mean(name, center):
-    found = weighted(weighted_protocols()[name], noise_std=0.0, center=center).run(
+    actual = weighted(weighted_protocols()[name], noise_std=0.0, center=center).run(
         ROWS, np.random.default_rng(0)
     )
     away = ROWS - np.asarray(center)
     clipped = away * np.minimum(1, 1 / np.linalg.norm(away, axis=1))[:, None]
     expected = center + SHARES @ clipped
-    assert np.allclose(found.outputs["rows"], expected, atol=1e-6)
-    assert found.metrics["mean_squared_error"] < 1e-12
+    assert np.allclose(actual.outputs["rows"], expected, atol=1e-6)
+    assert actual.metrics["mean_squared_error"] < 1e-12
 
 
 @pytest.mark.parametrize("name", ["tree", "exchange", "masked"])
@@ -277,8 +277,8 @@ def test_site_weights_with_budget_and_optimal_noise():
     best = sv.PrivateAveraging.for_budget(
         tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS, noise_allocation="optimal"
     )
-    for found in (equal, best):
-        assert 0.999 <= found.epsilon(1e-5) <= 1
+    for plan in (equal, best):
+        assert 0.999 <= plan.epsilon(1e-5) <= 1
     assert noise_in_result(best) <= noise_in_result(equal)
     with pytest.raises(InvalidInput, match="once; fresh-noise draws more"):
         weighted(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, fresh_noise_std=0.2))

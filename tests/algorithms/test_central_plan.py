@@ -35,7 +35,7 @@ def test_compiled_block_equals_single_steps(model, make, recorded, every):
         pytest.skip("coordinate descent refuses the ball")
     plan, data = make(model), problem(8)
     tape = RecordedNoise(ProtectiveNoise())
-    found = []
+    actual = []
     for compiled in (True, False):
         random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.from_rng(np.random.default_rng(3))
         algorithm, mechanism = hosted(plan, data, random)
@@ -44,10 +44,10 @@ def test_compiled_block_equals_single_steps(model, make, recorded, every):
         algorithm = algorithm if compiled else algorithm._replace(block=None)
         state = run_stacked(algorithm, plan.schedule, plan.steps, every=every)
         charged = sum(release.draws for release in mechanism.drain())
-        found.append((algorithm.output(state), state.common, charged))
-    assert (found[0][0] == found[1][0]).all()
-    assert found[0][2] == found[1][2]
-    for one, other in zip(leaves(found[0][1]), leaves(found[1][1]), strict=True):
+        actual.append((algorithm.output(state), state.common, charged))
+    assert (actual[0][0] == actual[1][0]).all()
+    assert actual[0][2] == actual[1][2]
+    for one, other in zip(leaves(actual[0][1]), leaves(actual[1][1]), strict=True):
         assert np.array_equal(one, other)
 
 
@@ -95,8 +95,8 @@ def test_user_level_is_refused_where_it_is_not_accounted():
 def test_removed_record_leaves_an_empty_place():
     assert any("public, not protected" in line for line in sgd().privacy().assumptions)
     for adjacency, stated in (("add-remove", True), ("replace-one", False)):
-        found = cd(adjacency=adjacency).privacy()
-        assert any("public, not protected" in line for line in found.assumptions) is stated
+        guarantee = cd(adjacency=adjacency).privacy()
+        assert any("public, not protected" in line for line in guarantee.assumptions) is stated
 
 
 @pytest.mark.parametrize("make", [
@@ -160,8 +160,8 @@ def test_invalid_plans_and_data_are_refused():
 
 def test_curator_needs_at_least_one_record():
     central = DPSGD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0)
-    found = central.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0))
-    assert np.isfinite(found.outputs["coef"]).all()
+    result = central.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0))
+    assert np.isfinite(result.outputs["coef"]).all()
     cd = DPCD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25, 0.25))
     assert np.isfinite(cd.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0)).outputs["coef"]).all()
     with pytest.raises(DataError, match="n >= 1 labels"):

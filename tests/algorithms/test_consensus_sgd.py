@@ -25,11 +25,11 @@ from sottovoce.protocols import Tree
 
 
 def plan(**options):
-    given = {
+    settings = {
         "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip_norm": 1.0,
         "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options,
     }  # fmt: skip
-    return ConsensusSGD(GLM(dim=2), **given)
+    return ConsensusSGD(GLM(dim=2), **settings)
 
 
 class Constant:
@@ -78,10 +78,10 @@ def test_l2_term_is_added_after_the_mean():
     ],
 )
 def test_divisors_follow_the_weighting(options, divisors):
-    made = plan(**options)
-    assert made._divisors(made.sizes) == divisors
+    built = plan(**options)
+    assert built._divisors(built.sizes) == divisors
     for agent, divisor in enumerate(divisors):
-        (release,) = made.releases(agent)
+        (release,) = built.releases(agent)
         assert (release.sensitivity, release.noise_std) == (1 / divisor, 2 / divisor)
 
 
@@ -97,9 +97,9 @@ def test_default_guarantees_of_consensus():
 
 def test_mask_grid_covers_the_largest_site():
     """Sums of up to 60 clipped records over a common divisor of 30: twice the clip in one number."""
-    made = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
-    assert 1.0 <= made.grid.bound * made.grid.spacing <= 1.0 + 2 * made.grid.spacing
-    assert made.grid.steps == 5
+    built = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
+    assert 1.0 <= built.grid.bound * built.grid.spacing <= 1.0 + 2 * built.grid.spacing
+    assert built.grid.steps == 5
     average = sv.PrivateAveraging("masked", noise_std=1.0, radius=0.5, network="complete:4")
     assert average.grid.steps == 1
 
@@ -117,9 +117,9 @@ def test_estimand_of_unequal_sites_in_words():
 
 
 def test_calibration_spends_all_but_a_thousandth():
-    made = plan(adjacency="user", steps=9)
+    built = plan(adjacency="user", steps=9)
     for view in ("local", "network"):
-        spent = made.calibrated_to(2.0, 1e-5, view=view).privacy(view).epsilon(1e-5)
+        spent = built.calibrated_to(2.0, 1e-5, view=view).privacy(view).epsilon(1e-5)
         assert 2.0 * (1 - 8e-4) < spent <= 2.0
 
 
@@ -199,14 +199,14 @@ def drawn(graph, steps, seed=0):
 
 def losses(trees, variances, c=1):
     """By hand: over the steps, one over what hides u from the coalition."""
-    n, found = trees[0].n, {}
+    n, actual = trees[0].n, {}
     for coalition in itertools.combinations(range(n), c):
         for tree in trees:
             for block in tree.blocks(coalition):
                 for u in block.tolist():
                     key = (coalition, u)
-                    found[key] = found.get(key, 0.0) + 1 / math.fsum(variances[block]) / len(trees)
-    return np.array(list(found.values()))
+                    actual[key] = actual.get(key, 0.0) + 1 / math.fsum(variances[block]) / len(trees)
+    return np.array(list(actual.values()))
 
 
 @pytest.mark.parametrize(
@@ -215,16 +215,16 @@ def losses(trees, variances, c=1):
 def test_fresh_trees_reach_the_optimum_of_a_general_solver(graph, c, floor):
     trees = drawn(graph, 4)
     n = trees[0].n
-    found = fresh_tree_noise(trees, c, floor=floor, gap=1e-4)
-    assert losses(trees, found, c).max() <= 1 + 1e-9
-    assert found.min() >= floor
+    actual = fresh_tree_noise(trees, c, floor=floor, gap=1e-4)
+    assert losses(trees, actual, c).max() <= 1 + 1e-9
+    assert actual.min() >= floor
     rival = minimize(
         lambda v: v.sum(), np.ones(n), jac=lambda v: np.ones(n), method="SLSQP",
         bounds=[(max(floor, 1e-6), None)] * n, options={"maxiter": 500, "ftol": 1e-10},
         constraints={"type": "ineq", "fun": lambda v: 1 - losses(trees, v, c)},
     )  # fmt: skip
-    assert found.sum() == pytest.approx(rival.fun, rel=2e-3)
-    assert found.sum() < n  # less than local privacy, which any member could have had
+    assert actual.sum() == pytest.approx(rival.fun, rel=2e-3)
+    assert actual.sum() < n  # less than local privacy, which any member could have had
 
 
 def test_optimal_noise_of_one_tree_is_the_closed_form():
@@ -382,14 +382,14 @@ def test_masked_consensus_learns_the_mean_of_its_weighting(weighting):
     plan = ConsensusSGD(
         GLM("logistic", dim=3), "masked", network="ring:5", sizes=SIZES, weighting=weighting, **common
     )
-    found = plan.run(data, np.random.default_rng(0), start=np.zeros(3)).outputs["coef"]
+    actual = plan.run(data, np.random.default_rng(0), start=np.zeros(3)).outputs["coef"]
     n = sum(SIZES)
     each = {"records": [1 / n] * 5, "sites": [1 / (5 * size) for size in SIZES]}[weighting]
     by_hand = descend(data.X, data.y, np.repeat(each, SIZES))
-    np.testing.assert_allclose(found, by_hand, atol=1e-7)
+    np.testing.assert_allclose(actual, by_hand, atol=1e-7)
     central = DPSGD(GLM("logistic", dim=3), records=n, **common)
     pooled = central.run((data.X, data.y), np.random.default_rng(0), start=np.zeros(3)).outputs["coef"]
-    assert np.allclose(found, pooled, atol=1e-7) == (weighting == "records")
+    assert np.allclose(actual, pooled, atol=1e-7) == (weighting == "records")
 
 
 def test_sampled_consensus_costs_what_a_curator_with_less_noise_costs():

@@ -307,11 +307,11 @@ def quiet(case, **changes):
 def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
     plan = case.unclipped(**shared(case))
     random = RunRandomness(SimulatedNoise(7), batches=7, start=7)
-    found = plan.run(case.data(), random).outputs[case.coef]
+    actual = plan.run(case.data(), random).outputs[case.coef]
     _, mechanism = hosted(plan, case.data())
     expected = case.plain(case.data(), mechanism)
     assert np.abs(expected).max() > 0.05
-    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(actual.reshape(expected.shape), expected, rtol=0, atol=1e-9)
 
 
 def differing(case, option):
@@ -433,10 +433,10 @@ def test_other_algorithms_descend_on_a_quadratic(case):
     model = GLM("squared")
     plan = replace(case, first=model).unclipped(**options)
     data = case.data()
-    found = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start=7)).outputs[case.coef]
+    actual = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start=7)).outputs[case.coef]
     before = model.value(np.zeros(P), data.X, data.y)
     least = model.value(minimizer(model, data), data.X, data.y)
-    for row in np.atleast_2d(found):
+    for row in np.atleast_2d(actual):
         assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
@@ -445,8 +445,8 @@ BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
 
 def test_algorithms_with_a_compiled_block():
     """Each is compared with single steps beside its algorithm; a new one does not pass unseen."""
-    made = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
-    assert {name for name, block in made.items() if block is not None} == set(BLOCKS)
+    blocks = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
+    assert {name for name, block in blocks.items() if block is not None} == set(BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +464,8 @@ def test_one_change_moves_a_release_of_other_algorithms_by_at_most_the_sensitivi
     worst = 0.0
     for against in (0.0,) if plan.adjacency == "add-remove" else (None, 1e3):
         rows = []
-        for given in (against, bad):
-            algorithm, mechanism = hosted(plan, case.data(given))
+        for value in (against, bad):
+            algorithm, mechanism = hosted(plan, case.data(value))
             rows.append(algorithm.message(algorithm.init(), 0) * case.scale(plan, mechanism))
         worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
     (release, *_) = case.plan(case.noise).releases(case.place)

@@ -34,9 +34,9 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
         w = w.copy()
         w[j] = model.regularizer.prox(np.array([v]), gamma)[0]
         since.append(w)
-    found = plan.run((X, y), np.random.default_rng(3)).outputs
-    assert np.allclose(found["coef"], np.mean(since, axis=0), atol=1e-11)
-    assert np.allclose(found["last"], w, atol=1e-11)
+    outputs = plan.run((X, y), np.random.default_rng(3)).outputs
+    assert np.allclose(outputs["coef"], np.mean(since, axis=0), atol=1e-11)
+    assert np.allclose(outputs["last"], w, atol=1e-11)
 
 
 @pytest.mark.parametrize(("adjacency", "moves"), [("replace-one", 2), ("add-remove", 1)])
@@ -79,15 +79,15 @@ def test_closed_form_calibration_never_exceeds_the_budget(epsilon, delta):
     """Here the quotient alone is a rounding too small."""
     plan = DPCD(GLM(), records=10, steps=4, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25,))
     short = plan.with_noise(plan.privacy().mu / gaussian_mu(epsilon, delta))
-    found = plan.calibrated_to(epsilon, delta)
-    assert found.epsilon(delta) <= epsilon < short.epsilon(delta)
-    assert found.noise_multiplier == pytest.approx(short.noise_multiplier, rel=1e-10)
+    fitted = plan.calibrated_to(epsilon, delta)
+    assert fitted.epsilon(delta) <= epsilon < short.epsilon(delta)
+    assert fitted.noise_multiplier == pytest.approx(short.noise_multiplier, rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["dp-cd", "dp-gcd"])
 def test_dp_cd_refuses_networks_and_nonseparable_regularizers(name):
     (case,) = (case for case in OTHERS if case.name == name)
-    given = {"steps": 2, "clip_norm": 1.0, **case.options, case.make.noise_field: 2.0}
+    options = {"steps": 2, "clip_norm": 1.0, **case.options, case.make.noise_field: 2.0}
     for wrong, message in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
         with pytest.raises(InvalidInput, match=message):
-            case.make(wrong, **given)
+            case.make(wrong, **options)

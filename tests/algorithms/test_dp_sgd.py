@@ -25,9 +25,9 @@ def test_dp_sgd_is_proximal_gradient_descent(model):
         total += w
     for output, want in (("last", w), ("mean", total / 7)):
         plan = sgd(model, batch_size=None, clip_norm=math.inf, noise_multiplier=0.0, output=output)
-        found = plan.run((X, y), np.random.default_rng(0)).outputs
-        assert np.allclose(found["coef"], want, atol=1e-13)
-        assert np.allclose(found["last"], w, atol=1e-13)
+        outputs = plan.run((X, y), np.random.default_rng(0)).outputs
+        assert np.allclose(outputs["coef"], want, atol=1e-13)
+        assert np.allclose(outputs["last"], w, atol=1e-13)
 
 
 def test_dp_sgd_takes_an_optimizer_and_a_falling_rate():
@@ -42,9 +42,9 @@ def test_dp_sgd_takes_an_optimizer_and_a_falling_rate():
         velocity = 0.5 * velocity + model.gradient(w, X, y)
         w = w - rate * velocity
         total += w
-    found = plan.run((X, y), np.random.default_rng(0)).outputs
-    assert np.allclose(found["last"], w, atol=1e-13)
-    assert np.allclose(found["coef"], total / 3, atol=1e-13)
+    outputs = plan.run((X, y), np.random.default_rng(0)).outputs
+    assert np.allclose(outputs["last"], w, atol=1e-13)
+    assert np.allclose(outputs["coef"], total / 3, atol=1e-13)
 
 
 def test_networks_and_optimizers_run_step_by_step():

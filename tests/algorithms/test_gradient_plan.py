@@ -85,14 +85,14 @@ def test_guarantees_name_adjacency_view_and_places():
     for adjacency, empty in (("add-remove", True), ("replace-one", False)):
         options = {"steps": 2, "sizes": [20] * 4, "noise_multiplier": 1.0, "adjacency": adjacency}
         plan = ConsensusSGD(net(), sv.graphs.complete(4), **options)
-        for found in (
+        for guarantee in (
             plan.privacy("local"),
             plan.privacy("pairwise", observer=0, user=1),
             plan.privacy("network"),
         ):
-            assert any("public, not protected" in line for line in found.assumptions) is empty
+            assert any("public, not protected" in line for line in guarantee.assumptions) is empty
             counts_public = ("how many records each member has is public", "the number of records is public")
-            assert any(line.startswith(counts_public) for line in found.assumptions)
+            assert any(line.startswith(counts_public) for line in guarantee.assumptions)
     assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
 
 
@@ -219,16 +219,16 @@ def test_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
 def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
     """Rows (0, 2) and (4, 2) have the mean (2, 2): squares 4, 0, 4, 0."""
     silent = SimpleNamespace(objective=SimpleNamespace(metrics=lambda rows, data: {"loss": 3.0}))
-    found = GradientPlan.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
-    assert found == {"disagreement": 2.0, "loss": 3.0}
+    actual = GradientPlan.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
+    assert actual == {"disagreement": 2.0, "loss": 3.0}
 
 
 def test_sizes_become_integers():
     """Plans are compared, hashed and written to files."""
-    for given in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
-        made = DPDSGD(GLM(dim=2), FOUR, clip_norm=1.0, sizes=given)
-        assert made.sizes == (10, 20, 30, 60)
-        assert {type(size) for size in made.sizes} == {int}
+    for sizes in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
+        plan = DPDSGD(GLM(dim=2), FOUR, clip_norm=1.0, sizes=sizes)
+        assert plan.sizes == (10, 20, 30, 60)
+        assert {type(size) for size in plan.sizes} == {int}
 
 
 def test_unvisited_member_gets_the_largest_noise():
