@@ -34,12 +34,6 @@ def guarantee(curve=None, adversary=PAIR, adjacency="user", label="exact", **mor
     return Guarantee(adversary, adjacency, label, Curve.gaussian(0.5) if curve is None else curve, **more)
 
 
-def test_all_names_exist():
-    assert all(getattr(privacy, name) is not None for name in privacy.__all__)
-    with pytest.raises(AttributeError):
-        privacy.no_such_name
-
-
 @pytest.mark.parametrize("curve", CURVES, ids=str)
 def test_json_round_trip(curve):
     adjacency = "add-remove" if "sampled" in json.dumps(curve.to_dict()) else "user"

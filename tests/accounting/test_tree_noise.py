@@ -34,10 +34,6 @@ def random_tree(n, rng):
     return Tree(sv.graphs.complete(n), kind="uniform", rng=rng)
 
 
-def binary(n):
-    return Tree(sv.graphs.complete(n), parents=[-1, *((v - 1) // 2 for v in range(1, n))])
-
-
 @pytest.mark.parametrize("seed", range(120))
 def test_a_coalition_in_clear_sees_the_components(seed):
     """h_C(u) = 1 / |component of u in the tree minus C|, by the tree's general recursion."""
@@ -50,20 +46,6 @@ def test_a_coalition_in_clear_sees_the_components(seed):
     for block in blocks:
         expected[block] = 1 / len(block)
     np.testing.assert_allclose(tree.view(coalition).leakage(), expected, atol=1e-9)
-
-
-VALUES = [  # tree, totals for one, two and three colluders, in units of local noise
-    (Tree(sv.graphs.path(10)), (2, 10, 10)),
-    (Tree(sv.graphs.star(10)), (9, 9, 9)),
-    (binary(15), (8, 9, 15)),
-]
-
-
-@pytest.mark.parametrize(("tree", "totals"), VALUES, ids=["path", "star", "binary"])
-def test_printed_values(tree, totals):
-    for c, total in enumerate(totals, start=1):
-        assert least_tree_noise(tree, c, floor=0.0).sum() == total
-        assert tree_noise_program(tree, c).sum() == pytest.approx(total, abs=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(30))
