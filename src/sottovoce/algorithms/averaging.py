@@ -180,7 +180,6 @@ class PrivateAveraging(Plan):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The protocol of the one step."""
         protocol = self.protocol
         if protocol.masked and self.noise_std == 0:
             protocol = protocol.on_grid(FINE)

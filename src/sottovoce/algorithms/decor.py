@@ -81,7 +81,6 @@ class Decor(OneRoundPlan):
     def mechanism(
         self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
     ) -> Mechanism:
-        """Return the mechanism before the hosted agents' records, with noise shared along the edges."""
         if not self.pair_multiplier:
             return super().mechanism(data, agents, random)
         hosted = [int(a) for a in agents]

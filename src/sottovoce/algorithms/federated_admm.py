@@ -130,7 +130,6 @@ class FederatedADMM(UsersADMM):
 
     @property
     def observation(self) -> ObservationModel:
-        """Sampled clients and a server."""
         return Federation(self.users, self.secure_sum)
 
     @cached_property

@@ -63,7 +63,6 @@ class Mafalda(OneRoundPlan):
     def mechanism(
         self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
     ) -> Mechanism:
-        """Return the mechanism before the hosted agents' records, with noise correlated over the steps."""
         if any(self._noise_multipliers):
             random = replace(random, noise=TimeCorrelatedNoise(random.noise, correlation(self)))
         return super().mechanism(data, agents, random)

@@ -62,7 +62,6 @@ class GLM(LinearObjective):
 
     @property
     def regularizer(self) -> Regularizer:
-        """The part that depends on no record."""
         return Regularizer(self.l1, self.l2, self.box, self.ball)
 
     @property
@@ -113,7 +112,6 @@ class GLM(LinearObjective):
         return GLMQuery(self, data)
 
     def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
-        """Return the loss of every record."""
         from sottovoce.objectives.kernels import record_losses
 
         return record_losses(self.kind, self.width, X @ w, np.asarray(y, dtype=np.float64))

@@ -59,7 +59,6 @@ class Softmax(LinearObjective):
 
     @property
     def regularizer(self) -> Regularizer:
-        """The part that depends on no record."""
         return Regularizer(l2=self.l2)
 
     @property
@@ -89,7 +88,6 @@ class Softmax(LinearObjective):
         return np.asarray(X @ np.reshape(w, (self.classes, -1)).T)
 
     def losses(self, w: np.ndarray, X: Features, y: np.ndarray) -> np.ndarray:
-        """Return the loss of every record."""
         scores = self.scores(w, X)
         top = scores.max(axis=1)
         total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top

@@ -84,7 +84,6 @@ class Walk(Protocol):
         return Walk(self.network, self.rounds, path=self.path, std=noise_std, final_public=self.final_public)
 
     def contributions(self, node: int) -> int:
-        """Return how often the token visits a node."""
         return int(np.count_nonzero(self.path == node))
 
     def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
@@ -141,7 +140,6 @@ class Walk(Protocol):
         return GaussianView(self.n, chosen, basis, np.where(own, -1, self.path), messages)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what an observer learns that sees only the last running mean of each of ``nodes``."""
         chosen = _validate.nodes(nodes, self.n, "nodes")
         last = {int(v): t + 1 for t, v in enumerate(self.path)}
         ends = {self.rounds} if self.final_public else {last[v] for v in chosen if v in last}

@@ -197,11 +197,9 @@ class SingleAveraging:
 
     @property
     def n(self) -> int:
-        """Number of agents."""
         return self.protocol.n
 
     def schedule(self, k: int) -> Protocol:
-        """Return the protocol."""
         return self.protocol
 
     def releases(self, agent: int) -> list[Release]:
