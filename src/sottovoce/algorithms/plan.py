@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
@@ -310,11 +310,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
+        cost = self._cost_of_noise(adversary)
+        return self.with_noise(calibrate(cost, epsilon, delta, tolerance=UNSPENT))
 
-        def guarantee(z: float) -> Guarantee:
-            return self.with_noise(z).privacy(**adversary)
-
-        return self.with_noise(calibrate(guarantee, epsilon, delta, tolerance=UNSPENT))
+    def _cost_of_noise(self, adversary: AdversaryOptions) -> Callable[[float], Guarantee]:
+        """Return the privacy cost of this plan as a function of its noise, for a search."""
+        return lambda noise: self.with_noise(noise).privacy(**adversary)
 
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:
         """Return this plan with another amount of noise."""
