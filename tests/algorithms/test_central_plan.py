@@ -109,6 +109,8 @@ def test_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
     check_resumed(make(), problem(6), tmp_path / "run")
     with pytest.raises(ConfigError, match="another plan"):
         make().with_noise(9.0).run(problem(6), np.random.default_rng(5), checkpoint=tmp_path / "run")
+    with pytest.raises(ConfigError, match="another plan"):  # another seed
+        make().run(problem(6), np.random.default_rng(6), checkpoint=tmp_path / "run")
 
 
 def test_invalid_plans_and_data_are_refused():
