@@ -616,7 +616,7 @@ BUGS = [
         ("several draws are charged as one", "count_by_key",
          edited("1 if release.joint else release.draws", "1"), ""),
         ("releases under unlike adjacencies are added", "Spending.fits",
-         edited("kind.adjacency != self.budget.adjacency", "False"), "")),
+         edited("key.adjacency != self.budget.adjacency", "False"), "")),
     *bugs("accounting.release", "peers/test_equivalence.py",
         ("a member's sensitivity is one clip norm", "MOVES", lambda right: {**right, "user": 1.0}, COST)),
     *bugs("algorithms.gradient_plan", "peers/test_equivalence.py",

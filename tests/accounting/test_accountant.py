@@ -3,15 +3,14 @@
 import math
 
 import pytest
-from tests.accounting.small_plans import NOBODY, SEES, D, every, one, plan_of, stationary_plan
+from tests.accounting.small_plans import NOBODY, SEES, D, every, plan_of
 
 import sottovoce as sv
-from sottovoce.accounting.observation import Consensus, LinearGossip, LocalOnly, ObservationModel
+from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.privacy import Curve, account, account_each
-from sottovoce.protocols import Gossip, Tree
 
 
 def test_plan_can_choose_renyi_accounting():
@@ -36,17 +35,6 @@ def test_unknown_observation_model_yields_the_local_guarantee():
     for label in ("exact", "conditional", "published"):
         with pytest.raises(InvalidInput, match=f"no {label} number"):
             account(plan, label=label)
-
-
-@pytest.mark.parametrize("who", [[0], [0, 3]])
-@pytest.mark.parametrize("model", [LinearGossip(), Consensus()])
-def test_account_each_equals_account_of_observation_models(who, model):
-    protocol = Gossip(sv.graphs.ring(5), 1) if isinstance(model, LinearGossip) else Tree(sv.graphs.path(5))
-    plan = stationary_plan(model, protocol, lambda a: one(a, 1.0 + a, steps=2), steps=2)
-    each = account_each(plan, who)
-    assert sorted(each) == [u for u in range(5) if u not in who]
-    for u, guarantee in each.items():
-        assert guarantee == account(plan, colluders=who, user=u)
 
 
 RING8, CUBE = sv.graphs.ring(6), sv.graphs.hypercube(3)

@@ -51,13 +51,6 @@ def test_finite_sum_and_integral_agree(q, z, alpha):
     assert _integer_order(q, z, alpha) == pytest.approx(_integrated_order(q, z, alpha, False), rel=1e-8)
 
 
-def test_the_slides_rule_of_thumb_is_too_small():
-    for q, z, alpha, ratio in [(0.01, 1, 2, 1.718), (0.01, 1, 8, 2.23), (0.01, 4, 2, 1.03)]:
-        assert SampledGaussian(q, z).rdp(float(alpha)) / (q * q * alpha / (2 * z * z)) == pytest.approx(
-            ratio, rel=0.01
-        )
-
-
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 5.0, 33.0])
 def test_renyi_losses_against_dp_accounting(alpha):
     from dp_accounting import dp_event

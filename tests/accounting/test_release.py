@@ -84,15 +84,6 @@ def test_unlike_adjacencies_are_not_added():
         compose([RELEASE, other])
 
 
-def test_sampling_records_amplifies_nothing_at_user_level_nor_users_at_record_level():
-    at = {"sender": 0, "step": 0, "sensitivity": 1.0, "noise_std": 1.0, "steps": 50}
-    plain = compose([Release(**at)]).epsilon(1e-5)
-    assert compose([Release(**at, sample_rate=0.01)]).epsilon(1e-5) == plain
-    assert compose([Release(**at, user_rate=0.01)]).epsilon(1e-5) < plain
-    record = compose([Release(**at, adjacency="add-remove")]).epsilon(1e-5)
-    assert compose([Release(**at, adjacency="add-remove", user_rate=0.01)]).epsilon(1e-5) == record
-
-
 def test_counts_that_fitted_are_not_computed_again():
     spending = LinearSpending(USER_BUDGET)
     assert spending.fits(*[RELEASE] * 4)
@@ -114,15 +105,6 @@ def test_sampled_releases_are_accounted_under_their_own_adjacency():
     replaced = Curve.sampled_gaussian(0.05, 3.0, 40, adjacency="replace-one").epsilon(1e-5)
     assert compose({MechanismKey("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}).epsilon(1e-5) == replaced
     assert replaced != pytest.approx(Curve.sampled_gaussian(0.05, 3.0, 40).epsilon(1e-5), rel=0.1)
-
-
-def test_releases_of_one_step_are_told_apart_by_their_stream():
-    """A choice and a value per step: each draw belongs to exactly one of them."""
-    choose = Release(0, 0, sensitivity=2.0, noise_std=4.0, mechanism="noisy-max", steps=3)
-    value = Release(0, 0, sensitivity=2.0, noise_std=4.0, mechanism="laplace", steps=3, stream=1, count=2)
-    covered = [[r.covers(1, stream) for r in (choose, value)] for stream in range(4)]
-    assert covered == [[True, False], [False, True], [False, True], [False, False]]
-    assert value.at(2).stream == 1
 
 
 # ---- number by number --------------------------------------------------------------------------------------
@@ -188,14 +170,13 @@ def test_who_is_sampled_decides_which_rate_counts():
     assert kinds[0]._replace(sample_rate=1.0).curve(4, method="rdp").method == "rdp"
 
 
-def test_a_composition_is_that_of_its_parts_each_seen_to_the_share():
+def test_a_composition_is_that_of_its_parts():
     parts = [
         Release(0, 0, 1.0, 2.0, steps=4),
         Release(0, 4, 3.0, 4.0, count=2),
         Release(0, 0, 0.0, 1.0, steps=9),
     ]
     assert compose(parts).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16))
-    assert compose(parts, share=0.25).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16) / 2)
     assert (compose(parts).method, compose(parts, method="rdp").method) == ("pld", "rdp")
     assert compose({}).epsilon(1e-5) == 0.0
 

@@ -133,11 +133,11 @@ class Case:
 
     def plan(self, objective: Any = None, **changes: Any) -> Any:
         """Return the plan on four agents with ``changes``."""
-        given = {
+        settings = {
             "steps": 5, "learning_rate": RATE, "clip_norm": 1.0, "noise_multiplier": 0.0, "sizes": [EACH] * N,
             "network": RING, **self.options, **changes,
         }  # fmt: skip
-        return self.make(GLM("logistic") if objective is None else objective, **given)
+        return self.make(GLM("logistic") if objective is None else objective, **settings)
 
     def __repr__(self) -> str:
         return self.name
@@ -343,12 +343,12 @@ class Other:
     def plan(self, noise: float, /, **changes: Any) -> Any:
         """Return the plan with so much noise, in the plan's own unit."""
         model = GLM("squared" if self.squared else "logistic") if self.first is None else self.first
-        given = {**self.options, self.make.noise_field: noise, **changes}
+        settings = {**self.options, self.make.noise_field: noise, **changes}
         if self.stepwise:
-            given.setdefault("steps", STEPS)
+            settings.setdefault("steps", STEPS)
         if self.clip_name is not None:
-            given.setdefault(self.clip_name, given.pop("clip_norm", self.clip_norm))
-        return self.make(**{self.first_name: model, **given})
+            settings.setdefault(self.clip_name, settings.pop("clip_norm", self.clip_norm))
+        return self.make(**{self.first_name: model, **settings})
 
     def unclipped(self, **changes: Any) -> Any:
         """Return the plan without noise and, where it clips, without a clip."""

@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
 from scipy.optimize import minimize
 from scipy.stats import kstest
-from tests.algorithms.cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
+from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, STEPS, N, P, gradient, shards
 from tests.algorithms.toys import check_resumed
 from torch import nn
 
@@ -307,11 +307,49 @@ def quiet(case, **changes):
 def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
     plan = case.unclipped(**shared(case))
     random = RunRandomness(SimulatedNoise(7), batches=7, start=7)
-    found = plan.run(case.data(), random).outputs[case.coef]
+    actual = plan.run(case.data(), random).outputs[case.coef]
     _, mechanism = hosted(plan, case.data())
     expected = case.plain(case.data(), mechanism)
     assert np.abs(expected).max() > 0.05
-    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(actual.reshape(expected.shape), expected, rtol=0, atol=1e-9)
+
+
+def differing(case, option):
+    """The plan of a case with another number; the plan itself where it has no such option."""
+    if option == "noise":
+        return case.plan(2 * case.noise)
+    if option == "steps":
+        fewer = {"steps": 4, "path": PATH[:4]} if case.name == "walk" else {"steps": 4}
+        return case.plan(case.noise, **(fewer if case.stepwise else {}))
+    return case.plan(case.noise, **{case.clip_name or "sensitivity": 2 * case.clip_norm})
+
+
+DIFFERING = [
+    pytest.param(case, differing(case, option), id=f"{case}-{option}")
+    for case in OTHERS
+    for option in ("noise", "clip_norm", "steps")
+    if differing(case, option).releases(0) != case.plan(case.noise).releases(0)
+]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("case", "other"), DIFFERING)
+def test_draws_of_other_algorithms_that_differ_from_the_plan_are_refused(case, other, compiled):
+    plan, random = case.plan(case.noise), RunRandomness.from_rng(np.random.default_rng(0))
+    algorithm, mechanism = algorithm_of(plan, case.data(), random)
+    algorithm = algorithm if compiled else algorithm._replace(block=None)
+    announced = [other.releases(a) for a in range(plan.n)]
+
+    def run():
+        mechanism.announced = replace(mechanism, releases=announced).announced  # a secret path ends here
+        run_stacked(algorithm, plan.schedule, plan.steps, every=plan.steps)
+
+    with pytest.raises(ReleaseMismatch, match="nothing was released"):
+        run()
+
+
+def test_every_algorithm_has_a_number_that_is_compared():
+    assert {param.values[0].name for param in DIFFERING} == {case.name for case in OTHERS}
 
 
 ALL = [*CASES, *OTHERS]
@@ -395,10 +433,10 @@ def test_other_algorithms_descend_on_a_quadratic(case):
     model = GLM("squared")
     plan = replace(case, first=model).unclipped(**options)
     data = case.data()
-    found = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start=7)).outputs[case.coef]
+    actual = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start=7)).outputs[case.coef]
     before = model.value(np.zeros(P), data.X, data.y)
     least = model.value(minimizer(model, data), data.X, data.y)
-    for row in np.atleast_2d(found):
+    for row in np.atleast_2d(actual):
         assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
@@ -407,8 +445,8 @@ BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
 
 def test_algorithms_with_a_compiled_block():
     """Each is compared with single steps beside its algorithm; a new one does not pass unseen."""
-    made = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
-    assert {name for name, block in made.items() if block is not None} == set(BLOCKS)
+    blocks = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
+    assert {name for name, block in blocks.items() if block is not None} == set(BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -426,8 +464,8 @@ def test_one_change_moves_a_release_of_other_algorithms_by_at_most_the_sensitivi
     worst = 0.0
     for against in (0.0,) if plan.adjacency == "add-remove" else (None, 1e3):
         rows = []
-        for given in (against, bad):
-            algorithm, mechanism = hosted(plan, case.data(given))
+        for value in (against, bad):
+            algorithm, mechanism = hosted(plan, case.data(value))
             rows.append(algorithm.message(algorithm.init(), 0) * case.scale(plan, mechanism))
         worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
     (release, *_) = case.plan(case.noise).releases(case.place)

@@ -36,10 +36,10 @@ def added(name, plan, noise, k):
     """What a step adds to the clipped gradients, from the formulas of the modules' heads."""
     draw = {"agents": range(N), "std": 1.0}
     if name == "mafalda":
-        found = correlation(plan)
+        correlated = correlation(plan)
         fresh = [noise.perturb(np.zeros((N, P)), step=s, **draw) for s in range(k + 1)]
-        inverse = np.linalg.inv(found.C)
-        return 0.7 * 0.5 * found.sens * sum(inverse[k, s] * fresh[s] for s in range(k + 1))
+        inverse = np.linalg.inv(correlated.C)
+        return 0.7 * 0.5 * correlated.sens * sum(inverse[k, s] * fresh[s] for s in range(k + 1))
     own = 0.7 * 0.5 * noise.perturb(np.zeros((N, P)), step=k, **draw)
     for e, (u, v) in enumerate(RING.edges):
         shared = 1.5 * 0.5 * noise.perturb(np.zeros((1, P)), agents=[e], step=k, std=1.0, stream=1)[0]
@@ -51,13 +51,13 @@ def added(name, plan, noise, k):
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
 def test_decor_and_mafalda_equal_their_numpy_twins(name):
     plan, data = plans()[name], shards()
-    found = plan.run(data, np.random.default_rng(5)).outputs["rows"]
+    actual = plan.run(data, np.random.default_rng(5)).outputs["rows"]
     noise, W = RunRandomness.from_rng(np.random.default_rng(5)).noise, RING.W.toarray()
     theta = np.zeros((N, P))
     for k in range(8):
         g = np.array([plan.objective.gradient(theta[v], *data.user(v)) for v in range(N)]) + 0.1 * theta
         theta = W @ (theta - plan.rate(k) * (clip_rows(g, 0.5) + added(name, plan, noise, k)))
-    assert np.allclose(found, theta, atol=1e-12)
+    assert np.allclose(actual, theta, atol=1e-12)
 
 
 def test_decor_privacy_costs():

@@ -22,9 +22,9 @@ def test_dp_gcd_takes_the_steepest_coordinate(sparse):
         chosen.append(j)
     plan = gcd(model, clip_norm=math.inf, noise_ratio=0.0, smoothness=tuple(M))
     data = (sp.csr_array(X) if sparse else X, y)
-    found = plan.run(data, np.random.default_rng(0)).outputs
-    assert np.allclose(found["coef"], w, atol=1e-12)
-    assert found["chosen"].tolist() == chosen
+    outputs = plan.run(data, np.random.default_rng(0)).outputs
+    assert np.allclose(outputs["coef"], w, atol=1e-12)
+    assert outputs["chosen"].tolist() == chosen
 
 
 def test_released_coordinate_has_the_announced_laplace_noise():
@@ -49,9 +49,9 @@ def test_dp_gcd_costs_selections_and_laplace_releases():
     value = math.log(a / (2 * a - 1) * math.exp((a - 1) * t) + (a - 1) / (2 * a - 1) * math.exp(-a * t)) / (
         a - 1
     )
-    found = plan.privacy().rdp(a)
-    assert T * value < found <= T * (a * e * e / 2 + value) * (1 + 1e-12)
-    assert found >= T * (selection / (a - 1) + value) * (1 - 1e-6)
+    rdp = plan.privacy().rdp(a)
+    assert T * value < rdp <= T * (a * e * e / 2 + value) * (1 + 1e-12)
+    assert rdp >= T * (selection / (a - 1) + value) * (1 - 1e-6)
     # pure composition caps it: T (2/r + 1/r)
     assert plan.privacy().epsilon(1e-12) <= T * 3 / r * (1 + 1e-9)
     choose, answer = plan.releases(0)

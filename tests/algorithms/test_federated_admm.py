@@ -48,7 +48,7 @@ def test_no_central_guarantee_without_a_secure_sum(secure_sum):
         noise_std=2.0,
         secure_sum=secure_sum,
     )
-    kinds = [found.adversary.kind for found in plan.guarantees()]
+    kinds = [guarantee.adversary.kind for guarantee in plan.guarantees()]
     assert kinds == (["local", "central"] if secure_sum else ["local"])
     assert absorbed(
         np.zeros(1), plan.schedule(0).apply(np.full((6, 1), 6.0))[0], plan.relaxation
@@ -149,7 +149,7 @@ def test_federated_admm_equals_its_numpy_twin(secure):
     X, y = admm_problem(9, n=6, p=3)
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = FederatedADMM(GLM(l1=0.02, l2=0.1), 6, 15, 0.6, 0.8, 0.3, 0.2, 0.4, secure_sum=secure)
-    found = plan.run(shards, np.random.default_rng(3)).outputs
+    outputs = plan.run(shards, np.random.default_rng(3)).outputs
     random = RunRandomness.from_rng(np.random.default_rng(3))
     u, zh = np.zeros((6, 3)), np.zeros(3)
     for k in range(15):
@@ -161,6 +161,6 @@ def test_federated_admm_equals_its_numpy_twin(secure):
         sent = rows + (eta if secure else eta * part[:, None])
         u = u + 0.4 * (rows if secure else sent)
         zh = zh + 0.4 * sent.mean(axis=0)
-    assert np.allclose(found["mean"], zh, atol=1e-12)
+    assert np.allclose(outputs["mean"], zh, atol=1e-12)
     for name in ("rows", "coef"):
-        assert np.allclose(found[name], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)
+        assert np.allclose(outputs[name], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)

@@ -18,17 +18,17 @@ ONE = sv.protocols.Gossip(RING, 1)
 def test_mafalda_noise_has_the_planned_correlation():
     """Over many runs the noise of the steps has covariance (z C sens)^2 (X^-1), X = C'C; one release."""
     plan = Mafalda(GLM(), ONE, 4, 1.0, 0.5, 2.0)
-    found = correlation(plan)
+    correlated = correlation(plan)
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(300):
         mechanism = plan.mechanism(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
         rows.append(np.stack([mechanism(np.zeros((N, P)), k) for k in range(4)]))
     Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
-    want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.C.T @ found.C)
+    want = (2.0 * 0.5 * correlated.sens) ** 2 * np.linalg.inv(correlated.C.T @ correlated.C)
     assert np.allclose(np.cov(Z.T), want, atol=0.06 * want.max())
     # the shift of a user who moves every step by 2C, whitened: at most the privacy cost, for any signs
-    inverse_std = found.C / (2.0 * 0.5 * found.sens)
+    inverse_std = correlated.C / (2.0 * 0.5 * correlated.sens)
     worst = max(
         np.linalg.norm(inverse_std @ (2 * 0.5 * np.array(signs)))
         for signs in np.array(np.meshgrid(*[[-1, 1]] * 4)).reshape(4, -1).T

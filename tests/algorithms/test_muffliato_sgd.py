@@ -51,13 +51,6 @@ def test_muffliato_takes_every_schedule_and_keeps_the_mean(name):
     assert plan.privacy("pairwise", observer=0, user=4).valid
 
 
-def test_one_step_is_averaging_and_exact():
-    plan = MuffliatoSGD(GLM(), sv.protocols.Gossip(sv.graphs.path(3), 2), **{**COMMON, "steps": 1})
-    pair = plan.privacy("pairwise", observer=2, user=0)
-    assert pair.label == "exact"
-    assert pair.mu == pytest.approx(1.0)  # own noise known: all of the local loss
-
-
 def test_without_noise_muffliato_converges_to_the_minimizer():
     data, model = shards(records=8), GLM("logistic", l2=0.1)
     plan = MuffliatoSGD(

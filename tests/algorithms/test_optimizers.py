@@ -57,8 +57,8 @@ def numbers():
 def test_optimizer_steps_equal_torch_on_one_row(kind):
     start, gradients = numbers()
     name = MADE[kind][0].__name__
-    found = ours(Optimizer.from_value({"name": name, **MADE[kind][1]}), start, gradients)
-    np.testing.assert_allclose(found, theirs(kind, start, gradients), rtol=0, atol=1e-12)
+    actual = ours(Optimizer.from_value({"name": name, **MADE[kind][1]}), start, gradients)
+    np.testing.assert_allclose(actual, theirs(kind, start, gradients), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["sgd, decay", "momentum, decay", "adam, decay", "adamw"])
@@ -70,9 +70,9 @@ def test_parameter_groups_have_own_rate_and_decay(kind):
         (2, 3, {"lr": 0.25 * RATES[0], "weight_decay": 0.0}),
         (3, 5, {"lr": 2.0 * RATES[0], "weight_decay": 0.9}),
     ]
-    made = Optimizer.from_value({"name": MADE[kind][0].__name__, **options})
+    built = Optimizer.from_value({"name": MADE[kind][0].__name__, **options})
     parted = Optimizer(
-        made.kind, made.beta, made.beta2, made.epsilon, made.weight_decay,
+        built.kind, built.beta, built.beta2, built.epsilon, built.weight_decay,
         groups=((2, 3, 0.25, 0.0), (3, 5, 2.0, 0.9)),
     )  # fmt: skip
     assert not parted.plain
@@ -92,8 +92,8 @@ def test_torch_option_names_are_translated():
     assert Optimizer.from_value({"name": "SGD", "momentum": 0.5, "nesterov": True}) == Optimizer(
         "momentum", beta=0.5, nesterov=True
     )
-    kept = Optimizer("adamw", weight_decay=0.1)
-    assert Optimizer.from_value(kept) is kept
+    adamw = Optimizer("adamw", weight_decay=0.1)
+    assert Optimizer.from_value(adamw) is adamw
     assert [Optimizer().plain, Optimizer("momentum").plain, Optimizer(weight_decay=0.1).plain] == [
         True,
         False,
@@ -121,11 +121,11 @@ def test_invalid_optimizers_are_refused(value, message):
 
 
 @pytest.mark.parametrize(
-    "given", [(0.0, None), (-1.0, None), (0.1, 0.0), (0.1, 0.01, "square"), (0.1, None, "linear", 1.0)]
+    "settings", [(0.0, None), (-1.0, None), (0.1, 0.0), (0.1, 0.01, "square"), (0.1, None, "linear", 1.0)]
 )
-def test_invalid_rates_are_refused(given):
+def test_invalid_rates_are_refused(settings):
     with pytest.raises(InvalidInput):
-        Rate(*given)
+        Rate(*settings)
     assert Rate.from_value((0.1, 0.01)) == Rate.from_value({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)
 
 
@@ -144,8 +144,8 @@ def test_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
 
 def test_defaults_of_an_optimizer_are_those_of_torch():
     torch = pytest.importorskip("torch")
-    for kind, made in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
-        defaults = made([torch.zeros(1, requires_grad=True)]).defaults
+    for kind, built in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+        defaults = built([torch.zeros(1, requires_grad=True)]).defaults
         ours = Optimizer(kind)
         assert (ours.beta, ours.beta2, ours.epsilon) == (*defaults["betas"], defaults["eps"])
         assert Optimizer.from_value({"name": kind}) == ours

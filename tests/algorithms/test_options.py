@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.algorithms.cases import CASES, OTHERS, N
 
-from sottovoce.algorithms import ConsensusSGD, Optimizer, PrivateAveraging
+from sottovoce.algorithms import ConsensusSGD, GradientPlan, Optimizer, PrivateAveraging
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import ring
 from sottovoce.objectives import GLM
@@ -166,11 +166,11 @@ DEFAULTS = {
 
 def test_default_options():
     plans = {case.make.name: case.make for case in (*CASES, *OTHERS)}
-    found = {
+    actual = {
         name: {f.name: f.default for f in fields(make) if f.default is not MISSING}
         for name, make in plans.items()
     }
-    assert found == DEFAULTS
+    assert actual == DEFAULTS
     optimizers = {
         name: f.default_factory()
         for name, make in plans.items()
@@ -182,32 +182,26 @@ def test_default_options():
     assert set(optimizers.values()) == {Optimizer()}
 
 
-# what an algorithm does: (takes an optimizer, needs exact sums, regularizes, is maskable, has one at a time)
-CAN = {
-    "consensus-sgd": (True, True, False, True, False), "consensus-fedavg": (True, True, False, True, False),
-    "consensus-newton": (True, True, False, True, False),
-    "muffliato-sgd": (False, False, False, False, False), "dp-dsgd": (True, False, False, False, False),
-    "dp-dsgt": (False, False, False, False, False), "dp-dinno": (True, False, False, False, False),
-    "dp-sgd": (True, False, True, False, False), "random-walk-sgd": (False, False, False, False, True),
-    "decor": (False, False, False, False, False), "mafalda": (False, False, False, False, False),
-}  # fmt: skip
+GRADIENTS = [(case, noise) for case, noise in ALL if issubclass(case.make, GradientPlan)]
 
 
-def test_class_attributes_of_every_algorithm():
-    plans = {case.make.name: case for case in (*CASES, *OTHERS) if case.make.name in CAN}
-    assert set(plans) == set(CAN)
-    for name, case in plans.items():
-        make = case.make
-        abilities = (make.uses_optimizer, "exact" in make.needs, make.proximal, make.maskable)
-        abilities = (*abilities, getattr(make, "sequential", False))
-        assert abilities == CAN[name], name
-        noise = getattr(case, "noise", None)
-        if CAN[name][0]:
-            assert built(case, noise, optimizer="momentum").optimizer == Optimizer("momentum")
-        else:
-            with pytest.raises(InvalidInput, match="leave optimizer at sgd"):
-                built(case, noise, optimizer="momentum")
-    others = {case.make.name: case.make for case in OTHERS}
-    assert others["federated-admm"].maskable
-    assert not others["token-admm"].maskable
-    assert others["token-admm"].sequential
+@pytest.mark.parametrize(("case", "noise"), GRADIENTS, ids=repr)
+def test_optimizers_are_taken_or_refused(case, noise):
+    if case.make.uses_optimizer:
+        assert built(case, noise, optimizer="momentum").optimizer == Optimizer("momentum")
+    else:
+        with pytest.raises(InvalidInput, match="leave optimizer at sgd"):
+            built(case, noise, optimizer="momentum")
+
+
+def test_which_algorithms_declare_what():
+    plans = {case.make.name: case.make for case in (*CASES, *OTHERS)}
+    consensus = {"consensus-sgd", "consensus-fedavg", "consensus-newton"}
+    assert {name for name, make in plans.items() if "exact" in make.needs} == consensus
+    assert {name for name, make in plans.items() if make.maskable} == consensus | {
+        "averaging",
+        "federated-admm",
+    }
+    assert {name for name, make in plans.items() if make.sequential} == {"random-walk-sgd", "token-admm"}
+    assert {name for name, make in plans.items() if getattr(make, "proximal", False)} == {"dp-sgd"}
+    assert {name for name, make in plans.items() if make.network_optional} == {"federated-admm"}

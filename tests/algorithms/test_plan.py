@@ -5,7 +5,7 @@ import pytest
 from tests.algorithms.toys import SIZES, unequal_shards
 
 import sottovoce as sv
-from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD, RandomWalkSGD
+from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.grid import SummedNoise
 from sottovoce.objectives import GLM
@@ -32,8 +32,3 @@ def test_summed_noise_is_refused_without_masks_or_with_unequal_divisors():
         plan = ConsensusSGD(GLM(dim=3), protocol, weighting=weighting, **common)
         with pytest.raises(InvalidInput, match="noise of the sum alone"):
             plan.run(data, SummedNoise(0))
-
-
-def test_only_federated_plans_run_without_a_network():
-    assert FederatedADMM.network_optional
-    assert not any(kind.network_optional for kind in (ConsensusSGD, MuffliatoSGD, RandomWalkSGD, DPSGD, DPCD))

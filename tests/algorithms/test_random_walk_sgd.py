@@ -51,11 +51,11 @@ def test_block_equals_its_numpy_twin(graph, records, tokens, loss):
     plan = RandomWalkSGD(
         GLM(loss, l2=0.05), graph, 130, (0.3, 0.1), 0.5, 0.7, cap=15, tokens=tokens, **SECRET
     )
-    found = plan.run(data, np.random.default_rng(4))
+    result = plan.run(data, np.random.default_rng(4))
     theta, counts = numpy_twin(plan, data, np.random.default_rng(4))
-    assert np.allclose(found.outputs["rows"], theta, atol=1e-10)
-    assert (found.outputs["contributions"] == counts).all()
-    assert np.allclose(found.outputs["coef"], theta.mean(axis=0), atol=1e-10)
+    assert np.allclose(result.outputs["rows"], theta, atol=1e-10)
+    assert (result.outputs["contributions"] == counts).all()
+    assert np.allclose(result.outputs["coef"], theta.mean(axis=0), atol=1e-10)
 
 
 @pytest.mark.parametrize("graph", GRAPHS[:2], ids=lambda g: g.name)
@@ -121,10 +121,10 @@ def test_pairwise_cost_is_that_of_the_path_accountant():
         )
         model = TokenWalk(plan.network, 7, tokens=2, cap=5, final_public=public)
         want = model.curve(user=2, observer=0, noise_to_sensitivity=1.5)
-        found = one.privacy("pairwise", observer=0, user=2)
-        assert found.label == "exact"
-        assert found.rdp(3.0) == pytest.approx(min(want.renyi(3.0), one.privacy("local").rdp(3.0)))
-        assert ("the final model stays hidden" in found.assumptions) is not public
+        guarantee = one.privacy("pairwise", observer=0, user=2)
+        assert guarantee.label == "exact"
+        assert guarantee.rdp(3.0) == pytest.approx(min(want.renyi(3.0), one.privacy("local").rdp(3.0)))
+        assert ("the final model stays hidden" in guarantee.assumptions) is not public
 
 
 def test_secret_walk_with_private_result_cannot_run():
@@ -170,16 +170,16 @@ def test_public_walk_equals_its_numpy_twin(final_public):
         GLM(l2=0.1), "ring:6", 7, (0.5, 0.2), 0.5, 0.7, adjacency="user", path=path, final_public=final_public
     )
     rng = np.random.default_rng(8)
-    found = plan.run(data, rng).outputs
+    outputs = plan.run(data, rng).outputs
     noise = RunRandomness.from_rng(np.random.default_rng(8)).noise
     draws = [
         noise.perturb(np.zeros((1, 3)), agents=[v], step=k, std=1.0, stream=0)[0] for k, v in enumerate(path)
     ]
     want = public_twin(plan, data, path, draws)
-    assert np.allclose(found["coef"], want[1], atol=1e-12)
+    assert np.allclose(outputs["coef"], want[1], atol=1e-12)
     if final_public:
         want[:] = want[1]
-    assert np.allclose(found["rows"], want, atol=1e-12)
+    assert np.allclose(outputs["rows"], want, atol=1e-12)
     assert [sum(r.draws for r in plan.releases(v)) for v in range(6)] == [1, 3, 2, 1, 0, 0]
     assert [(r.step, r.steps) for r in plan.releases(1)] == [(1, 2), (6, 1)]
     # visits on the path, and nothing else, are what is paid for
@@ -195,11 +195,11 @@ def test_l2_term_moves_a_record_level_walk_too():
     """It holds no data, so it is added after the mechanism."""
     data, path = walk_shards(records=2), (0, 1, 2)
     plan = RandomWalkSGD(GLM(l2=0.3), "ring:6", 3, 0.5, 9.0, 0.0, sizes=[2] * 6, path=path)
-    found = plan.run(data, np.random.default_rng(0), start=np.ones(3)).outputs["coef"]
+    actual = plan.run(data, np.random.default_rng(0), start=np.ones(3)).outputs["coef"]
     theta = np.ones(3)
     for v in path:
         theta = theta - 0.5 * (GLM().gradient(theta, *data.user(v)) + 0.3 * theta)
-    assert np.allclose(found, theta, rtol=0, atol=1e-12)
+    assert np.allclose(actual, theta, rtol=0, atol=1e-12)
 
 
 def test_public_path_is_drawn_from_the_seed():
@@ -210,9 +210,9 @@ def test_public_path_is_drawn_from_the_seed():
         GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, noise_multiplier=3.0, sizes=[20] * 9, seed=5
     )
     assert (plan._holders == again._holders).all()
-    given = sv.protocols.draw_path(sv.graphs.grid(3, 3), 40, np.random.default_rng(5))
-    assert plan._holders.tolist() == given.tolist()
-    visits = np.bincount(given, minlength=9)
+    path = sv.protocols.draw_path(sv.graphs.grid(3, 3), 40, np.random.default_rng(5))
+    assert plan._holders.tolist() == path.tolist()
+    visits = np.bincount(path, minlength=9)
     assert [sum(r.draws for r in plan.releases(v)) for v in range(9)] == visits.tolist()
     worst = plan.privacy("local")
     assert worst.mu == pytest.approx(1 / 2 * math.sqrt(visits.max()))

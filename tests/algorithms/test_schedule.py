@@ -22,9 +22,9 @@ def test_schedule_in_order_frees_trees_that_were_not_accounted():
     ]  # every plan looks at the first when it is made
     rows = [plan.run(shards(), np.random.default_rng(1)).outputs["rows"] for plan in (fresh, accounted)]
     assert (rows[0] == rows[1]).all()
-    assert all(accounted.schedule(k) is kept for k, kept in enumerate(before))
+    assert all(accounted.schedule(k) is tree for k, tree in enumerate(before))
     assert [fresh.schedule(k).parents.tolist() for k in range(fresh.steps)] == [
-        kept.parents.tolist() for kept in before
+        tree.parents.tolist() for tree in before
     ]  # what was dropped comes back as it was
 
 
@@ -50,11 +50,11 @@ def test_schedule_given_as_a_function_is_stationary_for_one_step_only():
 
 
 def test_tree_drawn_per_step_is_not_stationary():
-    def made(protocol, steps):
+    def plan(protocol, steps):
         return ConsensusSGD(
             GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip_norm=1.0, sizes=[5] * 4
         )
 
-    assert [made("tree:kind=uniform", steps).is_stationary for steps in (1, 2, 3)] == [True, False, False]
-    assert [made("tree", steps).is_stationary for steps in (1, 2)] == [True, True]
-    assert made(sv.protocols.HypercubeExchange(4), 2).is_stationary
+    assert [plan("tree:kind=uniform", steps).is_stationary for steps in (1, 2, 3)] == [True, False, False]
+    assert [plan("tree", steps).is_stationary for steps in (1, 2)] == [True, True]
+    assert plan(sv.protocols.HypercubeExchange(4), 2).is_stationary

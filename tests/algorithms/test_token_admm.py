@@ -52,7 +52,7 @@ def test_token_admm_equals_its_numpy_twin():
     X, y = admm_problem(9, n=6, p=3)
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = TokenADMM(GLM(l1=0.02, l2=0.1), 6, 40, 0.8, 0.3, 0.2, 0.4, cap=4)
-    found = plan.run(shards, np.random.default_rng(3)).outputs
+    outputs = plan.run(shards, np.random.default_rng(3)).outputs
     random = RunRandomness.from_rng(np.random.default_rng(3))
     chunk = (1 << 17) // 3
     noise = 0.2 * random.draws(1, 0, 0).standard_normal((chunk, 3))
@@ -64,5 +64,5 @@ def test_token_admm_equals_its_numpy_twin():
         held[i] += 1
         u[i] += 0.4 * (2 * move + noise[k])
         zh = zh + 0.4 * (2 * move + noise[k]) / 6
-    assert np.allclose(found["mean"], zh, atol=1e-12)
-    assert (found["contributions"] == held).all()
+    assert np.allclose(outputs["mean"], zh, atol=1e-12)
+    assert (outputs["contributions"] == held).all()

@@ -66,7 +66,7 @@ def problem(seed=0, n=60, p=4):
 
 
 def sgd(model=None, **changes):
-    given = {
+    options = {
         "records": 60,
         "steps": 7,
         "batch_size": 12,
@@ -74,20 +74,26 @@ def sgd(model=None, **changes):
         "clip_norm": 1.0,
         "noise_multiplier": 1.0,
     }
-    return DPSGD(model or GLM(), **{**given, **changes})
+    return DPSGD(model or GLM(), **{**options, **changes})
 
 
 def cd(model=None, **changes):
-    given = {"records": 60, "steps": 23, "clip_norm": 1.0, "noise_multiplier": 2.0, "smoothness": (0.25,) * 4}
-    given = {**given, **changes}
+    options = {
+        "records": 60,
+        "steps": 23,
+        "clip_norm": 1.0,
+        "noise_multiplier": 2.0,
+        "smoothness": (0.25,) * 4,
+    }
+    options = {**options, **changes}
     if "bounds" in changes:
-        del given["smoothness"]
-    return DPCD(model or GLM(), **given)
+        del options["smoothness"]
+    return DPCD(model or GLM(), **options)
 
 
 def gcd(model=None, **changes):
-    given = {"records": 60, "steps": 6, "clip_norm": 1.0, "noise_ratio": 2.0}
-    return DPGCD(model or GLM(), **{**given, **changes})
+    options = {"records": 60, "steps": 6, "clip_norm": 1.0, "noise_ratio": 2.0}
+    return DPGCD(model or GLM(), **{**options, **changes})
 
 
 def hosted(plan, data, random):

@@ -39,10 +39,6 @@ def test_every_rule_agrees_on_regular_graphs(network):
         np.testing.assert_allclose(dense(network.reweighted(weights).W), dense(network.W), atol=1e-16)
 
 
-def test_the_complete_graph_averages_in_one_round():
-    np.testing.assert_allclose(dense(graphs.complete(9, weights="uniform").W), 1 / 9, atol=1e-16)
-
-
 def test_uniform_refuses_irregular_graphs_and_row_stochastic_does_not():
     with pytest.raises(GraphError, match="node 0 has degree 1 and node 1 has degree 2; take metropolis"):
         graphs.path(4, weights="uniform")

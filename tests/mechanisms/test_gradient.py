@@ -143,8 +143,8 @@ def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypat
     for k, rate in enumerate(rates, 2):
         w = w - rate * one(w, k)
         sums = sums + w
-    found, added = many.descend(theta, total, 2, rates)
-    np.testing.assert_allclose(found, w, rtol=1e-12)
+    actual, added = many.descend(theta, total, 2, rates)
+    np.testing.assert_allclose(actual, w, rtol=1e-12)
     assert (theta == 1).all()
     assert not total.any()
     if averaging:
@@ -195,10 +195,10 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
         return mechanism(np.zeros((1, 300), np.float32), 3)
 
     drawn = SimulatedNoise(5).perturb(np.zeros((1, 300), np.float32), agents=[0], step=3, std=0.6)
-    found = released(SimulatedNoise(5))
-    assert found.dtype == np.float32
-    assert (found == ((2.0**24 + 1 + drawn.astype(float)) / 4).astype(np.float32)).all()
-    assert (found != ((2.0**24 + drawn.astype(float)) / 4).astype(np.float32)).any()
+    actual = released(SimulatedNoise(5))
+    assert actual.dtype == np.float32
+    assert (actual == ((2.0**24 + 1 + drawn.astype(float)) / 4).astype(np.float32)).all()
+    assert (actual != ((2.0**24 + drawn.astype(float)) / 4).astype(np.float32)).any()
     assert released(ProtectiveNoise()).dtype == np.float32
 
 

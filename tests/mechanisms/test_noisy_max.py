@@ -32,10 +32,10 @@ def test_selection_noise_has_the_scale_that_is_announced():
         tried = np.abs(G + rng.laplace(scale=scale, size=(200_000, 2)))
         return float((tried[:, 0] > tried[:, 1]).mean())
 
-    found = float(np.mean(np.array(chosen) == 0))
-    assert abs(found - share(b)) < 0.03
-    assert abs(found - share(b * 2)) > 0.04
-    assert abs(found - share(b / 2)) > 0.04
+    actual = float(np.mean(np.array(chosen) == 0))
+    assert abs(actual - share(b)) < 0.03
+    assert abs(actual - share(b * 2)) > 0.04
+    assert abs(actual - share(b / 2)) > 0.04
 
 
 def test_laplace_grid_lowers_the_clip():

@@ -16,14 +16,14 @@ from sottovoce.objectives import GLM
 def test_single_hop_equals_the_block():
     data = walk_shards()
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
-    found = plan.run(data, np.random.default_rng(1)).outputs
-    holder = int(np.flatnonzero(found["contributions"])[0])
+    outputs = plan.run(data, np.random.default_rng(1)).outputs
+    holder = int(np.flatnonzero(outputs["contributions"])[0])
     noise = (
         RunRandomness.from_rng(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
     )
     X, y = data.user(holder)
     after = holder_step(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip_norm=0.5, noise=noise)
-    assert (after == found["coef"]).all()
+    assert (after == outputs["coef"]).all()
 
 
 @pytest.mark.parametrize("bad", [1e300, np.nan, np.inf, 1e160])

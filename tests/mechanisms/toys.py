@@ -60,7 +60,7 @@ def gradient_mechanism(
     **options,
 ):
     noise = Recorder() if noise is None else noise
-    given = {"clip_norm": 2.0, "sample_rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
+    settings = {"clip_norm": 2.0, "sample_rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
     mechanism = GradientMechanism(
         query=Sums(RECORDS, decay),
         agents=[5, 7, 9],
@@ -68,7 +68,7 @@ def gradient_mechanism(
         adjacency=adjacency,
         noise_multipliers=z,
         releases=releases,
-        **given,
+        **settings,
     )
     return mechanism, noise
 

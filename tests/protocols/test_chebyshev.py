@@ -23,15 +23,3 @@ def test_chebyshev_is_the_polynomial_with_the_right_start():
     assert 1e-10 < distance < 1e-7
     faster = 2 / (1 + np.sqrt(1 - (1 - gap) ** 2))
     assert np.linalg.norm(Chebyshev(network, 80, gamma=faster).apply(np.eye(15)) - 1 / 15, 2) < 1e-9
-
-
-def test_a_zero_start_multiplies_the_mean():
-    """The planted bug of the published recursion, x^{-1} = 0, is visible on the Florentine graph."""
-    network = sv.graphs.florentine()
-    gamma = Chebyshev(network, 1).gamma
-    previous, x = np.zeros(15), np.ones(15)
-    for _ in range(300):
-        previous, x = x, gamma * network.W @ x + (1 - gamma) * previous
-    assert x.mean() == pytest.approx(1 / (2 - gamma), rel=1e-3)
-    assert x.mean() == pytest.approx(2.60, abs=0.01)
-    assert Chebyshev(network, 300).apply(np.ones(15)).mean() == pytest.approx(1.0)

@@ -63,12 +63,6 @@ def test_without_a_block_every_step_is_seen():
     assert seen == [0, 1, 2, 3, 4]
 
 
-def test_an_interrupted_run_ends_in_the_same_bytes():
-    middle = run_stacked(steps_only(), RING, 4)
-    whole = run_stacked(steps_only(), RING, 9)
-    assert (run_stacked(steps_only(), RING, 9, state=middle, start=4).common == whole.common).all()
-
-
 def test_nothing_to_do_and_bad_stretches():
     assert (run_stacked(steps_only(), RING, 0).common == START).all()
     with pytest.raises(InvalidInput, match="every must be at least 1"):

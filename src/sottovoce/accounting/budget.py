@@ -14,18 +14,23 @@ from sottovoce.accounting.guarantee import Adjacency, Guarantee, Label, ViewName
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 
-__all__ = ["AdversaryOptions", "Budget", "accepted_delta", "delta_warning"]
+__all__ = ["AdversaryOptions", "Budget", "MemberOptions", "accepted_delta", "delta_warning"]
 
 
-class AdversaryOptions(TypedDict, total=False):
-    """The arguments of `Plan.privacy`."""
+class MemberOptions(TypedDict, total=False):
+    """The arguments of `Plan.privacy` besides the view."""
 
-    view: ViewName | None
     observer: int | None
     user: int | None
     colluders: int | Iterable[int]
     label: Label | None
     participations: int | None
+
+
+class AdversaryOptions(MemberOptions, total=False):
+    """The arguments of `Plan.privacy`."""
+
+    view: ViewName | None
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,9 @@ class Budget:
 def delta_warning(delta: float, units: float | None, adjacency: str) -> str | None:
     """Return a sentence about a delta above a tenth of one over the number of units; None for a smaller one.
 
-    Delta bounds what may be added to the probability of any event: a mechanism that publishes one of ``units`` records
-    as it is, chosen at random, has epsilon 0 at delta 1 / units.
-
-    >>> delta_warning(1e-5, 300, "add-remove") is None
-    True
-    >>> delta_warning(0.1, 300, "add-remove")
-    'delta 0.1 is above one over the number of records (300), so that one of them may be exposed; take at most 0.00033.'
-    """  # noqa: E501
+    A mechanism that publishes one of ``units`` records as it is, chosen at random, has epsilon 0 at delta
+    1 / units.
+    """
     if units is None or delta <= 0.1 / units:
         return None
     noun = "members" if adjacency == "user" else "records"

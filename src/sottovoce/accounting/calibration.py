@@ -110,9 +110,6 @@ def calibrate_gaussian(
     Guarantees
     ----------
     ``forward(result).epsilon(delta) <= epsilon`` as evaluated.
-
-    >>> round(calibrate_gaussian(lambda noise: Curve.gaussian(2.0 / noise), epsilon=1.0, delta=1e-5), 2)
-    7.46
     """
     allowed = gaussian_mu(epsilon, delta)
     if allowed <= 0:

@@ -97,11 +97,7 @@ class Curve:
 
     @classmethod
     def gaussian(cls, mu: float, count: int = 1) -> Curve:
-        """Return ``count`` Gaussian mechanisms, each with sensitivity over noise equal to ``mu``.
-
-        >>> Curve.gaussian(0.5, count=4).mu
-        1.0
-        """
+        """Return ``count`` Gaussian mechanisms, each with sensitivity over noise equal to ``mu``."""
         return cls._repeated(Gaussian(_validate.loss(mu, "mu")), count)
 
     @classmethod
@@ -133,10 +129,6 @@ class Curve:
         """Return ``count`` Gaussian mechanisms, each with a mu that is drawn without data and then shown.
 
         ``weights`` are the probabilities of ``mus``.
-
-        >>> rounds = Curve.gaussian_mixture([0.0, 4 / 12], [0.95, 0.05], count=50)
-        >>> round(rounds.epsilon(1e-5), 2)  # who takes part is seen
-        3.0
         """
         probable = sorted(
             (_validate.loss(m, "mu"), float(w)) for m, w in zip(mus, weights, strict=True) if w > 0
@@ -220,13 +212,6 @@ class Curve:
 
         Curves of different sample rates cross: the agent that loses most at one delta need not do so at
         another, so no single one of them speaks for all.
-
-        >>> few, many = Curve.sampled_gaussian(0.5, 5.0, 10), Curve.sampled_gaussian(0.01, 0.6, 10)
-        >>> worst = Curve.worst([few, many])
-        >>> all(worst.epsilon(d) == max(few.epsilon(d), many.epsilon(d)) for d in (1e-3, 1e-9))
-        True
-        >>> Curve.worst([Curve.gaussian(1.0), Curve.gaussian(2.0)]) == Curve.gaussian(2.0)
-        True
         """
         curves = list(curves)
         if any(curve.bounds for curve in curves):

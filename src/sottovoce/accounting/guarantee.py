@@ -191,13 +191,7 @@ class Guarantee(NotebookDisplay):
         return (1 + self.curve.delta(0.0)) / 2
 
     def require(self, epsilon: float, delta: float) -> Guarantee:
-        """Return self if it is a guarantee within (epsilon, delta); raise otherwise.
-
-        >>> Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).require(1.0, 1e-5)
-        Traceback (most recent call last):
-        ...
-        sottovoce.errors.BudgetExceeded: epsilon may be at most 1 at delta 1e-05, got 4.378; more noise or fewer steps lower it.
-        """  # noqa: E501
+        """Return self if it is a guarantee within (epsilon, delta); raise otherwise."""
         epsilon = _validate.non_negative(epsilon, "epsilon")
         delta = _validate.delta(delta)
         if not self.valid:
@@ -214,16 +208,6 @@ class Guarantee(NotebookDisplay):
             )
         return self
 
-    def against(self, adversary: Adversary) -> Guarantee:
-        """Restate a local guarantee against a weaker adversary, who sees less than every message."""
-        same_user = self.adversary.user in (None, adversary.user)
-        if self.adversary.kind != "local" or self.label != "ldp" or not same_user:
-            raise CannotCompose(
-                f"only an ldp guarantee against every message can be restated against {adversary}, "
-                f'got "{self.label}" against {self.adversary}.'
-            )
-        return replace(self, adversary=adversary)
-
     # -- composing --------------------------------------------------------------------------------------
 
     def __add__(self, other: Guarantee) -> Guarantee:
@@ -231,8 +215,7 @@ class Guarantee(NotebookDisplay):
             return NotImplemented
         if self.adversary != other.adversary:
             raise CannotCompose(
-                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary}); "
-                "restate a local one with against()."
+                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary})."
             )
         if self.adjacency != other.adjacency:
             raise CannotCompose(
@@ -261,14 +244,7 @@ class Guarantee(NotebookDisplay):
         return f"[{self.label}] {self.adjacency}, against {self.adversary}: {self.curve}"
 
     def statement(self, delta: float) -> str:
-        """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions.
-
-        >>> guarantee = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
-        >>> print(guarantee.statement(1e-5))  # doctest: +NORMALIZE_WHITESPACE
-        epsilon = 4.37718 at delta = 1e-05, against anyone who sees every message, when the whole data set of
-        one user is replaced. Label ldp: local differential privacy: the node's own noise protects it even if
-        all others collude. Mechanism: Gaussian, mu = 1. Assumes: nothing further.
-        """
+        """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions."""
         return (
             f"epsilon = {significant(self.epsilon(delta), 'epsilon', 6)} at delta = "
             f"{number(delta, 'delta')}, against {self.adversary}, "
@@ -313,7 +289,6 @@ def sampled_gaussian(
     method: Method = "pld",
     *,
     adjacency: Literal["add-remove", "replace-one"] = "add-remove",
-    adversary: Adversary | None = None,
 ) -> Guarantee:
     """Return the guarantee of ``steps`` Poisson-sampled Gaussian steps, the accounting of DP-SGD.
 
@@ -337,7 +312,7 @@ def sampled_gaussian(
     (1.83, 2.1)
     """
     curve = Curve.sampled_gaussian(sample_rate, noise_multiplier, steps, adjacency=adjacency, method=method)
-    return Guarantee(adversary or Adversary("local"), adjacency, "ldp", curve, (POISSON,))
+    return Guarantee(Adversary("local"), adjacency, "ldp", curve, (POISSON,))
 
 
 def _with_article(label: str) -> str:

@@ -177,19 +177,17 @@ def count_by_key(releases: Iterable[Release]) -> Counter[MechanismKey]:
     return counted
 
 
-def compose(
-    releases: Iterable[Release] | Mapping[MechanismKey, int], *, share: float = 1.0, method: Method = "pld"
-) -> Curve:
-    """Return the loss of all ``releases`` together, each seen to the share ``share`` (1: all of it).
+def compose(releases: Iterable[Release] | Mapping[MechanismKey, int], *, method: Method = "pld") -> Curve:
+    """Return the loss of all ``releases`` together, each seen in full.
 
     Guarantees
     ----------
     An upper bound for adaptive composition, exact for Gaussian releases. Unlike adjacencies are refused.
     """
     counts = releases if isinstance(releases, Mapping) else count_by_key(releases)
-    if len({kind.adjacency for kind in counts}) > 1:
+    if len({key.adjacency for key in counts}) > 1:
         raise CannotCompose("Releases under unlike adjacencies cannot be added; keep one account for each.")
-    return Curve.total(kind.curve(count, share, method) for kind, count in counts.items())
+    return Curve.total(key.curve(count, method=method) for key, count in counts.items())
 
 
 class ShareCurves:
@@ -208,21 +206,21 @@ class ShareCurves:
         if share <= 0:
             return Curve.none()
         tally = {}
-        for kind, count in counts.items():
-            if kind.mechanism == "gaussian" and kind.noise_to_sensitivity > 0:
-                tally[kind, share] = -(-count // max(contributions, 1))
+        for key, count in counts.items():
+            if key.mechanism == "gaussian" and key.noise_to_sensitivity > 0:
+                tally[key, share] = -(-count // max(contributions, 1))
             else:
-                tally[kind, 1.0] = count  # only Gaussian noise hides in the sum of others
+                tally[key, 1.0] = count  # only Gaussian noise hides in the sum of others
         return self.add_tally(tally)
 
     def add_tally(self, tally: Mapping[tuple[MechanismKey, float], int]) -> Curve:
         """Return the curve of releases that are counted by their kind and by the share that is observed."""
-        key = frozenset(tally.items())
-        if key not in self._curves:
-            self._curves[key] = Curve.total(
-                kind.curve(count, share, self._method) for (kind, share), count in tally.items()
+        counted = frozenset(tally.items())
+        if counted not in self._curves:
+            self._curves[counted] = Curve.total(
+                key.curve(count, share, self._method) for (key, share), count in tally.items()
             )
-        return self._curves[key]
+        return self._curves[counted]
 
     @property
     def worst(self) -> Curve:
@@ -269,7 +267,7 @@ class Spending:
         if self.budget is None:
             return True
         total = self.counts + count_by_key(releases)
-        if any(kind.adjacency != self.budget.adjacency for kind in total):
+        if any(key.adjacency != self.budget.adjacency for key in total):
             raise CannotCompose(
                 f"The budget is for adjacency {self.budget.adjacency!r}; a release under another cannot be "
                 "charged to it."

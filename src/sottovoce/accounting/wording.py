@@ -77,13 +77,7 @@ def exception(name: str) -> str:
 
 
 def guess(best: float) -> str:
-    """Return in words how often the best guess (`Guarantee.best_guess`) is right; by chance it is 50 in 100.
-
-    >>> guess(0.5), guess(0.553)
-    ('50 times in 100, as by chance', 'at most 56 times in 100 instead of 50')
-    >>> guess(0.50004)
-    'at most 50.01 times in 100 instead of 50'
-    """
+    """Return in words how often the best guess (`Guarantee.best_guess`) is right."""
     if best <= 0.5:
         return "50 times in 100, as by chance"
     places = 0 if 0.51 <= best <= 0.99 or best >= 1 else 2  # whole numbers would mislead near both ends
@@ -112,14 +106,7 @@ def private(
     accepted : what was accepted by name and is not part of the guarantee.
     simulated : whether the noise was drawn from a seed.
     subject : who spends it.
-
-    Examples
-    --------
-    >>> print(*private(1.9996, 1e-5, "any one node", "exact", 0.7, limit=2.0), sep=". ")
-    yes. It spends epsilon 2 at delta 1e-05 against any one node, within the budget of 2.
-    >>> private(2.0001, 1e-5, "any one node", "exact", 0.7, limit=2.0)[1]
-    'It spends epsilon 2.001 at delta 1e-05 against any one node, more than the budget of 2; more noise or fewer steps lower it.'
-    """  # noqa: E501
+    """
     if label not in ("ldp", "exact"):
         weaker = "take the view local, or a plan over exact consensus"
         return NO, f"The number for this view is {label}, not a guarantee, and accepts no budget; {weaker}."
@@ -194,15 +181,7 @@ def adversary(
     names: Sequence[str] | None = None,
     noun: str = "node",
 ) -> str:
-    """Return an adversary in words; ``names`` are the participants' own, by node number.
-
-    >>> adversary("pairwise", [1], 0)
-    'node 1, about node 0'
-    >>> adversary("colluders", [0, 2], names=["Ada", "Bo", "Cy"])
-    'Ada and Cy together'
-    >>> adversary("outsider")
-    'anyone who taps every link and holds no key'
-    """
+    """Return an adversary in words; ``names`` are the participants' own, by node number."""
     nodes = list(observers)
     who = _named(nodes, names, noun) if nodes else f"any one {noun}"
     if kind in _WITHOUT_OBSERVERS:

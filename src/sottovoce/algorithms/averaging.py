@@ -180,7 +180,6 @@ class PrivateAveraging(Plan):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The protocol of the one step."""
         protocol = self.protocol
         if protocol.masked and self.noise_std == 0:
             protocol = protocol.on_grid(FINE)
@@ -254,11 +253,8 @@ class PrivateAveraging(Plan):
         if self.noise_std == 0:
             return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
         check_noise_allocation(self.noise_allocation, adversary.get("view"))
-
-        def guarantee(noise_std: float) -> Guarantee:
-            return self.with_noise(noise_std).privacy(**adversary)
-
-        return self.with_noise(calibrate_gaussian(guarantee, epsilon, delta, start=self.noise_std))
+        cost = self._cost_of_noise(adversary)
+        return self.with_noise(calibrate_gaussian(cost, epsilon, delta, start=self.noise_std))
 
     def describe(self) -> Mapping[str, Any]:
         protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}

@@ -44,7 +44,6 @@ class CentralPlan(Plan):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The protocol that sends nothing."""
         return Schedule(ALONE, self.steps)
 
     def prepared(self, data: object) -> Any:
@@ -62,7 +61,6 @@ class CentralPlan(Plan):
         return np.zeros((1, data.dim))
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the coefficients."""
         return {"coef": rows[0]}
 
 

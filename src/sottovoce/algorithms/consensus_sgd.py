@@ -101,7 +101,6 @@ class ConsensusSGD(GradientPlan):
 
     @property
     def _noise_multipliers(self) -> tuple[float, ...]:
-        """z of every agent."""
         if self.noise_allocation == "equal":
             return super()._noise_multipliers
         assert isinstance(self.noise_multiplier, float)

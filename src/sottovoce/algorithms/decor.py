@@ -17,16 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import ObservationModel, PairCorrelated
 from sottovoce.algorithms.muffliato_sgd import OneRoundPlan
+from sottovoce.data.base import AgentRecords
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.base import GradientQuery
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,8 +78,9 @@ class Decor(OneRoundPlan):
         stated = [self.privacy("local"), self.privacy("outsider")]
         return [*stated, self.privacy("network")] if self.n <= 128 else stated
 
-    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
-        """Return the mechanism before the hosted agents' records, with noise shared along the edges."""
+    def mechanism(
+        self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
+    ) -> Mechanism:
         if not self.pair_multiplier:
             return super().mechanism(data, agents, random)
         hosted = [int(a) for a in agents]

@@ -24,7 +24,7 @@ import numpy as np
 from sottovoce._validate import non_negative, several
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate_gaussian
-from sottovoce.accounting.guarantee import Adjacency, Guarantee
+from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.data.base import Shards, is_sparse
@@ -197,11 +197,7 @@ class DPCD(CentralPlan):
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
         if self.smoothness_mu is not None or epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, **adversary)
-
-        def guarantee(z: float) -> Guarantee:
-            return self.with_noise(z).privacy(**adversary)
-
-        return self.with_noise(calibrate_gaussian(guarantee, epsilon, delta))
+        return self.with_noise(calibrate_gaussian(self._cost_of_noise(adversary), epsilon, delta))
 
 
 def check_separable(objective: object) -> None:

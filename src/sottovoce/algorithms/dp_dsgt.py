@@ -49,7 +49,6 @@ class DPDSGT(GradientPlan):
 
     @property
     def width(self) -> int:
-        """Parameters and tracked gradient."""
         return 2 * n_params(self.objective)
 
     def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:

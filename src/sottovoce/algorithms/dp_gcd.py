@@ -85,7 +85,6 @@ class DPGCD(CentralPlan):
         )
 
     def prepared(self, data: object) -> Shards:
-        """Return the holder's records, checked, dense or sparse."""
         shards: Shards = super().prepared(data)
         if isinstance(self.smoothness, tuple) and len(self.smoothness) != shards.dim:
             raise InvalidInput(f"The plan knows {len(self.smoothness)} coordinates, the data {shards.dim}.")
@@ -117,7 +116,6 @@ class DPGCD(CentralPlan):
         )
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the coefficients, and which coordinates were chosen, in order."""
         return {"coef": rows[0], "chosen": state.common.chosen}
 
 

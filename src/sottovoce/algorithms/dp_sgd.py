@@ -84,7 +84,6 @@ class DPSGD(GradientPlan):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The protocol that sends nothing."""
         return self._schedule(ALONE)
 
     def prepared(self, data: object) -> Any:
@@ -125,7 +124,6 @@ class DPSGD(GradientPlan):
         return Algorithm(init, lambda state, k: mechanism(state.common.theta, k), update, output, compiled)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the coefficients, and the last iterate."""
         return {"coef": rows[0], "last": state.common.theta[0]}
 
     def describe(self) -> Mapping[str, Any]:

@@ -130,7 +130,6 @@ class FederatedADMM(UsersADMM):
 
     @property
     def observation(self) -> ObservationModel:
-        """Sampled clients and a server."""
         return Federation(self.users, self.secure_sum)
 
     @cached_property
@@ -160,7 +159,7 @@ class FederatedADMM(UsersADMM):
             return super()._traffic()
         return 2 * self.steps, 2 * self.users * self.steps  # model down, noisy step up
 
-    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, data: Shards, random: RunRandomness) -> dict[str, Any]:
         """Return in how many rounds clients took part, where everybody sees it."""
         if self.secure_sum:
             return {}

@@ -99,12 +99,10 @@ class FixedPoint(CentralPlan):
 
     @property
     def width(self) -> int:
-        """All blocks laid end to end."""
         return int(self.start.size)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What only the caller can know."""
         return ("the operator moves by at most the stated sensitivity", *super().assumptions)
 
     def releases(self, agent: int) -> Sequence[Release]:
@@ -141,11 +139,9 @@ class FixedPoint(CentralPlan):
         return data
 
     def starting(self, data: object, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return the public start as one row."""
         return self.start.reshape(1, -1)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the last iterate, block by block."""
         return {"blocks": rows.reshape(self.start.shape)}
 
     def describe(self) -> Mapping[str, Any]:

@@ -297,7 +297,6 @@ class GradientPlan(Plan):
         return self.objective.prepared(records)
 
     def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return the public starting rows, the same for every agent."""
         rng = np.random.default_rng(random.start)
         dim = self.objective.query(data).dim
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))

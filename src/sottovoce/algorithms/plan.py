@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
@@ -23,7 +23,7 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.accounting.accountant import ViewName, account
-from sottovoce.accounting.budget import AdversaryOptions
+from sottovoce.accounting.budget import AdversaryOptions, MemberOptions
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.guarantee import PUBLIC_RECORD_COUNT, Adjacency, Guarantee, Label
 from sottovoce.accounting.observation import ObservationModel
@@ -39,7 +39,7 @@ from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
-from sottovoce.runners.run import run
+from sottovoce.runners.run import InProcessOptions, run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
@@ -239,10 +239,12 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         label : ``"conditional"`` or ``"published"`` for such a number, which is no guarantee.
         participations : how often the client of a federation took part (local view).
         """
-        who = {"observer": observer, "user": user, "colluders": colluders, "label": label}
-        return account(self, view, **who, participations=participations)  # type: ignore[arg-type]
+        who: MemberOptions = {"observer": observer, "user": user, "colluders": colluders, "label": label}
+        return account(self, view, **who | {"participations": participations})
 
-    def epsilon(self, delta: float, view: ViewName | None = None, **adversary: Any) -> float:
+    def epsilon(
+        self, delta: float, view: ViewName | None = None, **adversary: Unpack[MemberOptions]
+    ) -> float:
         """Return epsilon at ``delta`` against the default adversary, or the one named."""
         return self.privacy(view, **adversary).epsilon(delta)
 
@@ -308,22 +310,25 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
+        cost = self._cost_of_noise(adversary)
+        return self.with_noise(calibrate(cost, epsilon, delta, tolerance=UNSPENT))
 
-        def guarantee(z: float) -> Guarantee:
-            return self.with_noise(z).privacy(**adversary)
-
-        return self.with_noise(calibrate(guarantee, epsilon, delta, tolerance=UNSPENT))
+    def _cost_of_noise(self, adversary: AdversaryOptions) -> Callable[[float], Guarantee]:
+        """Return the privacy cost of this plan as a function of its noise, for a search."""
+        return lambda noise: self.with_noise(noise).privacy(**adversary)
 
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:
         """Return this plan with another amount of noise."""
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
 
-    def run(self, data: object, rng: RandomSource, **options: Any) -> Result:
-        """Execute the plan in this process; see `sottovoce.runners.run` for the options.
+    def run(
+        self, data: object, rng: RandomSource, *, progress: bool = False, **options: Unpack[InProcessOptions]
+    ) -> Result:
+        """Execute the plan in this process; `sottovoce.runners.run.InProcessRun` lists the options.
 
         ``rng`` is a numpy Generator (a simulation) or a noise source.
         """
-        return run(self, data, rng, **options)
+        return run(self, data, rng, progress=progress, **options)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())

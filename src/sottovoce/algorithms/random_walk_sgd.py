@@ -257,7 +257,6 @@ class SecretWalkSGD(RandomWalkSGD):
 
     @property
     def observation(self) -> ObservationModel:
-        """The distribution of the path decides what an observer learns."""
         return TokenWalk(
             self.network,
             self.steps,
@@ -339,7 +338,6 @@ class SecretWalkSGD(RandomWalkSGD):
         return Algorithm(init, message, update, lambda state: state.own.theta, block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the mean of the tokens' models, and how often every node contributed."""
         return {"coef": rows.mean(axis=0), "contributions": state.own.counts}
 
     def _traffic(self) -> tuple[int, int]:

@@ -98,11 +98,9 @@ class TokenADMM(UsersADMM):
         return Schedule(TokenPass(1, 0, []), self.steps)
 
     def releases(self, agent: int) -> Sequence[Release]:
-        """Return as many noisy moves as the path may bring."""
         return (Release(agent, 0, self._sensitivity(4.0), self.noise_std, steps=self._contributions),)
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local statement and the published network formula."""
         return [self.privacy("local"), self.privacy("network", label="published")]
 
     def _traffic(self) -> tuple[int, int]:

@@ -26,18 +26,7 @@ Residues = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, indices and resi
 
 
 class RowSpace:
-    """A growing row space over one prime field, kept in echelon form.
-
-    >>> import numpy as np
-    >>> space = RowSpace(3, PRIMES[0])
-    >>> space.add(np.array([[1, 1, 0], [0, 1, 1], [1, 2, 1]]))  # the third row is the sum of the others
-    array([0, 1])
-    >>> space.rank, space.determined()
-    (2, [])
-    >>> _ = space.add(np.array([[0, 0, 5]]))
-    >>> space.determined()
-    [0, 1, 2]
-    """
+    """A growing row space over one prime field, kept in echelon form."""
 
     def __init__(self, width: int, prime: int = PRIMES[0]) -> None:
         self.prime = prime
@@ -92,11 +81,6 @@ def rational_entries(matrix: sparse.csr_array) -> list[Fraction]:
     A float nearest to a fraction of denominator up to 100,000 (a third, stored as 0.333...) stands for
     that fraction. If any entry is no such float, every entry is taken at its exact binary value instead.
     The diagonal of a row that sums to one is one minus the rest of the row.
-
-    >>> from scipy import sparse
-    >>> W = sparse.csr_array([[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
-    >>> [str(entry) for entry in rational_entries(W)]
-    ['2/3', '1/3', '1/3', '2/3']
     """
     matrix = sparse.csr_array(matrix)
     values, where = np.unique(matrix.data, return_inverse=True)
@@ -144,8 +128,9 @@ def rational_from_residues(values: Sequence[int], primes: Sequence[int]) -> Frac
     return Fraction(r1, s1)
 
 
-def primes_below(largest: int = 2**31) -> Iterator[int]:
+def primes_below() -> Iterator[int]:
     """Yield the primes ``2**31 - c`` with ``c`` below 2048, largest first."""
+    largest = 2**31
     sieve = np.ones(isqrt(largest) + 1, dtype=bool)
     sieve[:2] = False
     for i in range(2, isqrt(len(sieve)) + 1):

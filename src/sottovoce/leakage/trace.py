@@ -109,20 +109,6 @@ class ExecutionTrace:
         nodes receive is seen. Then only the new rows of one round can bring new rows in the next.
     faint : whether some weight is so small that its contribution may look like rounding.
     exact_matrices : exact forms of matrices, shared between the traces of one protocol.
-
-    Examples
-    --------
-    Node 0 of a path of three sees its neighbor twice, and so both of the others.
-
-    >>> import sottovoce as sv
-    >>> from sottovoce.leakage.exact_rank import exact_basis, independent_rows
-    >>> W = sv.graphs.path(3).W
-    >>> events = (AddNoise(0, 3, 1.0), Observe((1,)), ApplyMatrix(W), Observe((1,)))
-    >>> trace = ExecutionTrace(3, 3, events, known=(0,))
-    >>> independent_rows(trace)
-    [0, 1]
-    >>> (exact_basis(trace) ** 2).sum(axis=1).tolist()
-    [0.0, 1.0, 1.0]
     """
 
     size: int

@@ -99,7 +99,6 @@ class ClientProxMechanism(ProximalMechanism):
         return ProximalStep(rows, noisy)
 
     def as_release(self, place: int, step: int) -> Release:
-        """Return what one client releases in a round, with the rate at which it takes part."""
         return replace(super().as_release(place, step), user_rate=self.sample_rate)
 
 

@@ -168,7 +168,6 @@ class GradientMechanism(Mechanism):
         return w[None], sums[None] if len(total) else total
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
-        """Return the rows with noise of the source."""
         if values.dtype == self.query.dtype or rounds_values(self.random.noise):
             return super().draw(values, places, step, stream)
         # drawn in the type of the row, added in that of the sum: rounding before the noise would reveal it
@@ -176,7 +175,6 @@ class GradientMechanism(Mechanism):
         return np.add(values, noise, out=values)
 
     def as_release(self, place: int, step: int) -> Release:
-        """Return what one agent releases in a step, with its sampling rate."""
         rate = 1.0 if self.user_level else float(self.sample_rates[place])
         return replace(super().as_release(place, step), sample_rate=rate)
 

@@ -69,7 +69,6 @@ class GLM(LinearObjective):
 
     @property
     def regularizer(self) -> Regularizer:
-        """The part that depends on no record."""
         return Regularizer(self.l1, self.l2, self.box, self.ball)
 
     @property
@@ -162,14 +161,7 @@ class GLM(LinearObjective):
     def minimize(
         self, X: Features, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000
     ) -> np.ndarray:
-        """Return the minimizer without privacy, for comparison (L-BFGS if smooth, else FISTA).
-
-        Examples
-        --------
-        >>> w = GLM("squared").minimize(np.eye(2), np.array([1.0, 2.0]))
-        >>> bool(np.allclose(w, [1.0, 2.0], atol=1e-6))
-        True
-        """
+        """Return the minimizer without privacy, for comparison (L-BFGS if smooth, else FISTA)."""
         r = self.regularizer
         if r.l1 == 0 and r.box is None and r.ball is None:
             import scipy.optimize

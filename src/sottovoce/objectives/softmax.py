@@ -71,7 +71,6 @@ class Softmax(LinearObjective):
 
     @property
     def regularizer(self) -> Regularizer:
-        """The part that depends on no record."""
         return Regularizer(l2=self.l2)
 
     @property

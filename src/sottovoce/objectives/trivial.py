@@ -20,13 +20,6 @@ def trivial_scores(task: str, targets: np.ndarray, log_loss: bool = True) -> dic
 
     Classification and yes-or-no ``"labels"``: accuracy of the most common class and, if training minimizes
     the ``log_loss``, the entropy of the classes. Regression: the root of the mean squared error of the mean.
-
-    Examples
-    --------
-    >>> trivial_scores("classification", np.array([0, 2, 2, 1]))["trivial_accuracy"]
-    0.5
-    >>> trivial_scores("regression", np.array([1.0, 3.0]))
-    {'test_records': 2, 'trivial_rmse': 1.0}
     """
     columns = np.asarray(targets).reshape(len(targets), -1).T
     count = {"test_records": len(targets)}
@@ -39,13 +32,7 @@ def trivial_scores(task: str, targets: np.ndarray, log_loss: bool = True) -> dic
 
 
 def with_trivial(scores: Mapping[str, float], trivial: Mapping[str, float]) -> dict[str, Any]:
-    """Return scores of a model beside those of the trivial one, and whether they are better.
-
-    Examples
-    --------
-    >>> with_trivial({"rmse": 2.0}, trivial_scores("regression", np.array([1.0, 3.0])))["better_than_trivial"]
-    False
-    """
+    """Return scores of a model beside those of the trivial one, and whether they are better."""
     better = {}
     if "accuracy" in scores and "trivial_accuracy" in trivial:
         better = {"better_than_trivial": scores["accuracy"] > trivial["trivial_accuracy"]}
@@ -55,14 +42,7 @@ def with_trivial(scores: Mapping[str, float], trivial: Mapping[str, float]) -> d
 
 
 def comparison(metrics: Mapping[str, Any]) -> str | None:
-    """Return in one sentence whether a model is better than a constant; None if that was not measured.
-
-    Examples
-    --------
-    >>> comparison(with_trivial({"accuracy": 0.25}, trivial_scores("labels", np.array([0, 1, 1, 1]))))
-    'accuracy 0.25 on 4 test records; always answering the most common class gives 0.75: no better than a \
-constant.'
-    """
+    """Return in one sentence whether a model is better than a constant; None if that was not measured."""
     if "better_than_trivial" not in metrics:
         return None
     name, answer = ("accuracy", "the most common class") if "accuracy" in metrics else ("rmse", "the mean")

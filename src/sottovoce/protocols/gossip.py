@@ -44,21 +44,17 @@ class Gossip(LinearProtocol):
         self.rounds = _validate.count(rounds, "rounds", minimum=0)
 
     def matrix(self, t: int) -> sparse.csr_array:
-        """Return the gossip matrix, the same in every round."""
         return self.network.W
 
     @property
     def messages(self) -> int:
-        """Two rows per edge and round."""
         return 2 * len(self.network.edges) * self.rounds
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
-        """Return the neighbors of the observers, sorted."""
         return super().senders(0, observers) if self.rounds else ()
 
     @property
     def symmetry(self) -> Callable[[int], np.ndarray] | None:
-        """The symmetry that the network claims."""
         return self.network.symmetry
 
     def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
@@ -105,7 +101,6 @@ class FreshNoiseGossip(Gossip):
         self.fresh_std = self.fresh_noise_std / self.noise_std
 
     def scaled(self, noise_std: float) -> FreshNoiseGossip:
-        """Return gossip with its fresh noise in proportion to the first noise."""
         if self.noise_std == noise_std:
             return self
         return FreshNoiseGossip(self.network, self.rounds, self.fresh_std * noise_std, noise_std)
@@ -146,5 +141,4 @@ class NeighborSum(Gossip):
         super().__init__(network, rounds=1)
 
     def matrix(self, t: int) -> sparse.csr_array:
-        """Return the adjacency matrix."""
         return self.network.adjacency

@@ -92,7 +92,6 @@ class LinearProtocol(Protocol):
 
     @cached_property
     def convex(self) -> bool:
-        """Whether every matrix has rows of weights that are not negative and add up to one."""
         if self.memory > 1 or self.fresh_std:
             return False
         matrices = {id(matrix): matrix for matrix in map(self.matrix, range(self.rounds))}
@@ -104,7 +103,6 @@ class LinearProtocol(Protocol):
     # ---- the runner ------------------------------------------------------------------------------
 
     def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
-        """Run the protocol on one row per node (float32 or float64, kept as given)."""
         return deque(self._states(_validate.rows(rows, self.n), noise, step), maxlen=1).pop()
 
     def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
@@ -151,7 +149,6 @@ class LinearProtocol(Protocol):
 
     @property
     def messages(self) -> int:
-        """Number of rows sent in all, over all nodes and rounds."""
         return sum(len(_off_diagonal(self.matrix(t))[0]) for t in range(self.rounds))
 
     def _cast(self, t: int, dtype: DTypeLike) -> sparse.csr_array:
@@ -204,7 +201,6 @@ class LinearProtocol(Protocol):
         return reached
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees, over the nodes' noises."""
         chosen = _validate.nodes(observers, self.n)
         messages, span = self._seen(chosen, own_noise), self._span(chosen, own_noise)
         return replace(
@@ -235,7 +231,6 @@ class LinearProtocol(Protocol):
         return GaussianView(self.n, (), span.basis, owners, (), own_noise=False, rounded_up=rounded_up)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what an observer learns that sees only the final rows of ``nodes``."""
         return self._view_of_span(output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes"))))
 
     def trace(
@@ -279,7 +274,6 @@ class LinearProtocol(Protocol):
     def observe(
         self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
     ) -> np.ndarray:
-        """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
         state = _validate.rows(rows, self.n)
         messages = self._seen(_validate.nodes(observers, self.n), own_noise)
         seen = np.empty((len(messages), state.shape[1]), dtype=state.dtype)
@@ -302,7 +296,6 @@ class LinearProtocol(Protocol):
     # ---- the peer --------------------------------------------------------------------------------
 
     def local(self, node: int) -> NodeState:
-        """Return the state machine of one node."""
         (v,) = _validate.nodes(node, self.n, "node")
         return LinearLocal(self, v)
 

@@ -109,7 +109,6 @@ class Masked(ExactConsensus):
 
     @property
     def messages(self) -> int:
-        """Each tree edge carries one row up and one down."""
         return self.tree.messages
 
     def partners(self, node: int) -> tuple[int, ...]:
@@ -163,11 +162,9 @@ class Masked(ExactConsensus):
         return to_grid(rows, self.grid_spacing, self.n)
 
     def leaving(self, rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-        """Return the sums that arrived as means, divided once."""
         return self._finish(rows, np.dtype(dtype))
 
     def on_grid(self, spacing: float) -> Masked:
-        """Return the same protocol with another grid spacing."""
         if spacing == self.grid_spacing:
             return self
         other = copy.copy(self)
@@ -249,7 +246,6 @@ class Masked(ExactConsensus):
         return replace(view, assumptions=self.assumptions(chosen))
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what an observer learns that sees only the final rows of ``nodes``: the one sum."""
         _validate.nodes(nodes, self.n, "nodes")
         everybody = block_basis([np.arange(self.n)], self.n)
         return GaussianView(self.n, (), everybody, np.arange(self.n), messages=(), own_noise=False)
@@ -275,7 +271,6 @@ class Masked(ExactConsensus):
         return from_grid(seen, 1.0 if floating is None else self.grid_spacing)
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
-        """Return what the guarantees about the coalition ``v`` rest on, in words."""
         chosen = self._coalition(v)
         members = "nobody's key" if not chosen else f"the keys of {', '.join(map(str, chosen))}"
         return (

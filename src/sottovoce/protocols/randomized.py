@@ -89,7 +89,6 @@ class Randomized(LinearProtocol):
 
     @property
     def messages(self) -> int:
-        """Two rows per tick that is not idle."""
         return 2 * int((self.edges[:, 0] >= 0).sum())
 
     def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:

@@ -164,11 +164,7 @@ Capability = Literal[
 
 
 def names_with(*capabilities: Capability, without: Collection[Capability] = ()) -> tuple[str, ...]:
-    """Return the built-in names whose protocols declare these capabilities and none of ``without``.
-
-    >>> names_with("exact")
-    ('tree', 'exchange', 'masked')
-    """
+    """Return the built-in names whose protocols declare these capabilities and none of ``without``."""
 
     def has(kind: type[Protocol], capability: Capability) -> bool:
         return bool(getattr(kind, capability))

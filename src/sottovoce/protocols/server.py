@@ -30,7 +30,6 @@ class Server(LinearProtocol):
         return sparse.csr_array(np.full((self.n, self.n), 1 / self.n))
 
     def matrix(self, t: int) -> sparse.csr_array:
-        """Return the matrix of the mean."""
         return self._mean
 
     def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
@@ -41,5 +40,4 @@ class Server(LinearProtocol):
 
     @property
     def messages(self) -> int:
-        """One row up and one down for every client."""
         return 2 * self.n

@@ -100,7 +100,6 @@ class Tree(ExactConsensus):
 
     @property
     def messages(self) -> int:
-        """Each tree edge carries one row up and one down."""
         return 2 * (self.n - 1)
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:

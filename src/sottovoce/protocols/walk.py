@@ -84,7 +84,6 @@ class Walk(Protocol):
         return Walk(self.network, self.rounds, path=self.path, std=noise_std, final_public=self.final_public)
 
     def contributions(self, node: int) -> int:
-        """Return how often the token visits a node."""
         return int(np.count_nonzero(self.path == node))
 
     def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
@@ -141,7 +140,6 @@ class Walk(Protocol):
         return GaussianView(self.n, chosen, basis, np.where(own, -1, self.path), messages)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what an observer learns that sees only the last running mean of each of ``nodes``."""
         chosen = _validate.nodes(nodes, self.n, "nodes")
         last = {int(v): t + 1 for t, v in enumerate(self.path)}
         ends = {self.rounds} if self.final_public else {last[v] for v in chosen if v in last}
@@ -169,11 +167,11 @@ class Walk(Protocol):
 
 
 @takes_network
-def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int | None = None) -> np.ndarray:
-    """Draw the holders of a walk with transition matrix ``W``; the first is uniform by default."""
+def draw_path(network: Network, steps: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the holders of a walk with transition matrix ``W``; the first is uniform."""
     W = network.W
     path = np.empty(_validate.count(steps, "steps"), dtype=np.int64)
-    path[0] = rng.integers(network.n) if start is None else _validate.nodes(start, network.n, "start")[0]
+    path[0] = rng.integers(network.n)
     draws = rng.random(len(path))
     for t in range(1, len(path)):
         low, high = W.indptr[path[t - 1]], W.indptr[path[t - 1] + 1]

@@ -1,9 +1,9 @@
 """Many machines of one owner: each rank hosts a slice of the agents, and only rows on cut edges travel.
 
 The algorithms are those of the stacked runner. A rank builds the algorithm of its own agents, and for every
-round of the protocol sends its border rows point to point (torch.distributed; gloo on processors, nccl
-on graphics cards), multiplies what needs nobody else meanwhile, and finishes when the rows of the others are
-there. Start the ranks with ``torchrun`` or `sottovoce.runners.launch`.
+round of the protocol sends its border rows point to point (torch.distributed with gloo), multiplies what
+needs nobody else meanwhile, and finishes when the rows of the others are there. Start the ranks with
+``torchrun`` or `sottovoce.runners.launch`.
 
 A cluster is one owner's: ranks trust each other and rows travel unencrypted. Parties that do not trust each
 other run `sottovoce.peers`.
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -37,9 +37,6 @@ from sottovoce.runners.base import Algorithm
 from sottovoce.runners.checkpoint import Checkpoint, identity_of
 from sottovoce.runners.launch import limit_threads, parse_threads
 from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
-
-if TYPE_CHECKING:
-    import torch
 
 T = TypeVar("T")
 _GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
@@ -78,7 +75,6 @@ class _Transfer(NamedTuple):
     rank: int
     work: Any
     tensor: Any
-    into: Any
 
 
 class Cluster:
@@ -95,13 +91,11 @@ class Cluster:
     (0, 1, 3)
     """
 
-    def __init__(
-        self, rank: int, size: int, store: Any, *, timeout: float, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, rank: int, size: int, store: Any, *, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.traffic = Traffic()
         self.lost: int | None = None
-        self._store, self._device = store, device
+        self._store = store
         self._meetings = 0
 
     @classmethod
@@ -110,21 +104,18 @@ class Cluster:
         return cls(0, 1, None, timeout=60.0)
 
     @classmethod
-    def join(cls, *, timeout: float = 60.0, backend: str = "gloo") -> Cluster:
+    def join(cls, *, timeout: float = 60.0) -> Cluster:
         """Meet the other ranks, as the environment says (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
         ``timeout`` is how many seconds any wait may last before the rank waited for counts as lost.
         """
         _validate.positive(timeout, "timeout")
-        if backend not in ("gloo", "nccl"):
-            raise InvalidInput(f"backend must be gloo or nccl, got {backend!r}.")
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             raise ClusterError(
                 "This process is not a rank: RANK and WORLD_SIZE are not set; start it with torchrun, "
                 "or `sottovoce train FILE.toml --ranks 2`."
             )
         try:
-            import torch
             import torch.distributed as dist
         except ImportError:
             raise MissingDependency(
@@ -140,17 +131,14 @@ class Cluster:
             # torchrun keeps its meeting point over restarts; what an earlier attempt left there is not ours
             store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             group = dist.PrefixStore("group", store)
-            dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=patience)
+            dist.init_process_group("gloo", store=group, rank=rank, world_size=size, timeout=patience)
         except (RuntimeError, ValueError) as error:
             address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             cause = (str(error).splitlines() or [""])[0]
             raise ClusterError(
                 f"Not all {os.environ['WORLD_SIZE']} ranks met at {address} within {timeout:g} s ({cause})."
             ) from None
-        device = None
-        if backend == "nccl":
-            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        return cls(rank, size, dist.PrefixStore("sottovoce", store), timeout=timeout, device=device)
+        return cls(rank, size, dist.PrefixStore("sottovoce", store), timeout=timeout)
 
     def __enter__(self) -> Cluster:
         return self
@@ -269,17 +257,14 @@ class Cluster:
         import torch
         import torch.distributed as dist
 
-        host = torch.from_numpy(rows)
-        tensor = host.to(self._device) if self._device else host
+        tensor = torch.from_numpy(rows)
         with self._naming(rank, where):
             work = dist.irecv(tensor, rank) if receive else dist.isend(tensor, rank)
-        return _Transfer(rank, work, tensor, host if receive else None)
+        return _Transfer(rank, work, tensor)
 
     def _finish(self, transfer: _Transfer, where: str) -> None:
         with self._naming(transfer.rank, where):
             transfer.work.wait(timedelta(seconds=self.timeout))
-        if self._device and transfer.into is not None:
-            transfer.into.copy_(transfer.tensor)
 
     @contextlib.contextmanager
     def _naming(self, rank: int, where: str) -> Iterator[None]:

@@ -68,17 +68,7 @@ class TensorBoardLogger:
 
 
 class CsvLogger:
-    """A new CSV file with a column ``step`` and one for every number of the first entry.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "run.csv"
-    >>> with closing(CsvLogger(path)) as log:
-    ...     log.scalars(5, {"loss": 0.5, "accuracy": 0.75})
-    >>> path.read_text().split()
-    ['step,loss,accuracy', '5,0.5,0.75']
-    """
+    """A new CSV file with a column ``step`` and one for every number of the first entry."""
 
     def __init__(self, path: str | Path) -> None:
         try:

@@ -25,7 +25,7 @@ from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 from sottovoce.objectives.trivial import CONSTANTS
-from sottovoce.runners.base import Algorithm, Result, provenance_now
+from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.divergence import DivergenceCheck
@@ -53,21 +53,23 @@ class RunOptions(TypedDict, total=False):
     guarantees: Sequence[Mapping[str, Any]] | None
 
 
+class InProcessOptions(RunOptions, total=False):
+    """Options of `InProcessRun`."""
+
+    start: np.ndarray | None
+    on_step: OnStep | None
+    early_stopping: EarlyStopping | None
+
+
 def run(
-    plan: RunnablePlan, data: object, rng: RandomSource, *, progress: bool = False, **options: Any
+    plan: RunnablePlan,
+    data: object,
+    rng: RandomSource,
+    *,
+    progress: bool = False,
+    **options: Unpack[InProcessOptions],
 ) -> Result:
-    """Run a plan in this process, all agents stacked, and return rows, metrics and guarantees.
-
-    Parameters
-    ----------
-    plan, data, rng : what runs, the records (or values) of all its agents, and the randomness.
-    progress : show a bar on the terminal.
-    options : of `InProcessRun`.
-
-    Guarantees
-    ----------
-    Those of `InProcessRun`.
-    """
+    """Run a plan in this process and return rows, metrics and guarantees; ``progress`` shows a bar."""
     running = InProcessRun(plan, data, rng, **options)
     running.begin()
     with bar(progress, plan.name, plan.steps, running.done) as show:
@@ -188,7 +190,9 @@ class _Run:
         )
         return sentence + against + (", and stay charged." if self._charged is not None else ".")
 
-    def make_result(self, rows: np.ndarray, state: Any, done: int, **provenance: object) -> Result:
+    def make_result(
+        self, rows: np.ndarray, state: State[Any, Any], done: int, **provenance: object
+    ) -> Result:
         """Return the result of a run that ended after ``done`` steps."""
         plan, guarantees, metrics = self.plan, self._guarantees, dict(self._scores)
         if self._evaluate is not None or not self._history or self._history[-1]["step"] != done:
@@ -316,7 +320,7 @@ class InProcessRun(_Run):
             most = f"{self.plan.steps:,} steps"
             raise InvalidInput(f"the plan has {most}, and the budget is for no more of them.")
 
-        def after(k: int, state: Any) -> None:
+        def after(k: int, state: State[Any, Any]) -> None:
             self.done, self._state = k + 1, state
             if self._on_step is not None:
                 self._on_step(self.done, self.rows)

@@ -165,21 +165,6 @@ def test_any_members_on_a_tree_are_the_worst_named_ones(graph, silent, model):
         assert worst == pytest.approx(by_name(plan, c, user=user), rel=1e-9)
 
 
-def test_three_colluders_on_a_star():
-    """Too many to be tried one by one; those on the loudest sides are the worst."""
-    plan = stationary_plan(Consensus(), Tree(sv.graphs.star(60), root=0), lambda a: one(a, 2.0 + (a == 7)))
-    guarantee = account(plan, "colluders", colluders=3, user=0)
-    assert (guarantee.label, guarantee.mu) == ("exact", pytest.approx(1 / (2 * math.sqrt(57)), rel=1e-9))
-
-
-def test_two_colluders_under_masks_have_the_largest_noise():
-    """Too many pairs to be tried one by one: 98 noises stay, without those of the two loudest."""
-    masks = Masked(Tree(sv.graphs.complete(100)), tolerate=2)
-    plan = stationary_plan(Consensus(), masks, lambda a: one(a, 5.0 if a in (3, 7) else 2.0))
-    guarantee = account(plan, "colluders", colluders=2)
-    assert (guarantee.label, guarantee.mu) == ("exact", pytest.approx(1 / (2 * math.sqrt(98)), rel=1e-9))
-
-
 def test_worst_sides_on_a_tree_by_variance():
     """Around node 0: a leaf with noise 3, and two chains of 2 and 2; 9 is more than 8, 3 less than 4."""
     edges = np.array([[0, 1], [0, 2], [2, 3], [0, 4], [4, 5]])

@@ -14,7 +14,6 @@ from tests.accounting.small_plans import D, every, one, plan_of, stationary_plan
 import sottovoce as sv
 from sottovoce.accounting.gaussian import gaussian_delta
 from sottovoce.accounting.observation import Consensus, Federation
-from sottovoce.accounting.release import compose
 from sottovoce.privacy import Release, account
 from sottovoce.protocols import HypercubeExchange, Masked, Tree
 from sottovoce.protocols.server import Server
@@ -106,16 +105,6 @@ def test_visible_participation_counts_the_rounds_that_are_drawn(model):
     guarantee = account(plan, "local")
     assert guarantee.epsilon(D) == pytest.approx(visible_epsilon(6, 0.5, 0.5), rel=1e-4)
     assert SAMPLED in guarantee.assumptions
-
-
-def test_visible_participation_of_the_printed_case():
-    """Fifty rounds at rate .05 and a shift of 4/12: 3.002 at 1e-5, where hidden participation costs .4076."""
-    releases = every(4.0, 12.0, steps=50, user_rate=0.05)
-    seen = plan_of(Federation(20, secure_sum=False), releases, n=20, steps=50)
-    assert account(seen, "local").epsilon(1e-5) == pytest.approx(3.002, abs=5e-4)
-    hidden = plan_of(Federation(20, secure_sum=True), releases, n=20, steps=50)
-    assert account(hidden, "local").epsilon(1e-5) == pytest.approx(0.4076, abs=5e-5)
-    assert compose(releases(0)).epsilon(1e-5) == account(seen, "local").epsilon(1e-5)  # nothing hides it here
 
 
 def test_federations_by_dp_accounting():

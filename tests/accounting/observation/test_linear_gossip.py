@@ -75,11 +75,3 @@ def test_conditional_requires_equal_gaussian_noise_at_user_level(releases, facts
             "network",
             label="conditional",
         )
-
-
-def test_account_each_of_one_gossip_step():
-    plan = plan_of(LinearGossip(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 3))
-    each = sv.privacy.account_each(plan, [0])
-    for u in (1, 4):
-        assert each[u] == account(plan, "network", observer=0, user=u)
-    assert each[4].label == "exact"

@@ -15,7 +15,6 @@ from tests.accounting.small_plans import PAIR, TWO, D, every, one, plan_of, stat
 import sottovoce as sv
 from sottovoce.accounting.gaussian import gaussian_delta
 from sottovoce.accounting.observation.random_walk import (
-    FirstPassage,
     TokenWalk,
     complete_passage,
     contributions_seen,
@@ -79,17 +78,6 @@ def test_every_path_of_length_seven(options):
         losses = walk_loss(first_passage(network, 7, u, v), [1.5, 3.0], 0.8, **options)
         expected = [over_all_paths(network, 7, u, v, alpha, 0.8, **options) for alpha in (1.5, 3.0)]
         np.testing.assert_allclose(losses, np.minimum(expected, math.inf), rtol=1e-13, atol=1e-14)
-
-
-def test_falling_rates_hide_less_than_equal_ones():
-    """One contribution, then four smaller steps: .25 / (.25 + .16 + .04 + .01 + .0025), not a fifth."""
-    start, never = np.eye(1, 5)[0], np.zeros(5)
-    once = FirstPassage(never, never, never, start)
-    (loss,) = walk_loss(once, 2.0, 1.0, final_public=True, rates=[0.5, 0.4, 0.2, 0.1, 0.05])
-    assert loss == pytest.approx(0.541, abs=5e-4)
-    assert walk_loss(once, 2.0, 1.0, final_public=True)[0] == pytest.approx(0.2)
-    with pytest.raises(InvalidInput, match="5 numbers of at least 0"):
-        walk_loss(once, 2.0, 1.0, rates=[1.0, 2.0])
 
 
 @pytest.mark.parametrize("case", range(40))
@@ -251,15 +239,6 @@ def test_capped_walks_with_two_tokens():
     assert "the final model stays hidden" not in shown.assumptions
     assert shown.rdp(3.0) > guarantee.rdp(3.0)
     assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
-
-
-def test_walk_between_two_nodes():
-    """Each of the two hears whatever the other adds: with one contribution each that is one release."""
-    walk = TokenWalk(sv.graphs.complete(2), 4, cap=1)
-    plan = stationary_plan(walk, Gossip(sv.graphs.complete(2), 1), one, steps=4)
-    guarantee = account(plan, "network")
-    assert guarantee.label == "exact"
-    assert guarantee.epsilon(1e-5) <= account(plan, "local").epsilon(1e-5) * (1 + 1e-9)
 
 
 def test_walk_requires_one_kind_of_gaussian_noise():

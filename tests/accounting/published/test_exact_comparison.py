@@ -208,14 +208,6 @@ def test_what_is_said_to_hold_holds_and_what_is_not_is_measured(network, rounds)
     assert (corollary_loss(network, rounds)[off] >= six[off] - 1e-9).all()
 
 
-def test_both_formulas_fail_on_a_path_of_three():
-    path = sv.graphs.path(3)
-    rows, _ = rows_of(path, sv.protocols.Gossip(path, 2), observer=2)
-    for name in ("published_loss", "corollary_loss"):
-        assert rows[name]["understated"] == 0.5  # of u and w, u
-        assert rows[name]["exact_largest"] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
 @pytest.mark.parametrize("noise_std", [0.3, 1.0, 2.0])
 def test_theorem_two_holds_for_the_error_computed_without_drawing(network, noise_std):

@@ -150,7 +150,7 @@ def _add_rounding(h: float, counts: Counter[MechanismKey], rounding: float) -> f
     """Return the share with the rounding shift added: lengths of shifts add up at most."""
     if not rounding or h <= 0:
         return h
-    largest = max((kind.noise_to_sensitivity for kind in counts), default=0.0)
+    largest = max((key.noise_to_sensitivity for key in counts), default=0.0)
     return float(min((math.sqrt(h) + rounding * largest) ** 2, max(h, 1.0)))
 
 
@@ -197,11 +197,9 @@ class SingleAveraging:
 
     @property
     def n(self) -> int:
-        """Number of agents."""
         return self.protocol.n
 
     def schedule(self, k: int) -> Protocol:
-        """Return the protocol."""
         return self.protocol
 
     def releases(self, agent: int) -> list[Release]:

@@ -201,14 +201,14 @@ def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> Non
     for release in releases:
         if not release.sensitivity:
             continue
-        kind = MechanismKey.from_release(release)._replace(user_rate=1.0)
+        key = MechanismKey.from_release(release)._replace(user_rate=1.0)
         if release.joint:
-            tally[kind, 1.0] += 1
+            tally[key, 1.0] += 1
         elif release.mechanism != "gaussian":
-            tally[kind, 1.0] += release.draws
+            tally[key, 1.0] += release.draws
         else:
             late = min(release.steps, max(0, release.step + release.steps - steps))
-            tally[kind, 1.0] += late * release.count
+            tally[key, 1.0] += late * release.count
 
 
 def _streams(releases: list[list[Release]], step: int) -> list[_Stream]:
@@ -260,16 +260,16 @@ class _Stream:
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
                 continue
-            kind = MechanismKey.from_release(release)._replace(user_rate=1.0)
+            key = MechanismKey.from_release(release)._replace(user_rate=1.0)
             values, at = stacked[:, i, u], np.zeros(1, dtype=int)
             if len(values) > 1:
                 values, at = np.unique(values, return_inverse=True)
             for share, count in zip(values, np.bincount(at.ravel(), weights=steps), strict=True):
                 if share > 0:
-                    tally[kind, float(share)] += int(count)
+                    tally[key, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    tally[kind._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += (
-                        int(count)
+                    tally[key._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += int(
+                        count
                     )
         self._shares.clear()
         self._steps.clear()

@@ -40,5 +40,4 @@ class Curator(ObservationModel):
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None
     ) -> tuple[ViewName, int | None]:
-        """Return the central view."""
         return "central", None

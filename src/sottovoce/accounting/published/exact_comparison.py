@@ -47,14 +47,6 @@ def compare_with_published(
     """Return the exact loss and equation (6) of one averaging, with the summaries.
 
     Means are those of `sottovoce.privacy.mean_loss`: over all users, the observers themselves counting 0.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.graphs.path(3)
-    >>> assessment = compare_with_published(path, sv.protocols.Gossip(path, 2), observer=2)
-    >>> assessment["exact"].round(6).tolist(), assessment["rank"], assessment["protocol"]
-    ([1.0, 1.0, 0.0], 2, 'gossip')
     """
     n, every = network.n, observer is None
     if every and colluders:
@@ -183,17 +175,6 @@ def published_bounds(
     None: label ``published``. ``bound`` says in how far a formula is one, and ``why``. ``understated`` is the
     share of the pairs (for equation (7): of the observers) whose exact loss is above the formula, None where
     the exact loss is about another quantity.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.graphs.path(3)
-    >>> bounds = published_bounds(path, sv.protocols.Gossip(path, 2), observer=2)
-    >>> for row in bounds["losses"][:3]:
-    ...     print(row["formula"], round(row["largest"], 3), row["understated"], row["label"])
-    Theorem 1, (6) 1.333 0.5 published
-    mean loss, (7) 0.667 0.0 published
-    Corollary 1 6.0 0.5 published
     """
     steps = _validate.count(steps, "steps")
     if network.n < 2 or not network.averaging:
