@@ -644,8 +644,7 @@ class _WorldNoise:
             np.zeros((1, values.shape[1])), agents=[self.node], step=world.draws, std=1.0, stream=7
         )[0]
         world.tape[self.node, step, stream] = draw
-        scale = np.broadcast_to(np.asarray(std, np.float64), (1,))
-        return SimulatedNoise._add(values, draw[None], scale)
+        return values + np.asarray(std, values.dtype) * draw  # the tape keeps the draw as it is
 
     def slack(self, dim: int, std: float = 1.0) -> float:
         return 0.0

@@ -125,7 +125,8 @@ class SimulatedNoise(SimulationSource):
 
     @staticmethod
     def _add(values: np.ndarray, drawn: np.ndarray, std: np.ndarray) -> np.ndarray:
-        drawn *= std.astype(values.dtype)[:, None]  # in place: fresh pages cost as much as the arithmetic
+        # overwrites ``drawn``: fresh pages cost as much as the arithmetic
+        drawn *= std.astype(values.dtype)[:, None]
         drawn += values
         return drawn
 
