@@ -17,7 +17,8 @@ from sottovoce.algorithms import FederatedADMM
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, InvalidInput
 from sottovoce.integrations.flower import ClientSide, plan_of
-from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
+from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.noise.discrete import Bits
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM

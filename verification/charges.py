@@ -39,8 +39,9 @@ import numpy as np
 
 from sottovoce.algorithms import registry
 from sottovoce.errors import SottovoceError
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.charge import charge
-from sottovoce.ledger.lifetime import LifetimeBudget, LifetimeLedger
+from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.objectives import GLM
 from verification import recomputation, store
 from verification.recomputation import Step
@@ -252,7 +253,7 @@ def judge(charges: Sequence[Charged], budget: LifetimeBudget, total: float) -> d
 def history(seed: int, number: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Live one history and judge every total after every charge."""
     rng = np.random.default_rng([seed, number])
-    ledger = LifetimeLedger(folder / "lifetime.jsonl", folder / "copy.jsonl", folder / "lock")
+    ledger = LifetimeLedger(folder / "lifetime.ledger", folder / "copy.ledger", folder / "lock")
     ledger.create("north")
     budgets: dict[tuple[str, str], LifetimeBudget] = {}
 

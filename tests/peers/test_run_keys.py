@@ -358,7 +358,7 @@ def test_no_key_is_left_when_the_run_is_over(group, memory_links, monkeypatch):
     members.run(transport=memory_links())
     assert len(seen) == 3 + 3 * STEPS  # three private keys, and three pairs with a key per step
     files = [file for file in members.folder.rglob("*") if file.is_file()]
-    assert any(file.name == "ledger.sqlite" for file in files)
+    assert any(file.name == "run.ledger" for file in files)
     assert not [file for file in files if file.name.startswith("mask-")]
     for file in files:
         content = file.read_bytes()

@@ -11,8 +11,9 @@ from verification.histories import History
 from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger.balance import charge_to_row
 from sottovoce.ledger.charge import CHARGE_FILE
-from sottovoce.ledger.lifetime import LifetimeLedger
+from sottovoce.ledger.lifetime import Acts, LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
 from sottovoce.peers import member_directory as directory_module
 
@@ -81,11 +82,9 @@ PLANTED = {
     ),
     "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (
-        LifetimeLedger,
-        "_charge",
-        lambda self, rows, new: self._write(
-            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new), "releases": []})
-        ),
+        Acts,
+        "charge",
+        lambda self, new: self.add({**charge_to_row(new), "releases": [], "guarantees": []}),
     ),
 }
 

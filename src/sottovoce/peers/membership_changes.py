@@ -28,8 +28,8 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
+from sottovoce.ledger.balance import Charge, RunClosure
 from sottovoce.ledger.cost import view_name
-from sottovoce.ledger.lifetime import Charge, RunClosure
 from sottovoce.ledger.run_ledger import at_rest, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
