@@ -157,7 +157,7 @@ class Consortium:
             "title": "benchmark",
             "graph": graph,
             "algorithm": {"adjacency": "user", "clip_norm": 1.0, "noise_multiplier": 20.0, **algorithm},
-            "model": {"kind": "mean" if mean else "linear", "parameters": dim},
+            "model": {"kind": "mean" if mean else "squared", "parameters": dim},
             "budget": {"epsilon": 1e6, "delta": 1e-5},
         }
         self.file = self.folder / "agreement.toml"

@@ -464,7 +464,7 @@ BUGS = [
          instead(lambda loader: loader.batch_size or 1), "cannot_be_accounted")),
     # ---- membership changes ---------------------------------------------------------------------------
     *bugs("ledger.balance", "peers/test_membership_changes.py",
-        ("a membership change is charged to the first population", "Balance.parent", returns(None), "people")),
+        ("a change is charged to the first population", "Balance.parent", returns(None), "people")),
     *bugs("ledger.lifetime", "peers/test_membership_changes.py",
         ("a membership change takes other records", "Acts.change_records", does_nothing, "people"),
         ("a run closed under a starting peer sends", "LifetimeLedger.start",

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from sottovoce._format import compared, number
@@ -437,6 +436,8 @@ def _draft(old: Agreement, remaining: list[int], graph: str | None, steps: int) 
 
 def _smaller_graph(old: Agreement, remaining: list[int]) -> str:
     """Return the old graph without those who leave, as a list of edges."""
+    import networkx as nx
+
     place = {v: k for k, v in enumerate(remaining)}
     pairs = [(place[u], place[v]) for u, v in old.network.edges.tolist() if u in place and v in place]
     graph = nx.Graph(pairs)
