@@ -26,7 +26,9 @@ HUNDRED = Release(0, 0, sensitivity=1.0, noise_std=12.0, adjacency="add-remove",
 
 
 def new_ledger(folder, *limits):
-    lifetime = LifetimeLedger(folder / "lifetime.ledger", folder / "away" / "lifetime.jsonl", folder / "lock")
+    lifetime = LifetimeLedger(
+        folder / "lifetime.ledger", folder / "away" / "lifetime.ledger", folder / "lock"
+    )
     lifetime.create("north")
     lifetime.open_population(
         "patients", limits or [LifetimeBudget(6.0, DELTA, "add-remove", "local")], "a vote"
