@@ -9,11 +9,11 @@ import pytest
 from verification.histories import History
 
 from sottovoce.ledger import charge as charge_module
-from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger.acts import Acts, read_acts
 from sottovoce.ledger.balance import charge_to_row
 from sottovoce.ledger.charge import CHARGE_FILE
-from sottovoce.ledger.lifetime import Acts, LifetimeLedger
+from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
 from sottovoce.peers import member_directory as directory_module
 
@@ -73,7 +73,7 @@ PLANTED = {
     "an older lifetime ledger is taken": (
         LifetimeLedger,
         "_verified",
-        lambda self: lifetime_module._read(self.path),
+        lambda self: read_acts(self.path),
     ),
     "an older ledger closes a run": (
         directory_module,

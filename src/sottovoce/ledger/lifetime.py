@@ -9,10 +9,9 @@ an error, and then nothing is charged or sent. What the acts add up to is a `Bal
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,20 +20,11 @@ from typing import Any, NamedTuple
 from sottovoce._io import atomic_write
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
-from sottovoce.errors import ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
-from sottovoce.ledger.balance import (
-    Balance,
-    Charge,
-    LifetimeBudget,
-    Row,
-    RunClosure,
-    charge_to_row,
-    covers,
-    require_lifetime_budget,
-)
-from sottovoce.ledger.chain import exclusive, explained, read_lines, written
+from sottovoce.errors import ConfigError, InvalidInput, LedgerError
+from sottovoce.ledger.acts import FORMAT, Acts, canonical_json, one_line, read_acts, run_closed
+from sottovoce.ledger.balance import Charge, LifetimeBudget, Row, RunClosure, charge_to_row, covers
+from sottovoce.ledger.chain import exclusive, explained, written
 
-FORMAT = 1
 MEMBER_FILE, LEDGER_FILE = "member.json", "lifetime.ledger"
 VARIABLE = "SOTTOVOCE_HOME"
 _PATIENCE = 10.0  # seconds to wait for another writer: an act takes milliseconds
@@ -132,7 +122,7 @@ class LifetimeLedger:
 
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
         """Name a population and its lifetime budgets; the officer answers for who belongs to it."""
-        name, budgets = _line(name, "a population's name"), tuple(budgets)
+        name, budgets = one_line(name, "a population's name"), tuple(budgets)
         if not budgets:
             raise InvalidInput(f"The population {name} needs a lifetime budget; give epsilon and delta.")
         if len({budget.kind for budget in budgets}) < len(budgets):
@@ -167,7 +157,7 @@ class LifetimeLedger:
         """
         with self._changing() as acts:
             balance = acts.balance
-            name, line = balance.named(population), _line(what, "what")
+            name, line = balance.named(population), one_line(what, "what")
             new = Charge(name, line, tuple(releases), tuple(guarantees), training=training)
             known = next((each for each in balance.charges if training and each.training == training), None)
             if known is None:
@@ -210,7 +200,7 @@ class LifetimeLedger:
         with self._changing() as acts:
             status = acts.balance.run(run_id).status
             if status == "closed":
-                raise _run_closed(run_id)
+                raise run_closed(run_id)
             if status == "charged":
                 acts.add({"act": "start", "run_id": run_id})
 
@@ -241,7 +231,7 @@ class LifetimeLedger:
             whole = {}
             for file in (self.path, self.copy):
                 with suppress(LedgerError):
-                    whole[file] = _read(file)
+                    whole[file] = read_acts(file)
             if not whole:
                 raise LedgerError(
                     f"Neither {self.path} nor its copy {self.copy} is whole; put an intact copy there."
@@ -333,10 +323,10 @@ class LifetimeLedger:
 
     def _verified(self) -> Acts:
         """Return the acts, after both copies were compared."""
-        acts = _read(self.path)
+        acts = read_acts(self.path)
         if not self.copy.exists() and len(acts.rows) == 1:
             self._write(acts)  # a crash while the member directory was created: nothing is charged yet
-        rows, copied = acts.rows, _read(self.copy).rows
+        rows, copied = acts.rows, read_acts(self.copy).rows
         if len(copied) > len(rows) and copied[: len(rows)] == rows:
             raise LedgerError(
                 f"The lifetime ledger {self.path} is older than its copy {self.copy} ({len(rows)} rows, not "
@@ -358,7 +348,7 @@ class LifetimeLedger:
     def _write(self, acts: Acts) -> None:
         """Write both copies; the ledger first, so that a crash in between counts at most too much."""
         # the acts of one change must be there together, so the file is replaced; there are few
-        content = written(map(_canonical_json, acts.rows))
+        content = written(map(canonical_json, acts.rows))
         with explained(f"The lifetime ledger {self.path}", ""):
             atomic_write(self.path, content, mode=0o600)
             atomic_write(self.copy, content, mode=0o600)
@@ -375,107 +365,3 @@ class LifetimeLedger:
 
     def _locked(self) -> AbstractContextManager[None]:
         return exclusive(self._lock, _PATIENCE, f"The lifetime ledger {self.path}")
-
-
-class Acts:
-    """The acts of a lifetime ledger, and the balance after them."""
-
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.rows, self.balance = list(rows), Balance()
-        for row in self.rows:
-            self.balance.apply(row)
-
-    def add(self, act: Row, why: str | None = None) -> None:
-        """Add one act."""
-        reason = {} if why is None else {"why": _line(why, "the reason")}
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        row = json.loads(_canonical_json({**act, **reason, "time": now}))  # as it will be read back
-        self.rows.append(row)
-        self.balance.apply(row)
-
-    def charge(self, new: Charge) -> list[Row]:
-        """Add a charge that is within the lifetime budgets; return the forecast."""
-        budgets = self.balance.forecast(new, new.population)
-        require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
-        self.add(charge_to_row(new))
-        return budgets
-
-    def resume(self, known: Charge, new: Charge, new_records: str) -> None:
-        """Require that a known run continues as it was charged."""
-        short = new.run_id[:16]
-        if known.status == "closed":
-            raise _run_closed(new.run_id)
-        if new.population not in ("", known.population):
-            raise ConfigError(
-                f"The run {short} is charged to the population {known.population}, got {new.population}; a "
-                "run stays with the population it began with."
-            )
-        if not covers(known, new):
-            raise ConfigError(
-                f"The run {short} was charged for other releases than it would make now; continue with the "
-                "version of the program that began it."
-            )
-        if new.records != known.records:
-            self.change_records(new.run_id, new.records, new_records)
-
-    def change_records(self, run_id: str, records: str, why: str) -> None:
-        """Add that a run continues with other records, which needs a reason."""
-        if not why:
-            raise DataError(
-                f"The records differ from those the run {run_id[:16]} began with; restore the file, or give "
-                "the reason with --new-data, which is recorded and opens no new budget."
-            )
-        self.add({"act": "records", "run_id": run_id, "records": records}, why)
-
-    def close(self, closure: RunClosure) -> None:
-        """Add the end of a run."""
-        known = self.balance.run(closure.run_id)
-        if known.status == "closed":
-            raise ConfigError(
-                f"The run {closure.run_id[:16]} is closed already; there is nothing left to do."
-            )
-        act: Row = {"act": "close", "run_id": closure.run_id}
-        if closure.releases is not None:
-            agreed = () if not closure.releases else closure.guarantees or known.guarantees
-            # the local cost of what left holds against everybody, so of the agreed ones only exact ones stay
-            against_members = tuple(each for each in agreed if each.label == "exact")
-            left = replace(known, releases=closure.releases, guarantees=against_members)
-            act["releases"] = [release.to_dict() for release in left.releases]
-            act["guarantees"] = [guarantee.to_dict() for guarantee in left.guarantees]
-        self.add(act, closure.why)
-
-
-def _read(path: Path) -> Acts:
-    """Return the acts of one copy, or raise if a bit of it is not as it was written."""
-    remedy = "`peer budget --restore` takes the other copy"
-    if not path.exists():
-        raise LedgerError(f"The lifetime ledger {path} is missing, so nothing was sent; {remedy}.")
-    with explained(f"The lifetime ledger {path}", remedy):
-        lines = list(read_lines(path))
-        if not lines or lines[-1].end != path.stat().st_size:
-            raise ValueError("the last row is cut off")
-        rows = [json.loads(line.content) for line in lines]
-        if rows[0]["act"] != "created":
-            raise ValueError("the first row is missing")
-        if rows[0]["format"] != FORMAT:
-            raise LedgerError(f"{path} has format {rows[0]['format']}, not {FORMAT}; upgrade this program.")
-        try:
-            return Acts(rows)
-        except (InvalidInput, NotAGuarantee) as error:
-            raise ValueError(str(error)) from None
-
-
-def _canonical_json(row: Mapping[str, object]) -> bytes:
-    return json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _run_closed(run_id: str) -> ConfigError:
-    return ConfigError(
-        f"The run {run_id[:16]} was closed in this member's lifetime ledger; agree on a new run."
-    )
-
-
-def _line(text: str, what: str) -> str:
-    if not text or len(text) > 200 or not text.isprintable():
-        raise InvalidInput(f"{what} must be one line of at most 200 printable characters, got {text[:40]!r}.")
-    return text
