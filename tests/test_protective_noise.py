@@ -101,7 +101,7 @@ RUNS = {
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit",
     "sottovoce/planfile/training.py:run_training",
 }
-OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "_state", "ledger")
+OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "balance", "ledger")
 
 
 def calls(tree, scope=()):
