@@ -208,4 +208,4 @@ LINES = {"step": step, "million": million, "peers": peers}
 
 
 if __name__ == "__main__":
-    print_lines(LINES)
+    print_lines(LINES, sys.argv[1:])

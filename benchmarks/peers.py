@@ -1,11 +1,13 @@
 """Peers against bare gRPC, bare fsync and numpy; JSON ratios with their targets.
 
-    python -m benchmarks.peers [line ...]
+    python -m benchmarks.peers [--against CHECKOUT] [line ...]
 
 Lines: ``noise``, protective noise for a million parameters against numpy's normal; ``roundtrip``, one row of
-a megabyte to a peer and back (frames, checks, transport) against bare gRPC over mutual TLS; ``ring``, rounds
-a second of eight peers on a ring with 10,000 parameters and the ledger synced, beside what fsync alone
-allows. Ours and the rival take turns; times are medians.
+a megabyte to a peer and back (frames, checks, transport) against bare gRPC over mutual TLS; ``ring`` and
+``small``, rounds a second and memory of eight peers on a ring with 10,000 and with 10 parameters; ``masked``,
+the same with sums over a tree, masked and not; ``large``, three peers with rows of 40 megabytes. Peers are
+real processes with synced ledgers; another checkout of the program is measured beside this one. Ours and the
+rival take turns; times are medians.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import socket
 import statistics
 import subprocess
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,66 +142,154 @@ async def bare_grpc(own: list[Identity]) -> tuple[Any, Any, Any]:
     return channel.unary_unary("/bare/Echo"), channel, server
 
 
-def ring(n: int = 8, dim: int = 10_000, rounds: int = 300) -> dict[str, Any]:
-    """Eight real processes; the rate is taken from the ledgers' own growth between two looks."""
-    folder = Path(tempfile.mkdtemp())
-    own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(n)]
-    draft = {
-        "version": 1,
-        "title": "ring",
-        "graph": f"ring:{n}",
-        "algorithm": {
-            "name": "averaging", "protocol": f"gossip:{rounds}", "adjacency": "user", "clip_norm": 1.0,
-            "noise_multiplier": 2.0,
-        },
-        "model": {"kind": "mean", "parameters": dim},
-        "budget": {"epsilon": 10.0, "delta": 1e-5},
-    }  # fmt: skip
-    file = folder / "agreement.toml"
-    entries = [member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in zip(own, free_ports(n), strict=True)]
-    write_agreement(file, draft, entries)
-    for each in own:
-        sign_agreement(file, each)
-    np.savez(folder / "data.npz", X=np.zeros((2, dim)))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", str(file), "--json",
-             "--log-level", "debug", "--identity",
-             str(folder / f"m{i}"), "--data", str(folder / "data.npz"), "--state", str(folder / f"s{i}")],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for i in range(n)
-    ]  # fmt: skip
-    first = last = worked = 0.0
-    assert processes[0].stdout is not None
-    for line in processes[0].stdout:
-        event = json.loads(line)
-        if event["event"] == "round" and event["at"] == 20:
-            first, worked = time.perf_counter(), -processor_seconds(processes)
-        if event["event"] == "round" and event["at"] == rounds - 1:
-            last = time.perf_counter()
-            worked += processor_seconds(processes)
-    for process in processes:
-        process.communicate(timeout=120)
-    rate = (rounds - 21) / (last - first)
+class Consortium:
+    """Members with an agreement, data and addresses; `run` starts their real processes.
+
+    ``checkout`` is the folder of the program that runs them.
+    """
+
+    def __init__(self, graph: str, n: int, dim: int, algorithm: dict[str, Any], checkout: Path) -> None:
+        self.folder, self.n, self.checkout = Path(tempfile.mkdtemp()), n, checkout
+        own = [make_identity(self.folder / f"m{i}", f"m{i}") for i in range(n)]
+        mean = algorithm["name"] == "averaging"
+        draft = {
+            "version": 1,
+            "title": "benchmark",
+            "graph": graph,
+            "algorithm": {"adjacency": "user", "clip_norm": 1.0, "noise_multiplier": 20.0, **algorithm},
+            "model": {"kind": "mean" if mean else "squared", "parameters": dim},
+            "budget": {"epsilon": 1e6, "delta": 1e-5},
+        }
+        self.file = self.folder / "agreement.toml"
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(n)]
+        entries = [member_entry(i.certificate, at) for i, at in zip(own, addresses, strict=True)]
+        write_agreement(self.file, draft, entries)
+        for each in own:
+            sign_agreement(self.file, each, secrets=self.folder / each.name)
+        data = {"X": np.zeros((2, dim))} if mean else {"X": np.ones((2, dim)), "y": np.ones(2)}
+        np.savez(self.folder / "data.npz", **data)
+
+    def run(self) -> dict[str, float]:
+        """Run to the end; count from a tenth of the rounds to shortly before the last."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.checkout / "src")}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", str(self.file), "--json",
+                 "--log-level", "debug", "--identity", str(self.folder / f"m{i}"),
+                 "--data", str(self.folder / "data.npz"), "--state", str(self.folder / f"s{i}")],
+                stdout=subprocess.PIPE, text=True, env=environment,
+            )
+            for i in range(self.n)
+        ]  # fmt: skip
+        start = begin = end = before = worked = 0.0
+        at = last = 0
+        resident = [0.0]
+        assert processes[0].stdout is not None
+        for line in processes[0].stdout:
+            event = json.loads(line)
+            if event["event"] == "listening":
+                start = sum(map(processor_seconds_of, processes)) / self.n
+            if event["event"] != "round":
+                continue
+            if not begin and event["at"] >= event["of"] // 10:
+                at, begin, before = event["at"], time.perf_counter(), processor_seconds(processes)
+            if not end and event["at"] >= event["of"] - 5:
+                last, end, worked = event["at"], time.perf_counter(), processor_seconds(processes)
+                resident = [memory(process) for process in processes]
+        for process in processes:
+            process.communicate(timeout=300)
+        shutil.rmtree(self.folder)
+        rounds = last - at
+        return {
+            "rounds_per_second": rounds / (end - begin),
+            # of all peers together: on two cores that do nothing else, twice its inverse is the rate
+            "processor_seconds_per_round": (worked - before) / rounds,
+            "start_processor_seconds": start,
+            "megabytes": max(resident),
+            "failed": sum(process.returncode != 0 for process in processes),
+        }
+
+
+def averaging(rounds: int, protocol: str = "gossip") -> dict[str, Any]:
+    return {"name": "averaging", "protocol": f"{protocol}:{rounds}"}
+
+
+def learning(steps: int, protocol: str) -> dict[str, Any]:
+    """An algorithm whose every step is one sum over a tree, masked or not."""
+    return {"name": "consensus-sgd", "protocol": protocol, "steps": steps, "learning_rate": 0.1}
+
+
+def in_turns(cases: dict[str, Callable[[], Consortium]], turns: int) -> dict[str, Any]:
+    """Run the cases in turn; return the medians of each and, of the first, ratios to the second."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+    for _ in range(turns):
+        for name, case in cases.items():
+            runs[name].append(case().run())
+    result: dict[str, Any] = {
+        name: {key: statistics.median(each[key] for each in lives) for key in lives[0]}
+        for name, lives in runs.items()
+    }
+    if len(cases) > 1:
+        ours, other = (list(runs.values())[k] for k in (0, 1))
+        for key in ("rounds_per_second", "processor_seconds_per_round", "megabytes"):
+            pairs = [a[key] / b[key] for a, b in zip(ours, other, strict=True)]
+            result[f"ratio_of_{key}"] = statistics.median(pairs)
+    return result
+
+
+def compared(n: int, graph: str, dim: int, algorithm: dict[str, Any], turns: int = 3) -> dict[str, Any]:
+    """Run peers of this checkout, in turn with those of ``--against`` where it is given."""
+    checkouts = {"ours": HERE} | ({} if AGAINST is None else {"against": AGAINST})
+    cases = {
+        name: partial(Consortium, graph, n, dim, algorithm, checkout) for name, checkout in checkouts.items()
+    }
+    return in_turns(cases, turns)
+
+
+def ring() -> dict[str, Any]:
+    result = compared(8, "ring:8", 10_000, averaging(300))
+    with tempfile.TemporaryDirectory() as folder:
+        result["fsync_seconds"] = fsync_seconds(Path(folder), 160_000)
+    return {**result, "target": "at least 50 rounds a second, with signed rows and synced ledgers"}
+
+
+def small() -> dict[str, Any]:
     return {
-        "rounds_per_second": rate,
-        # of all peers together: on two cores that do nothing else, twice its inverse is the rate
-        "processor_seconds_per_round": worked / (rounds - 21),
-        "target": "at least 50, with signed rows and synced ledgers",
-        "fsync_seconds": fsync_seconds(folder, 16 * dim),
-        "syncs_per_second_needed": n * rate,
-        "failed": sum(process.returncode != 0 for process in processes),
+        **compared(8, "ring:8", 10, averaging(600)),
+        "target": "1.6 times the rounds a second of the first form; at most 120 megabytes",
+    }
+
+
+def masked() -> dict[str, Any]:
+    cases = {
+        protocol: partial(Consortium, "ring:8", 8, 10, learning(60, protocol), HERE)
+        for protocol in ("masked", "tree")
+    }
+    return {**in_turns(cases, 3), "target": "ratio of rounds a second at least 0.92"}
+
+
+def large() -> dict[str, Any]:
+    return {
+        **compared(3, "path:3", 5_000_000, averaging(30), turns=1),
+        "target": "at least 1 round a second with rows of 40 megabytes",
     }
 
 
 def processor_seconds(processes: list[subprocess.Popen[str]]) -> float:
     """What the processes have computed so far, whatever else the machine does."""
-    total = 0.0
-    for process in processes:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+    return sum(map(processor_seconds_of, processes))
+
+
+def processor_seconds_of(process: subprocess.Popen[str]) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(process: subprocess.Popen[str]) -> float:
+    """The largest memory so far of a process, in megabytes."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    line = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0")
+    return int(line.split()[1]) / 1024
 
 
 def fsync_seconds(folder: Path, size: int) -> float:
@@ -223,12 +315,21 @@ def free_ports(n: int) -> list[int]:
     return ports
 
 
-LINES = {"noise": noise, "roundtrip": roundtrip, "ring": ring}
+HERE = Path(__file__).resolve().parents[1]
+AGAINST: Path | None = None
+LINES = {
+    "noise": noise,
+    "roundtrip": roundtrip,
+    "ring": ring,
+    "small": small,
+    "masked": masked,
+    "large": large,
+}
 
 
-def print_lines(lines: dict[str, Callable[[], Any]]) -> None:
-    """Run the lines named on the command line, or all, and print what they found and where."""
-    record: dict[str, Any] = {name: lines[name]() for name in sys.argv[1:] or lines}
+def print_lines(lines: dict[str, Callable[[], Any]], names: list[str]) -> None:
+    """Run the named lines, or all, and print their results and the machine."""
+    record: dict[str, Any] = {name: lines[name]() for name in names or lines}
     record["machine"] = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
@@ -238,4 +339,9 @@ def print_lines(lines: dict[str, Callable[[], Any]]) -> None:
 
 
 if __name__ == "__main__":
-    print_lines(LINES)
+    names = sys.argv[1:]
+    if "--against" in names:
+        place = names.index("--against")
+        AGAINST = Path(names.pop(place + 1)).resolve()
+        del names[place]
+    print_lines(LINES, names)

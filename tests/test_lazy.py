@@ -21,10 +21,27 @@ def test_unknown_names_are_attribute_errors(module):
         module.nothing
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    heavy = {"numba", "torch", "scipy", "networkx", "sklearn", "matplotlib"}
-    program = (
-        f"import sys, sottovoce, sottovoce.attacks, sottovoce.privacy; print(*{heavy} & set(sys.modules))"
-    )
-    words = [sys.executable, "-c", program]
+HEAVY = {"numba", "torch", "networkx", "sklearn", "matplotlib", "dp_accounting"}
+AVERAGING_PEER = """
+import numpy as np
+import sottovoce.ledger.run_ledger, sottovoce.peers.runtime
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement import example_agreement, read_agreement
+from sottovoce.peers.member_data import Records
+run = AgreedRun(read_agreement(example_agreement()[0]))
+run.spending(0)
+run.program(0, Records(np.ones((2, 1)), np.zeros(0))).begin()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "heavy"),
+    [
+        ("import sottovoce, sottovoce.attacks, sottovoce.privacy", HEAVY | {"scipy"}),
+        (AVERAGING_PEER, HEAVY),
+    ],
+    ids=["the package", "a peer that averages"],
+)
+def test_importing_imports_nothing_heavy(program, heavy):
+    words = [sys.executable, "-c", f"{program}\nimport sys\nprint(*{heavy} & set(sys.modules))"]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == []

@@ -148,7 +148,7 @@ def test_the_commands_of_a_section_run(section, members, call):
 def test_the_restore_drill(members, call):
     """As the page says: the newest line is missed, and comes back from the second copy."""
     shutil.rmtree("north-home/runs")
-    ledger = Path("north-home/lifetime.jsonl")
+    ledger = Path("north-home/lifetime.ledger")
     whole = ledger.read_text()
     ledger.write_text("".join(whole.splitlines(keepends=True)[:-1]))
     refused = call("peer", "budget", "--directory", "north-home")

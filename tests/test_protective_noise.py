@@ -17,7 +17,8 @@ from sottovoce.algorithms import FederatedADMM
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, InvalidInput
 from sottovoce.integrations.flower import ClientSide, plan_of
-from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
+from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.noise.discrete import Bits
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
@@ -102,7 +103,7 @@ RUNS = {
 }
 # charged nothing: the noise is always simulated (tests/sottovoce_papers/test_sweep_command.py)
 SIMULATIONS = {"sottovoce/planfile/sweep.py:run_trial"}
-OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "_state", "ledger")
+OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "balance", "ledger")
 
 
 def calls(tree, scope=()):

@@ -39,8 +39,9 @@ import numpy as np
 
 from sottovoce.algorithms import registry
 from sottovoce.errors import SottovoceError
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.charge import charge
-from sottovoce.ledger.lifetime import LifetimeBudget, LifetimeLedger
+from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.objectives import GLM
 from verification import recomputation, store
 from verification.recomputation import Step
@@ -252,7 +253,7 @@ def judge(charges: Sequence[Charged], budget: LifetimeBudget, total: float) -> d
 def history(seed: int, number: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Live one history and judge every total after every charge."""
     rng = np.random.default_rng([seed, number])
-    ledger = LifetimeLedger(folder / "lifetime.jsonl", folder / "copy.jsonl", folder / "lock")
+    ledger = LifetimeLedger(folder / "lifetime.ledger", folder / "copy.ledger", folder / "lock")
     ledger.create("north")
     budgets: dict[tuple[str, str], LifetimeBudget] = {}
 
@@ -271,7 +272,7 @@ def history(seed: int, number: int, folder: Path) -> Iterator[dict[str, Any]]:
         chosen = priced(rng)
         views = frozenset(ledger.views(None))
         # a plan about records costs a budget about users infinity: charged all the same, to see that it does
-        with mock.patch("sottovoce.ledger.lifetime.require_lifetime_budget"):
+        with mock.patch("sottovoce.ledger.acts.require_lifetime_budget"):
             charge(ledger, chosen.plan, "run")
         charges.append(Charged(chosen, views))
         for row in ledger.summary()[0]["budgets"]:

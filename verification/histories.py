@@ -30,9 +30,9 @@ from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger.balance import Charge, LifetimeBudget
 from sottovoce.ledger.charge import CHARGE_FILE, _checkpoint_step, charge
 from sottovoce.ledger.cost import OwnReleases
-from sottovoce.ledger.lifetime import Charge, LifetimeBudget
 from sottovoce.ledger.run_ledger import RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
 from sottovoce.peers.member_data import Records
@@ -183,7 +183,7 @@ class History:
         if what == 0:
             self._put_back(backup, backup / "h")
         elif what == 1:
-            shutil.copy(backup / "h" / "lifetime.jsonl", self.member_directory.folder / "lifetime.jsonl")
+            shutil.copy(backup / "h" / "lifetime.ledger", self.member_directory.folder / "lifetime.jsonl")
         elif folders:
             self._put_back(backup, sorted(folders)[int(self.rng.integers(len(folders)))])
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import PeerError
-from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import (

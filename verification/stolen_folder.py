@@ -1,32 +1,31 @@
-"""What a thief of a state folder can read: every state in its database, with the key in its key file.
+"""What a thief of a state folder can read: every state in its ledger, with the key in its key file.
 
-SQLite's log keeps the pages that later commits have overwritten. Cut after any commit, it gives back the
-database as it was then, with the state of that moment; the key file may open it or not.
+The ledger keeps the states of all rows, and files of large content may hold those of earlier ones; the key
+file may open them or not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import shutil
-import sqlite3
 import struct
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from base64 import b64decode
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sottovoce.ledger.run_ledger import LEDGER, STATE_KEY
+from sottovoce.ledger.chain import read_lines
+from sottovoce.ledger.run_ledger import LARGE, LEDGER, STATE_KEY
+from sottovoce.ledger.store import INLINE, Row
 
 _SUCCESSORS = 300  # keys that follow from the one in the file
 
 
 class SavedState(NamedTuple):
-    """The state after the row of one round, as a cut of the log gives it; ``plain`` is None if it is safe."""
+    """The state after the row of one round; ``plain`` is None if it is safe."""
 
     rows: int
     round: int
@@ -35,44 +34,31 @@ class SavedState(NamedTuple):
 
 def saved_states(folder: Path, session: bytes, node: int) -> list[SavedState]:
     """Return all states that a copy of the folder still holds, oldest first, decrypted where that works."""
-    key = (folder / STATE_KEY).read_bytes()
-    keys = [key]
+    keys = [(folder / STATE_KEY).read_bytes()]
     while len(keys) < _SUCCESSORS:
         keys.append(hmac.digest(keys[-1], b"next", "sha256"))
     context = hashlib.sha256(b"sottovoce ledger" + session + struct.pack("<I", node)).digest()
-    states = {}
-    for database in _cuts(folder):
-        with closing(sqlite3.connect(database)) as connection:
-            for rows, r, sealed in connection.execute(
-                "SELECT count(*), max(round), value FROM chain, state GROUP BY id"
-            ):
-                plain = _opened(sealed, keys, context)
-                states[sealed] = SavedState(rows, r, plain)
-    return list(states.values())
+    states = []
+    for rows, line in enumerate(read_lines(folder / LEDGER)):
+        if rows:
+            row = Row.unpack(b64decode(line.content))
+            if row.state_size:
+                states.append(SavedState(rows, row.entry.round, _opened(_sealed(folder, row), keys, context)))
+    return states
+
+
+def _sealed(folder: Path, row: Row) -> bytes:
+    """Return the encrypted state of a row, or what a later row has put in its place."""
+    if row.file == INLINE:
+        return row.entry.state or b""
+    raw = (folder / LARGE.format(row.file)).read_bytes()
+    return raw[row.frame_size : row.frame_size + row.state_size]
 
 
 def contains(folder: Path, secret: bytes) -> bool:
     """Return whether a file of the folder contains 32 bytes, as they are or in hexadecimal."""
     contents = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
     return any(secret in content or secret.hex().encode() in content for content in contents)
-
-
-def _cuts(folder: Path) -> Iterator[Path]:
-    """Yield the database as it was after the last checkpoint and after each commit in the log since."""
-    log = folder / f"{LEDGER}-wal"
-    whole = log.read_bytes() if log.exists() else b""
-    ends = [0]
-    if len(whole) > 32:
-        (page,) = struct.unpack_from(">I", whole, 8)
-        frames = range(32, len(whole) - page - 23, 24 + page)
-        # a frame that ends a commit says how large the database is after it
-        ends += [at + 24 + page for at in frames if struct.unpack_from(">I", whole, at + 4)[0]]
-    for end in ends:
-        with tempfile.TemporaryDirectory() as room:
-            shutil.copy(folder / LEDGER, room)
-            if end:
-                Path(room, log.name).write_bytes(whole[:end])
-            yield Path(room, LEDGER)
 
 
 def _opened(sealed: bytes, keys: Iterable[bytes], context: bytes) -> bytes | None:

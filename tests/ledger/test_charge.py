@@ -13,8 +13,9 @@ import sottovoce as sv
 from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError
+from sottovoce.ledger.balance import Charge, LifetimeBudget, curve_of_charges
 from sottovoce.ledger.charge import charge
-from sottovoce.ledger.lifetime import VARIABLE, Charge, LifetimeBudget, curve_of_charges
+from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 from sottovoce.peers.member_directory import MemberDirectory

@@ -106,18 +106,23 @@ def test_an_older_database_beside_a_newer_key_is_refused(tmp_path):
         opened(tmp_path / "s")
 
 
-def test_a_failed_commit_is_repeated_under_another_nonce(tmp_path):
-    """The same key may encrypt two states, one of which never became durable."""
-    ledger = opened(tmp_path / "s")
-    first, second = (ledger._key.encrypt(b"state") for _ in range(2))
-    ledger.close()
+def test_a_commit_that_a_crash_broke_off_is_repeated_under_another_nonce(tmp_path):
+    """The same key encrypts two states then, one of which never became durable."""
+    encrypted = []
+    for _ in range(2):
+        with contextlib.closing(opened(tmp_path / "s")) as ledger:
+            if not ledger.newest()[0]:
+                ledger.commit(entry(0))
+            encrypted.append(ledger._key.encrypt(b"state"))
+    (first, key), (second, same_key) = encrypted
+    assert key == same_key
     assert first[:12] != second[:12]
     assert first[12:] != second[12:]
 
 
 def test_a_state_of_another_ledger_is_refused(tmp_path):
     key = state_key.StateKey(tmp_path / "key", None, b"one run")
-    sealed = key.encrypt(b"state")
+    sealed, _ = key.encrypt(b"state")
     key.close()
     with pytest.raises(LedgerError, match="not that of the saved state"):
         state_key.StateKey(tmp_path / "key", sealed, b"another run")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.objectives.cases import HOSTILE
 
-from sottovoce.objectives.clipping import clip_around, clip_in_place, clip_rows, clip_scalar, clip_weights
+from sottovoce.objectives.clipping import clip_around, clip_rows, clip_weights
+from sottovoce.objectives.kernels import clip_in_place, clip_scalar
 
 
 def numba_form(rows, bound):

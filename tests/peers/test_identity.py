@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sottovoce.errors import IdentityError, InvalidInput
-from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.peers.identity import (
     check_certificate,
     fingerprint,

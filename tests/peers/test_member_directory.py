@@ -23,7 +23,7 @@ from sottovoce.errors import (
     IdentityError,
     LedgerError,
 )
-from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.run_ledger import HEAD_FILE
 from sottovoce.peers import member_directory as directory_module
 from sottovoce.peers.agreement import (

@@ -10,7 +10,7 @@ import pytest
 from tests.peers.conftest import Members
 
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
-from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.run_ledger import STATE_KEY, read_ledger
 from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import make_identity

@@ -358,7 +358,7 @@ def test_no_key_is_left_when_the_run_is_over(group, memory_links, monkeypatch):
     members.run(transport=memory_links())
     assert len(seen) == 3 + 3 * STEPS  # three private keys, and three pairs with a key per step
     files = [file for file in members.folder.rglob("*") if file.is_file()]
-    assert any(file.name == "ledger.sqlite" for file in files)
+    assert any(file.name == "run.ledger" for file in files)
     assert not [file for file in files if file.name.startswith("mask-")]
     for file in files:
         content = file.read_bytes()
@@ -400,7 +400,7 @@ def test_a_folder_killed_at_any_row_holds_the_current_keys_only(name, steps, con
 
 def key_set(state):
     """Return all keys of a snapshot: of noise, rounds, batches and pairs."""
-    secrets = unpack(state, (0, 0, None, {}, {}))[4]
+    secrets = json.loads(unpack(state, ("", None, {}))[0])
     pairs = (secrets["masked"] or {"masks": None})["masks"] or {"keys": {}}
     values = [secrets["keys"]["key"], secrets["keys"]["rounds"], *pairs["keys"].values()]
     return {bytes.fromhex(value) for value in values if value is not None}

@@ -357,10 +357,12 @@ def finish(processes, seconds=300):
 
 
 TRACED = """
+import os
 import sys
+from types import SimpleNamespace
 from sottovoce.ledger import run_ledger
 if {forgetful}:
-    run_ledger._PRAGMAS = run_ledger._PRAGMAS.replace("FULL", "OFF")
+    run_ledger.os = SimpleNamespace(**{{**vars(os), "fdatasync": lambda file: None}})
 from sottovoce.cli.main import main
 main(sys.argv[1:])
 """
@@ -369,7 +371,7 @@ main(sys.argv[1:])
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("forgetful", [False, True], ids=["synced", "planted: no sync"])
 def test_every_send_follows_its_sync(forgetful, consortium):
-    """I1 by system calls: the first byte of every row leaves after the ledger's log was synced."""
+    """I1 by system calls: the first byte of every row leaves after the ledger was synced."""
     dim, rounds = 25_000, 5
     group = consortium(
         n=2, graph="path:2", algorithm={"protocol": f"gossip:{rounds}"}, dim=dim, timing={"ask_again": 300.0}
@@ -401,7 +403,7 @@ CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\((.*)| resumed>(.*))$")
 def order_holds(trace, frame):
     """Return whether the first bytes of every row left after the commit of that row.
 
-    A commit is a sync of the ledger's log and then of the key of states; it counts when it returns, a send
+    A commit is a sync of the ledger and then of the key of states; it counts when it returns, a send
     when it begins. Only calls that move more than 10,000 bytes belong to rows; a row is over when a frame's
     worth of bytes has gone. A member that asks is sent a row once more, which is no new row.
     """
@@ -418,7 +420,7 @@ def order_holds(trace, frame):
         if call in ("fdatasync", "fsync") and moved == 0:
             if "state.key" in text:
                 commits, synced = commits + synced, False
-            synced |= "ledger.sqlite-wal" in text
+            synced |= "run.ledger" in text
         elif moved > 10_000 and ("socket:" in text or "TCP" in text):
             if gone > 0.9 * frame:  # the last piece may be small
                 commits_before.append(at_start)

@@ -15,7 +15,8 @@ from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.data.ingest import ingest
 from sottovoce.data.tables import TableData
 from sottovoce.errors import SottovoceError
-from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
+from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.objectives import GLM
 from sottovoce.peers.agreement import example_agreement, parse_agreement
 from sottovoce.peers.member_directory import MemberDirectory

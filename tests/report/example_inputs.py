@@ -9,7 +9,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.cli.main import main
-from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import CERTIFICATE
 from sottovoce.peers.member_data import Records

@@ -269,7 +269,8 @@ def protective_on2(cluster, folder):
 
 def member_directory(cluster, folder, epsilon):
     """Make this a machine with a member directory; every rank sees it."""
-    from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+    from sottovoce.ledger.balance import LifetimeBudget
+    from sottovoce.ledger.lifetime import VARIABLE
     from sottovoce.peers.member_directory import MemberDirectory
 
     os.environ[VARIABLE] = str(folder / "member")

@@ -9,7 +9,8 @@ from torch import nn
 
 import sottovoce as sv
 from sottovoce.errors import TrainingDiverged
-from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
+from sottovoce.ledger.balance import LifetimeBudget
+from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.objectives import GLM
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.runners.divergence import DivergenceCheck

@@ -4,7 +4,7 @@ import pytest
 
 from sottovoce.accounting import question
 from sottovoce.ledger import cost
-from sottovoce.ledger.lifetime import Charge
+from sottovoce.ledger.balance import Charge
 from verification import charges
 
 

@@ -9,8 +9,9 @@ import pytest
 from verification.histories import History
 
 from sottovoce.ledger import charge as charge_module
-from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger.acts import Acts, read_acts
+from sottovoce.ledger.balance import charge_to_row
 from sottovoce.ledger.charge import CHARGE_FILE
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger
@@ -72,7 +73,7 @@ PLANTED = {
     "an older lifetime ledger is taken": (
         LifetimeLedger,
         "_verified",
-        lambda self: lifetime_module._read(self.path),
+        lambda self: read_acts(self.path),
     ),
     "an older ledger closes a run": (
         directory_module,
@@ -81,11 +82,9 @@ PLANTED = {
     ),
     "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (
-        LifetimeLedger,
-        "_charge",
-        lambda self, rows, new: self._write(
-            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new), "releases": []})
-        ),
+        Acts,
+        "charge",
+        lambda self, new: self.add({**charge_to_row(new), "releases": [], "guarantees": []}),
     ),
 }
 

@@ -37,7 +37,6 @@ from sottovoce.errors import SottovoceError
 
 if TYPE_CHECKING:
     import typer
-    from typer.core import TyperCommand, TyperGroup
 
 
 class Command(NamedTuple):
@@ -192,11 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
 
-def _hide_flag_types(command: TyperCommand | TyperGroup) -> None:
+def _hide_flag_types(command: object) -> None:
     """Let help show ``--json``, not ``--json <bool>``: a flag takes no value."""
-    from typer.core import TyperGroup, TyperOption
+    from typer.core import TyperCommand, TyperGroup, TyperOption
 
-    for option in command.params:
+    for option in command.params if isinstance(command, (TyperCommand, TyperGroup)) else ():
         if isinstance(option, TyperOption) and option.is_flag:
             option.metavar = ""
     if isinstance(command, TyperGroup):

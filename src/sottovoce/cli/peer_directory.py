@@ -49,7 +49,7 @@ def init(
     Example:
         sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     """
-    from sottovoce.ledger.lifetime import LifetimeBudget
+    from sottovoce.ledger.balance import LifetimeBudget
     from sottovoce.peers.identity import CERTIFICATE, proquint
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
 
@@ -142,7 +142,7 @@ def budget(
         sottovoce peer budget --close 3f54dcc1 --why "south has left"
         sottovoce peer budget --restore --why "the disk was replaced"
     """
-    from sottovoce.ledger.lifetime import LifetimeBudget
+    from sottovoce.ledger.balance import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
     own = require_directory(directory)

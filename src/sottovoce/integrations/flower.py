@@ -28,8 +28,8 @@ from sottovoce.accounting.release import Spending
 from sottovoce.algorithms.federated_admm import FederatedADMM, absorbed
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
+from sottovoce.ledger.balance import Charge
 from sottovoce.ledger.cost import lifetime_guarantees
-from sottovoce.ledger.lifetime import Charge
 from sottovoce.ledger.run_ledger import RunLedger
 from sottovoce.ledger.store import Entry
 from sottovoce.mechanisms.admm import sample_participants

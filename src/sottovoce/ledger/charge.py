@@ -77,9 +77,9 @@ def charge(
     --------
     >>> import tempfile
     >>> import sottovoce as sv
-    >>> from sottovoce.ledger.lifetime import LifetimeBudget
+    >>> from sottovoce.ledger.balance import LifetimeBudget
     >>> folder = Path(tempfile.mkdtemp())
-    >>> ledger = LifetimeLedger(folder / "lifetime.jsonl", folder / "copy.jsonl", folder / "lock")
+    >>> ledger = LifetimeLedger(folder / "lifetime.ledger", folder / "copy.ledger", folder / "lock")
     >>> ledger.create("north")
     >>> ledger.open_population("patients", [LifetimeBudget(3.0, 1e-5, "user", "local")], "vote 12")
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)

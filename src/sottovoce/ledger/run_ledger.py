@@ -1,10 +1,11 @@
 """The ledger of one run: every release, and the bytes it paid for, durable before they are sent.
 
-SQLite in WAL mode with ``synchronous=FULL``: a commit returns after the log was synced to the disk. Rows are
-chained by SHA-256, so a changed, missing or exchanged row is noticed. The chain cannot show that its newest
-rows are missing; head files and the other members do (see `sottovoce.ledger`). Any doubt is an error, and
-nothing is sent. The state is encrypted under a key that is overwritten after each commit (`StateKey`), so
-neither database nor log tells the keys of past steps.
+Every commit appends one row (`sottovoce.ledger.chain`). Frames and states of more than a few kilobytes lie
+beside the ledger in files that are overwritten in turn; the row holds the frame's digest, and the state is
+authenticated by its encryption. The chain cannot show that its newest rows are missing; head files and the
+other members do (see `sottovoce.ledger`). Any doubt is an error, and nothing is sent. The state is encrypted
+under a key that is overwritten after each commit (`StateKey`), so the files do not tell the keys of past
+steps.
 """
 
 from __future__ import annotations
@@ -12,43 +13,45 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
-import sqlite3
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sottovoce._io import atomic_write, locked, shred, sync_folder
-from sottovoce.accounting.release import Release
-from sottovoce.errors import DataError, LedgerError
-from sottovoce.ledger.lifetime import Charge, charge_from_row
+from sottovoce._io import atomic_write, shred, sync_folder
+from sottovoce.errors import LedgerError
+from sottovoce.ledger.balance import Charge, charge_from_row
+from sottovoce.ledger.chain import chained, exclusive, explained, hash_at, read_lines, written
 from sottovoce.ledger.state_key import StateKey
-from sottovoce.ledger.store import TRAILER, Entry, StoredRun, frame_digest
+from sottovoce.ledger.store import INLINE, TRAILER, Entry, Row, StoredRun, frame_digest
 
-# files of a state folder; a session names the run and, under masks, its keys
-LEDGER, HEAD_FILE, LOCK, SESSION_FILE, CONTINUED = "ledger.sqlite", "head", "lock", "session", "continued"
-STATE_KEY = "state.key"
-_HEARD = struct.Struct("<QI96s")
+# files of a state folder
+LEDGER, HEAD_FILE, LOCK, CONTINUED = "run.ledger", "head", "lock", "continued"
+STATE_KEY, LARGE = "state.key", "large-{}"
 _HEAD = struct.Struct("<Q32s")
 _PATIENCE = 0.15  # seconds: `peer status` holds the lock for a moment
 _FORMAT = 1
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,
-    frame_digest BLOB NOT NULL, state_digest BLOB NOT NULL, heard BLOB NOT NULL, note TEXT NOT NULL,
-    heads_digest BLOB NOT NULL, hash BLOB NOT NULL);
-CREATE TABLE heads (node INTEGER PRIMARY KEY, frame BLOB NOT NULL);
-CREATE TABLE outbox (round INTEGER PRIMARY KEY, frame BLOB NOT NULL);
-CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
-"""
-_PRAGMAS = """
-PRAGMA journal_mode=WAL;
-PRAGMA synchronous=FULL;
-PRAGMA trusted_schema=OFF;
-"""
+_SMALL = 4096  # bytes of frame and state up to which they are in the row itself
+_ATTEMPTS = 3  # to read a ledger that a peer is writing
+_PROBE = 4096  # bytes that must fit on the disk before noise is drawn
+
+
+class Pending(NamedTuple):
+    """A row that has its place in the chain and is not on the disk yet."""
+
+    line: bytes
+    file: int
+    large: tuple[bytes, ...]
+    rows: int  # up to and with this one
+    hash: bytes
+    key: bytes | None  # of its state
 
 
 class RunLedger:
@@ -88,22 +91,26 @@ class RunLedger:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.folder.stat().st_mode & 0o022:
                 raise LedgerError(f"The state folder {folder} can be written by others; run chmod 700 on it.")
-            resources.enter_context(locked(self.folder / LOCK, _PATIENCE))
-            self._connection = self._connect(about or {})
-            resources.callback(self._connection.close)
-            content = _read_all(self._connection, session, node, self.folder / LEDGER)
-            self._saved, self._count, self.head, self._state_digest = content
-            self._key = StateKey(self.folder / STATE_KEY, self._saved.state, _genesis(session, node))
-            resources.callback(self._key.close)
-            self._saved.state = self._key.state
-            # a ledger that cannot be written must be noticed before noise is drawn
-            self._connection.execute(
-                "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
-            )
+            resources.enter_context(exclusive(self.folder / LOCK, _PATIENCE, _name(self.folder)))
+            self._find_or_create(about or {})
+            self._file = os.open(self.folder / LEDGER, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            resources.callback(os.close, self._file)
+            content = _read(self.folder, session, node)
+            self._saved, self.head, self._begins = content.saved, content.head, content.begins
+            self._count = self._durable = content.count
+            self._frames = {r: place.file for r, place in content.frames.items()}
+            self._state_place = INLINE if content.state is None else content.state.file
+            self._released: dict[int, int] = {}  # large files that rows do not need, and since which row
+            self._large: dict[int, int] = {}  # those that are open
+            resources.callback(self._close_large)
             # the head file is made before the first row, so a chain with rows and no head file has lost it
             self._open_head_file(resources, self.folder / HEAD_FILE, required=self._count > 0)
             if head_file is not None:
                 self._open_head_file(resources, Path(head_file), required=used)
+            self._key = StateKey(self.folder / STATE_KEY, self._saved.state, _context(session, node))
+            resources.callback(self._key.close)
+            self._saved.state = self._key.state
+            self._require_room()
             self._resources = resources.pop_all()
 
     def load(self) -> StoredRun:
@@ -112,30 +119,46 @@ class RunLedger:
 
     def commit(self, entry: Entry) -> None:
         """Append one row and return when it is on the disk."""
-        if self._failed:
-            raise LedgerError(f"The ledger in {self.folder} failed; nothing more is sent.")
-        self._failed = True  # until the commit has succeeded
-        heads = _heads_digest({**self._saved.heads, **dict(entry.heads)})
+        self.write([self.prepare(entry)])
+
+    def prepare(self, entry: Entry) -> Pending:
+        """Give an entry its place in the chain; it is durable when `write` has returned."""
+        self._require_whole()
+        key, state = None, b""
         if entry.state is not None:
-            entry = entry._replace(state=self._key.encrypt(entry.state))
-        row = _chained(self._count, self.head, entry, self._state_digest, heads)
+            state, key = self._key.encrypt(entry.state)
+        place = self._take_place(entry, len(entry.frame) + len(state) > _SMALL)
+        digest = frame_digest(entry.frame) if entry.frame else bytes(32)
+        inline = entry._replace(state=state) if place == INLINE else entry._replace(frame=b"", state=None)
+        row = Row(inline, digest, place, len(entry.frame), len(state))
+        line, self.head = chained(self.head, b64encode(row.pack()))
+        self._begins.append(self._begins[-1] + len(line))
+        self._count += 1
+        large = () if place == INLINE else (entry.frame, state)
+        return Pending(line, place, large, self._count, self.head, key)
+
+    def write(self, rows: Sequence[Pending]) -> None:
+        """Put prepared rows on the disk, in their order; return when they are there."""
+        self._require_whole()
+        self._failed = True  # until the rows are durable
         with _explained(self.folder):
-            execute, executemany = self._connection.execute, self._connection.executemany
-            execute("BEGIN IMMEDIATE")
-            execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            if entry.frame:
-                execute("INSERT INTO outbox VALUES (?, ?)", (entry.round, entry.frame))
-            executemany("DELETE FROM outbox WHERE round = ?", [(r,) for r in entry.forget])
-            executemany("INSERT OR REPLACE INTO heads VALUES (?, ?)", entry.heads)
-            if entry.state is not None:
-                execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
-            execute("COMMIT")
-            self._count, self.head, self._state_digest = self._count + 1, row[-1], row[4]
-            self._saved.heads.update(entry.heads)
+            about = os.fstat(self._file)
+            if about.st_size != self._begins[rows[0].rows] or not about.st_nlink:
+                raise LedgerError(
+                    f"The ledger in {self.folder} was replaced, or another process writes to it, so nothing "
+                    "was sent; stop all peers and start one."
+                )
+            for row in rows:
+                if row.large:
+                    self._write_large(row)
+            _write(self._file, b"".join(row.line for row in rows))
+            os.fdatasync(self._file)
             for descriptor in self._head_files:
-                _write_head(descriptor, self._count, self.head)
-            if entry.state is not None:
-                self._key.advance()
+                _write_head(descriptor, rows[-1].rows, rows[-1].hash)
+            keys = [row.key for row in rows if row.key is not None]
+            if keys:
+                self._key.advance(keys[-1])
+        self._durable = rows[-1].rows
         self._failed = False
 
     def newest(self) -> tuple[int, bytes]:
@@ -143,10 +166,10 @@ class RunLedger:
         return self._count, self.head
 
     def row_hash(self, count: int) -> bytes:
-        """Return the hash of the last of the first ``count`` rows."""
-        if count == self._count or self._closed:
-            return self.head if count == self._count else _genesis(self.session, self.node)
-        return _row_hash(self._connection, count, _genesis(self.session, self.node))
+        """Return the hash of the last of the first ``count`` rows; empty if there are fewer."""
+        if count == self._count:
+            return self.head
+        return b"" if self._closed or count > self._durable else hash_at(self._file, self._begins[count])
 
     def close(self) -> None:
         """Close the files; the ledger stays."""
@@ -154,61 +177,62 @@ class RunLedger:
         self._head_files.clear()
         self._resources.close()
 
+    # ---- large frames and states -----------------------------------------------------------------
+
+    def _take_place(self, entry: Entry, large: bool) -> int:
+        """Return the number of the file for frame and state, one that no durable row needs."""
+        needed, place = {*self._frames.values(), self._state_place}, INLINE
+        if large:
+            free = (
+                k for k in itertools.count() if k not in needed and self._released.get(k, 0) <= self._durable
+            )
+            place = next(free)
+        for r in entry.forget:
+            self._frames.pop(r, None)
+        if entry.frame and large:
+            self._frames[entry.round] = place
+        if entry.state is not None:
+            self._state_place = place
+        for k in needed.difference(self._frames.values(), [self._state_place]):
+            self._released[k] = self._count + 1
+        return place
+
+    def _write_large(self, row: Pending) -> None:
+        """Write the frame and the state of a row; they are on the disk before the row is."""
+        descriptor = self._large.get(row.file)
+        if descriptor is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            descriptor = self._large[row.file] = os.open(self.folder / LARGE.format(row.file), flags, 0o600)
+            sync_folder(self.folder)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        for part in row.large:
+            _write(descriptor, part)
+        os.fdatasync(descriptor)
+
+    def _close_large(self) -> None:
+        for descriptor in self._large.values():
+            os.close(descriptor)
+
     # ---- opening ---------------------------------------------------------------------------------
 
-    def _connect(self, about: Mapping[str, object]) -> sqlite3.Connection:
-        path, session_file, continued = (
-            self.folder / LEDGER,
-            self.folder / SESSION_FILE,
-            self.folder / CONTINUED,
-        )
+    def _require_whole(self) -> None:
+        if self._failed:
+            raise LedgerError(f"The ledger in {self.folder} failed; nothing more is sent.")
+
+    def _find_or_create(self, about: Mapping[str, object]) -> None:
+        path, continued, head = (self.folder / name for name in (LEDGER, CONTINUED, HEAD_FILE))
         if continued.exists():
             successor = continued.read_text(errors="replace")[:16]
             raise LedgerError(
                 f"The run in {self.folder} continues as {successor}, which counts what it released; run that "
                 "agreement, this one sends nothing more."
             )
-        if session_file.exists():
-            self._check_run(path, session_file)
-        elif not path.exists():
-            self._create(path, about)
-        with ExitStack() as stack:
-            connection = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
-            connection.executescript(_PRAGMAS)
-            if not session_file.exists():
-                if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
-                    raise LedgerError(
-                        f"The file {session_file}, which names the run, is missing; restore the state folder."
-                    )
-                atomic_write(session_file, self.session.hex() + "\n", mode=0o600)
-            stack.pop_all()
-        return connection
-
-    def _check_run(self, path: Path, session_file: Path) -> None:
-        """Check that a used folder belongs to this run."""
-        named = session_file.read_text(errors="replace").strip()
-        if named != self.session.hex():
-            raise LedgerError(
-                f"The state folder {self.folder} belongs to another run ({named[:16]}); choose another "
-                "folder with --state, or the agreement of that run."
-            )
-        if not path.exists() or path.stat().st_size == 0:
+        if path.exists():
+            return
+        if head.exists() and head.stat().st_size:
             raise LedgerError(f"The ledger {path} is missing although the folder was used; restore it.")
-
-    def _create(self, path: Path, about: Mapping[str, object]) -> None:
-        """Create an empty ledger under another name first, so that a crash leaves no half ledger."""
-        fresh = path.with_suffix(".new")
-        for leftover in self.folder.glob(fresh.name + "*"):
-            leftover.unlink()
-        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        meta = {"format": str(_FORMAT), "session": self.session.hex(), "node": str(self.node)}
-        meta["about"] = json.dumps(about, sort_keys=True)
-        with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-            connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}")
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-            connection.execute("COMMIT")
-        os.rename(fresh, path)
-        sync_folder(self.folder)
+        header = {"format": _FORMAT, "session": self.session.hex(), "node": self.node, "about": about}
+        atomic_write(path, written([json.dumps(header, sort_keys=True).encode()]), mode=0o600)
 
     def _open_head_file(self, resources: ExitStack, path: Path, *, required: bool) -> None:
         """Open a file that holds the newest head, and check the chain against it."""
@@ -222,7 +246,7 @@ class RunLedger:
                 f"The head of the ledger in {path} is missing although the ledger was used, so nothing shows "
                 "that the ledger is the newest; restore that file."
             )
-        if known and not _contains(self._connection, known, _genesis(self.session, self.node)):
+        if known and not _contains(self._file, self._begins, known):
             raise LedgerError(
                 f"The ledger in {self.folder} is older than its head in {path}: rows are missing; "
                 "use the newest folder, or close the run."
@@ -237,8 +261,108 @@ class RunLedger:
                 os.ftruncate(descriptor, 0)
             raise
 
+    def _require_room(self) -> None:
+        """Cut off what a crash left of a row, and raise if no row can be written: before noise is drawn."""
+        end = self._begins[-1]
+        os.ftruncate(self._file, end)
+        try:
+            _write(self._file, bytes(_PROBE))
+            os.fdatasync(self._file)
+        finally:
+            os.ftruncate(self._file, end)
+
 
 # ---- reading -------------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """Where a large frame or state is: the number of its file, and its bytes there."""
+
+    file: int
+    begin: int
+    size: int
+
+    def read(self, folder: Path) -> bytes:
+        with open(folder / LARGE.format(self.file), "rb") as file:
+            file.seek(self.begin)
+            return file.read(self.size)
+
+
+@dataclass
+class _Content:
+    """The content of a ledger that fits its chain; the state is encrypted."""
+
+    about: dict[str, Any]
+    session: bytes
+    node: int
+    head: bytes  # hash of the newest row
+    begins: array[int]  # where the header and each row begin, and where the next will
+    saved: StoredRun = field(default_factory=StoredRun)
+    frames: dict[int, _Place] = field(default_factory=dict)  # large ones, by round
+    state: _Place | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.begins) - 2
+
+    def add(self, row: Row) -> None:
+        """Add one row; what is in files is read when all rows are known."""
+        entry, saved = row.entry, self.saved
+        saved.at = entry.round
+        saved.releases += entry.releases
+        saved.heard |= {(r, sender): proof for r, sender, proof in entry.heard}
+        saved.heads.update(entry.heads)
+        saved.notes += [entry.note] * bool(entry.note)
+        for r in entry.forget:
+            saved.outbox.pop(r, None)
+            self.frames.pop(r, None)
+        if row.frame_size:
+            saved.sent[entry.round], saved.outbox[entry.round] = row.digest, entry.frame
+            if row.file != INLINE:
+                self.frames[entry.round] = _Place(row.file, 0, row.frame_size)
+        if row.state_size:
+            saved.state = entry.state
+            inline = row.file == INLINE
+            self.state = None if inline else _Place(row.file, row.frame_size, row.state_size)
+
+    def read_files(self, folder: Path) -> None:
+        """Read large frames and state, and check every frame that can be requested again."""
+        saved = self.saved
+        saved.outbox.update((r, place.read(folder)) for r, place in self.frames.items())
+        if self.state is not None:
+            saved.state = self.state.read(folder)
+        for r, frame in saved.outbox.items():
+            if not saved.sent[r] == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
+                raise ValueError(f"the stored row of round {r}")
+
+
+def _read(folder: Path, session: bytes | None = None, node: int | None = None) -> _Content:
+    """Return the content of a state folder, all of it checked; ValueError on damage."""
+    path = folder / LEDGER
+    lines = read_lines(path)
+    first = next(lines, None)
+    if first is None:
+        raise ValueError("its beginning is missing")
+    header = json.loads(first.content)
+    if header.get("format") != _FORMAT:
+        raise LedgerError(
+            f"The ledger {path} has format {str(header.get('format'))[:20]!r}, this program writes format "
+            f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
+        )
+    found = bytes.fromhex(header["session"]), int(header["node"])
+    if session is not None and found != (session, node):
+        raise LedgerError(
+            f"The ledger {path} belongs to another run or member; choose another folder with --state, or the "
+            "agreement of that run."
+        )
+    content = _Content(header["about"], *found, first.hash, array("Q", [0, first.end]))
+    for line in lines:
+        content.add(Row.unpack(b64decode(line.content, validate=True)))
+        content.head = line.hash
+        content.begins.append(line.end)
+    content.read_files(folder)
+    return content
 
 
 def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> dict[str, Any]:
@@ -250,21 +374,26 @@ def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> d
     path = Path(folder) / LEDGER
     if not path.exists():
         raise LedgerError(f"{folder} is not a state folder: {path} does not exist.")
-    with _explained(Path(folder)), ExitStack() as stack:
+    with _explained(Path(folder)):
         # before the rows: a running peer writes the head after them
         known = None if head_file is None else Path(head_file).read_bytes()
-        connection = stack.enter_context(
-            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
-        )
-        meta = dict(connection.execute("SELECT key, value FROM meta"))
-        session, node = bytes.fromhex(meta["session"]), int(meta["node"])
-        connection.execute("BEGIN")
-        saved, count, head, _ = _read_all(connection, session, node, path)
-        if known is not None and not _contains(connection, known, _genesis(session, node)):
-            raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
-        about = json.loads(meta["about"])
-    facts = {"session": session.hex(), "node": node, "about": about}
-    return {**facts, "saved": saved, "rows": count, "head": head.hex()}
+        content = _read_while_running(Path(folder))
+        with open(path, "rb") as file:
+            if known is not None and not _contains(file.fileno(), content.begins, known):
+                raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
+    facts = {"session": content.session.hex(), "node": content.node, "about": content.about}
+    return {**facts, "saved": content.saved, "rows": content.count, "head": content.head.hex()}
+
+
+def _read_while_running(folder: Path) -> _Content:
+    """Read a ledger, again if a running peer reuses a large file meanwhile."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _read(folder)
+        except ValueError:
+            if attempt == _ATTEMPTS - 1 or not is_locked(folder):
+                raise
+    raise AssertionError
 
 
 def verify_ledger(folder: str | Path, head_file: Path | None = None) -> int:
@@ -279,64 +408,12 @@ def read_charge(folder: str | Path) -> Charge | None:
     return None if row is None else charge_from_row(row)
 
 
-def _read_all(
-    connection: sqlite3.Connection, session: bytes, node: int, path: Path
-) -> tuple[StoredRun, int, bytes, bytes]:
-    """Return the content, the number of rows, the last hash and the digest of the state, all checked.
-
-    A ValueError says what is damaged.
-    """
-    meta = dict(connection.execute("SELECT key, value FROM meta"))
-    if meta.get("format") != str(_FORMAT):
-        raise LedgerError(
-            f"The ledger {path} has format {str(meta.get('format'))[:20]!r}, this program writes format "
-            f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
-        )
-    if meta.get("session") != session.hex() or meta.get("node") != str(node):
-        raise LedgerError(
-            f"The ledger {path} belongs to another run or member; choose another folder with --state."
-        )
-    saved, head, count, state_digest, heads = StoredRun(), _genesis(session, node), 0, b"", _heads_digest({})
-    for row in connection.execute("SELECT * FROM chain ORDER BY seq"):
-        if row[0] != count or row[-1] != _chained_hash(head, row[:-1]):
-            raise ValueError(f"row {count} does not fit the chain")
-        _, saved.at, releases, sent, state_digest, heard, note, heads, head = row
-        saved.releases += [Release.from_bytes(raw) for raw in releases.split(b"\n") if raw]
-        if sent:
-            saved.sent[saved.at] = sent
-        saved.heard |= {(number, sender): digest for number, sender, digest in _HEARD.iter_unpack(heard)}
-        saved.notes += [note] * bool(note)
-        count += 1
-    for r, frame in connection.execute("SELECT round, frame FROM outbox"):
-        if not saved.sent.get(r) == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
-            raise ValueError(f"the stored row of round {r}")
-        saved.outbox[r] = frame
-    saved.heads = dict(connection.execute("SELECT node, frame FROM heads"))
-    if _heads_digest(saved.heads) != heads:
-        raise ValueError("the heads of other members")
-    states = [value for (value,) in connection.execute("SELECT value FROM state")]
-    if [hashlib.sha256(state).digest() for state in states] != [state_digest] * bool(state_digest):
-        raise ValueError("the saved state")
-    saved.state = states[0] if states else None
-    if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-        raise ValueError("SQLite's own check")
-    return saved, count, head, state_digest
-
-
-def _row_hash(connection: sqlite3.Connection, count: int, genesis: bytes) -> bytes:
-    """Return the hash of the last of the first ``count`` rows; empty if there are fewer."""
-    if count == 0:
-        return genesis
-    row = connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
-    return b"" if row is None else bytes(row[0])
-
-
-def _contains(connection: sqlite3.Connection, known: bytes, genesis: bytes) -> bool:
+def _contains(file: int, begins: array[int], known: bytes) -> bool:
     """Return whether the chain contains the row that a head file names."""
     if len(known) != _HEAD.size:
         return False
     count, head = _HEAD.unpack(known)
-    return bool(_row_hash(connection, count, genesis) == head)
+    return count + 2 <= len(begins) and hash_at(file, begins[count]) == head
 
 
 # ---- folders -------------------------------------------------------------------------------------------
@@ -346,8 +423,8 @@ def _contains(connection: sqlite3.Connection, known: bytes, genesis: bytes) -> b
 def at_rest(folder: str | Path) -> Iterator[None]:
     """Lock a state folder while its releases are counted; `LedgerError` if a peer is running on it."""
     with ExitStack() as stack:
-        with _explained(Path(folder)), suppress(FileNotFoundError, NotADirectoryError):
-            stack.enter_context(locked(Path(folder) / LOCK, _PATIENCE))
+        if Path(folder).is_dir():
+            stack.enter_context(exclusive(Path(folder) / LOCK, _PATIENCE, _name(Path(folder))))
         yield
 
 
@@ -377,63 +454,24 @@ def erase_state_key(folder: str | Path) -> None:
         shred(Path(folder) / STATE_KEY)
 
 
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk, of SQLite and about stored content into a `LedgerError`."""
-    try:
-        yield
-    except BlockingIOError:
-        raise LedgerError(f"The state folder {folder} is in use by another process; stop it first.") from None
-    except DataError as error:
-        raise LedgerError(f"The state folder cannot be used, so nothing was sent: {error}") from None
-    except OSError as error:
-        raise LedgerError(
-            f"The state folder {folder} cannot be used ({error.strerror}), so nothing was sent; make room or "
-            "restore it and start again, or choose another."
-        ) from None
-    except sqlite3.Error as error:
-        full = "full" in str(error) or "disk I/O" in str(error)
-        remedy = "make room on the disk and start again" if full else "restore the state folder"
-        raise LedgerError(f"The ledger in {folder} failed ({error}), nothing was sent; {remedy}.") from None
-    except (KeyError, TypeError, ValueError, struct.error) as error:
-        raise LedgerError(
-            f"The ledger in {folder} is damaged ({error}), so nothing was sent; restore the state folder."
-        ) from None
+def _name(folder: Path) -> str:
+    return f"The state folder {folder}"
 
 
-# ---- rows ----------------------------------------------------------------------------------------------
+def _explained(folder: Path) -> AbstractContextManager[None]:
+    return explained(_name(folder), "restore the state folder")
 
 
-def _genesis(session: bytes, node: int) -> bytes:
+def _context(session: bytes, node: int) -> bytes:
+    """Return what the encryption of a state is bound to."""
     return hashlib.sha256(b"sottovoce ledger" + session + struct.pack("<I", node)).digest()
 
 
-def _chained(count: int, head: bytes, entry: Entry, state: bytes, heads: bytes) -> tuple[Any, ...]:
-    row = (
-        count,
-        entry.round,
-        b"\n".join(release.to_bytes() for release in entry.releases),
-        frame_digest(entry.frame),
-        state if entry.state is None else hashlib.sha256(entry.state).digest(),
-        b"".join(_HEARD.pack(*item) for item in entry.heard),
-        entry.note,
-        heads,
-    )
-    return (*row, _chained_hash(head, row))
-
-
-def _chained_hash(previous: bytes, values: Iterable[bytes | int | str]) -> bytes:
-    """Return the hash of the previous hash and all values, each with its length, so no two rows collide."""
-    total = hashlib.sha256(previous)
-    for value in values:
-        raw = value if isinstance(value, bytes) else str(value).encode()
-        total.update(struct.pack("<Q", len(raw)))
-        total.update(raw)
-    return total.digest()
-
-
-def _heads_digest(heads: Mapping[int, bytes]) -> bytes:
-    return hashlib.sha256(b"".join(struct.pack("<I", v) + heads[v] for v in sorted(heads))).digest()
+def _write(descriptor: int, content: bytes) -> None:
+    """Write all of it at the end of a file, or where it was written last."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _write_head(descriptor: int, count: int, head: bytes) -> None:

@@ -1,9 +1,8 @@
 """The key of a run's saved state, in a file of its own that is overwritten in place.
 
-The state of a peer holds the keys of its next noise and masks. A database keeps what it has overwritten for a
-while, in its log and in free pages, so it gets the state encrypted, each state under another key. The file
-holds one key; after each commit it is overwritten with the next, ``HMAC(key, "next")``, from which it cannot
-be computed. Earlier states that are still in the database can then no longer be read.
+The state of a peer holds the keys of its next noise and masks. The ledger keeps every row, so each state is
+encrypted under another key. The file holds one key; after each commit it is overwritten with the next,
+``HMAC(key, "next")``, from which it cannot be computed. Earlier states can then no longer be read.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class StateKey:
 
     Guarantees
     ----------
-    A state is encrypted under the key after the one in the file, and `advance` replaces the key once that
+    A state is encrypted under the key after the newest, and `advance` replaces the key in the file once that
     state is durable. A crash before `advance` leaves the older key, from which the newer follows, so the
     newest state can be read after a crash at any point. When `advance` has returned, the key of every
     earlier state is gone from the disk, as far as file system and disk overwrite in place.
@@ -44,8 +43,8 @@ class StateKey:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "key"
     >>> key = StateKey(path, None, b"a run")
-    >>> state = key.encrypt(b"keys of the next step")
-    >>> key.advance()
+    >>> state, newer = key.encrypt(b"keys of the next step")
+    >>> key.advance(newer)
     >>> key.close()
     >>> StateKey(path, state, b"a run").state
     b'keys of the next step'
@@ -65,7 +64,7 @@ class StateKey:
         try:
             self._key = os.urandom(_KEY) if state is None else os.pread(self._file, _KEY, 0)
             if state is None:
-                self._write()
+                self.advance(self._key)
                 sync_folder(path.parent)
             else:
                 self._decrypt(path, state)
@@ -73,16 +72,19 @@ class StateKey:
             os.close(self._file)
             raise
 
-    def encrypt(self, state: bytes) -> bytes:
-        """Return the next state encrypted; the file keeps the key of the present one until `advance`."""
-        # a commit that failed is repeated under the same key, perhaps with another state
+    def encrypt(self, state: bytes) -> tuple[bytes, bytes]:
+        """Return the next state encrypted, and its key; the file keeps an older key until `advance`."""
+        # after a crash a state is perhaps encrypted once more under the same key
         nonce = os.urandom(_NONCE)
-        return nonce + _cipher(_next(self._key)).encrypt(nonce, state, self._context)
-
-    def advance(self) -> None:
-        """Overwrite the key with the next, and return when that is on the disk."""
         self._key = _next(self._key)
-        self._write()
+        return nonce + _cipher(self._key).encrypt(nonce, state, self._context), self._key
+
+    def advance(self, key: bytes) -> None:
+        """Overwrite the key in the file by a newer one, and return when that is on the disk."""
+        # far less than a sector, which disks write whole or not at all, and always at the same place
+        if os.pwrite(self._file, key, 0) != _KEY:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(self._file)
 
     def close(self) -> None:
         """Close the file."""
@@ -98,18 +100,13 @@ class StateKey:
             except (InvalidTag, ValueError):
                 continue
             if key is newer:  # a crash came between commit and `advance`
-                self.advance()
+                self._key = newer
+                self.advance(newer)
             return
         raise LedgerError(
             f"The key in {path} is not that of the saved state: one of the two is older or damaged; use the "
             "newest state folder, or continue the run with `peer membership`, which needs no state."
         )
-
-    def _write(self) -> None:
-        # far less than a sector, which disks write whole or not at all, and always at the same place
-        if os.pwrite(self._file, self._key, 0) != _KEY:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fdatasync(self._file)
 
 
 def _next(key: bytes) -> bytes:

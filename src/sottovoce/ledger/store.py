@@ -1,14 +1,23 @@
-"""What a peer hands to its run ledger and gets back from it."""
+"""What a peer hands to its run ledger and gets back from it, and the bytes of one row."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from sottovoce.accounting.release import Release
+from sottovoce.accounting.guarantee import Adjacency
+from sottovoce.accounting.release import MECHANISMS, Release
 
 DIGEST, SIGNATURE = 32, 64
 TRAILER = DIGEST + SIGNATURE  # a frame ends with its digest and the signature of it
+_ADJACENCIES = get_args(Adjacency)
+_RELEASE = struct.Struct("<IQddddQQIBB?")
+_ROW = struct.Struct("<Q32siQQIIIII")
+_HEARD = struct.Struct("<QI96s")
+_FORGET = struct.Struct("<Q")
+_HEAD = struct.Struct("<II")
+INLINE = -1  # frame and state are in the row itself
 
 
 class Entry(NamedTuple):
@@ -36,6 +45,86 @@ class StoredRun:
     heads: dict[int, bytes] = field(default_factory=dict)  # the newest signed head of each other member
     releases: list[Release] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+class Row(NamedTuple):
+    """One row of a run ledger: an entry, and where its frame and its encrypted state are.
+
+    ``frame`` and ``state`` of the entry are empty where they are in the file with the number ``file``.
+    """
+
+    entry: Entry
+    digest: bytes  # of the frame, zeros without one
+    file: int
+    frame_size: int
+    state_size: int
+
+    def pack(self) -> bytes:
+        """Return the row as bytes."""
+        entry, state = self.entry, self.entry.state or b""
+        note = entry.note.encode()
+        fixed = _ROW.pack(
+            entry.round, self.digest, self.file, self.frame_size, self.state_size, len(entry.releases),
+            len(entry.heard), len(entry.forget), len(entry.heads), len(note),
+        )  # fmt: skip
+        parts = [fixed, *map(_pack_release, entry.releases)]
+        parts += [_HEARD.pack(*each) for each in entry.heard]
+        parts += [_FORGET.pack(r) for r in entry.forget]
+        for node, head in entry.heads:
+            parts += [_HEAD.pack(node, len(head)), head]
+        inline = [entry.frame, state] if self.file == INLINE else []
+        return b"".join([*parts, note, *inline])
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Row:
+        """Read a row back."""
+        at = _ROW.size
+        r, digest, file, frame_size, state_size, *counts, note_size = _ROW.unpack_from(raw)
+        releases, heard, heads = [], [], []
+        forget: list[int] = []
+        for _ in range(counts[0]):
+            releases.append(_unpack_release(raw, at))
+            at += _RELEASE.size
+        for _ in range(counts[1]):
+            heard.append(_HEARD.unpack_from(raw, at))
+            at += _HEARD.size
+        for _ in range(counts[2]):
+            forget += _FORGET.unpack_from(raw, at)
+            at += _FORGET.size
+        for _ in range(counts[3]):
+            node, size = _HEAD.unpack_from(raw, at)
+            at += _HEAD.size + size
+            heads.append((node, raw[at - size : at]))
+        note = raw[at : at + note_size].decode()
+        at += note_size
+        frame, state = raw[at : at + frame_size], raw[at + frame_size :]
+        if file != INLINE:
+            frame = state = b""
+        elif len(frame) + len(state) != frame_size + state_size:
+            raise ValueError("a row has another length than it says")
+        entry = Entry(
+            r, tuple(releases), frame, state or None, tuple(heard), note, tuple(forget), tuple(heads)
+        )
+        return cls(entry, digest, file, frame_size, state_size)
+
+
+def _pack_release(each: Release) -> bytes:
+    kinds = _ADJACENCIES.index(each.adjacency), MECHANISMS.index(each.mechanism)
+    numbers = each.sensitivity, each.noise_std, each.sample_rate, each.user_rate
+    return _RELEASE.pack(
+        each.sender, each.step, *numbers, each.steps, each.count, each.stream, *kinds, each.joint
+    )
+
+
+def _unpack_release(raw: bytes, at: int) -> Release:
+    sender, step, sensitivity, noise_std, sample_rate, user_rate, steps, count, stream, level, kind, joint = (
+        _RELEASE.unpack_from(raw, at)
+    )
+    adjacency, mechanism = _ADJACENCIES[level], MECHANISMS[kind]
+    return Release(
+        sender, step, sensitivity, noise_std, adjacency, sample_rate, user_rate, mechanism, steps, count,
+        joint, stream,
+    )  # fmt: skip
 
 
 def frame_digest(frame: bytes) -> bytes:

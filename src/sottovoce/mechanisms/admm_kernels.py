@@ -8,8 +8,7 @@ import numpy as np
 from numba import njit
 from numpy import ndarray as Array
 
-from sottovoce.objectives.clipping import clip_in_place
-from sottovoce.objectives.kernels import logistic_margin, on_grid, prox_in_place, slope
+from sottovoce.objectives.kernels import clip_in_place, logistic_margin, on_grid, prox_in_place, slope
 
 
 @njit(cache=True)

@@ -8,8 +8,7 @@ import numpy as np
 from numba import njit
 from numpy import ndarray as Array
 
-from sottovoce.objectives.clipping import clip_in_place
-from sottovoce.objectives.kernels import on_grid, slope
+from sottovoce.objectives.kernels import clip_in_place, on_grid, slope
 
 
 @njit(cache=True)

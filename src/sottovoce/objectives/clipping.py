@@ -1,4 +1,4 @@
-"""The clip rule in its numpy, compiled and tensor forms.
+"""The clip rule in its numpy and tensor forms; the compiled form is in `sottovoce.objectives.kernels`.
 
 .. math:: \\mathrm{clip}_C(g) = g \\cdot \\min(1, C / \\lVert g \\rVert), \\qquad 0 \\text{ if } g
           \\text{ is not finite}
@@ -10,11 +10,9 @@ others.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -67,38 +65,3 @@ def clip_weights(squared_norms: Tensor, clip_norm: float) -> Tensor:
     norms = squared_norms.clamp(min=0).sqrt()
     weights = (clip_norm / norms.clamp(min=1e-30)).clamp(max=1.0)
     return weights.where(squared_norms.isfinite(), weights.new_zeros(()))
-
-
-@njit(cache=True)
-def clip_in_place(row: np.ndarray, clip_norm: float) -> None:
-    """Scale ``row`` down to length at most ``clip_norm``; one that is not finite becomes zero."""
-    squares = 0.0
-    for j in range(len(row)):
-        squares += row[j] * row[j]
-    if squares < 1e300:  # false for NaN too
-        if squares > clip_norm * clip_norm:
-            scale = clip_norm / math.sqrt(squares)
-            for j in range(len(row)):
-                row[j] *= scale
-        return
-    largest = 0.0
-    for j in range(len(row)):
-        if not math.isfinite(row[j]):
-            row[:] = 0.0
-            return
-        largest = max(largest, abs(row[j]))
-    squares = 0.0
-    for j in range(len(row)):
-        squares += (row[j] / largest) ** 2
-    length = math.sqrt(squares)
-    if largest * length > clip_norm:
-        for j in range(len(row)):
-            row[j] = row[j] / largest * (clip_norm / length)
-
-
-@njit(cache=True, inline="always")
-def clip_scalar(value: float, bound: float) -> float:
-    """Return the value clipped to +-``bound``, 0 if it is NaN."""
-    value = bound if value > bound else value
-    value = -bound if value < -bound else value
-    return value if value == value else 0.0

@@ -11,9 +11,42 @@ import math
 import numpy as np
 from numba import njit
 
-from sottovoce.objectives.clipping import clip_scalar
-
 Array = np.ndarray
+
+
+@njit(cache=True)
+def clip_in_place(row: np.ndarray, clip_norm: float) -> None:
+    """Scale ``row`` down to length at most ``clip_norm``; one that is not finite becomes zero."""
+    squares = 0.0
+    for j in range(len(row)):
+        squares += row[j] * row[j]
+    if squares < 1e300:  # false for NaN too
+        if squares > clip_norm * clip_norm:
+            scale = clip_norm / math.sqrt(squares)
+            for j in range(len(row)):
+                row[j] *= scale
+        return
+    largest = 0.0
+    for j in range(len(row)):
+        if not math.isfinite(row[j]):
+            row[:] = 0.0
+            return
+        largest = max(largest, abs(row[j]))
+    squares = 0.0
+    for j in range(len(row)):
+        squares += (row[j] / largest) ** 2
+    length = math.sqrt(squares)
+    if largest * length > clip_norm:
+        for j in range(len(row)):
+            row[j] = row[j] / largest * (clip_norm / length)
+
+
+@njit(cache=True, inline="always")
+def clip_scalar(value: float, bound: float) -> float:
+    """Return the value clipped to +-``bound``, 0 if it is NaN."""
+    value = bound if value > bound else value
+    value = -bound if value < -bound else value
+    return value if value == value else 0.0
 
 
 @njit(cache=True, inline="always")

@@ -68,7 +68,7 @@ class MomentsAndGradients(LinearQuery):
 
     def _moments(self, batch: np.ndarray, place: int, clip_norm: float) -> np.ndarray:
         """Return the packed sum of x x^T times the scale, each clipped; one square root on each side."""
-        from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
+        from sottovoce.objectives.clipping import clip_rows
 
         rows = self.data.offsets[place] + batch
         X = self.data.X[rows]

@@ -124,7 +124,7 @@ class SoftmaxQuery(LinearQuery):
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
         """Return, per place, the sum over its batch of gradients clipped to ``clip_norm``."""
-        from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
+        from sottovoce.objectives.clipping import clip_rows
 
         sums = np.zeros((len(places), self.dim))
         for total, w, batch, place in zip(sums, theta, batches, places, strict=True):

@@ -47,7 +47,6 @@ _MOST_STEPS = 10_000_000
 _FILE_KINDS = {
     b"-----BEGIN CERTI": "a certificate",
     b"-----BEGIN": "a key",
-    b"SQLite format 3": "a ledger",
     b"PK": "an archive (NPZ or a spreadsheet)",
     b"%PDF": "a PDF",
     b"{": "JSON (a statement or a result)",

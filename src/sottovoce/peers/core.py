@@ -150,7 +150,8 @@ class Core:
         self.draws = 0  # how many draws of noise they are
         self._count(self.releases)
         if saved.state is not None:
-            program.restore(saved.state)
+            frame = saved.outbox.get(saved.at)
+            program.restore(saved.state, None if frame is None else codec.row_values(frame))
         self.durable_at = saved.at
         self.finished = saved.at >= codec.rounds and saved.state is not None  # the result is durable
         self.incidents: list[str] = []
@@ -542,10 +543,12 @@ class Core:
             return []
         releases = self.program.take_releases()
         self.spending.require(*releases)
-        frame = b"" if last else self.codec.row(self.program.message(), sender=self.program.node, round=r)
+        row = None if last else self.program.message()
+        frame = b"" if row is None else self.codec.row(row, sender=self.program.node, round=r)
         forget = () if last else self._forgettable()
         heard, notes = tuple(self._newly_heard), "; ".join(self._notes)
-        self._commit(Entry(r, releases, frame, self.program.snapshot(), heard, notes, forget))
+        state = self.program.snapshot(row if self.codec.is_exact(row) else None)
+        self._commit(Entry(r, releases, frame, state, heard, notes, forget))
         # from here on the row and its releases are durable
         self.releases += releases
         self._count(releases)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sottovoce.ledger.lifetime import require_lifetime_budget
+from sottovoce.ledger.balance import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.member_directory import MemberDirectory

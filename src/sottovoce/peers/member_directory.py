@@ -5,7 +5,7 @@
     member.json     format, name, where the second copy lies
     identity/       the key and the certificate
     addresses/      pinned certificates of the others
-    lifetime.jsonl  every release ever started, per population
+    lifetime.ledger  every release ever started, per population
     key             for the digest of records, never leaves
     runs/HASH/      ledger, model and statement of one run
 
@@ -31,15 +31,8 @@ from typing import Any
 from sottovoce._io import atomic_write
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, IdentityError, LedgerError
-from sottovoce.ledger.lifetime import (
-    MEMBER_FILE,
-    Charge,
-    LifetimeBudget,
-    MemberFile,
-    RunClosure,
-    charge_to_row,
-    usual_member_folder,
-)
+from sottovoce.ledger.balance import Charge, LifetimeBudget, RunClosure, charge_to_row
+from sottovoce.ledger.lifetime import MEMBER_FILE, MemberFile, usual_member_folder
 from sottovoce.ledger.run_ledger import (
     LEDGER,
     RunLedger,

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from sottovoce._format import compared, number
@@ -28,8 +27,8 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
+from sottovoce.ledger.balance import Charge, RunClosure
 from sottovoce.ledger.cost import view_name
-from sottovoce.ledger.lifetime import Charge, RunClosure
 from sottovoce.ledger.run_ledger import at_rest, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
@@ -145,12 +144,12 @@ class _VersionChain:
         return {} if self.member_directory is None else self.member_directory.lifetime_ledger.runs
 
     def count(self) -> EarlierVersions:
-        newest = run_id = self.agreement.continues
+        run_id = self.agreement.continues
         if run_id not in self.agreements:
             raise self._missing(run_id)
         while run_id:
             self.runs.append(run_id)
-            run_id = self._step(run_id, newest=run_id == newest)
+            run_id = self._add_version(run_id)
         self._siblings()
         parts, runs, closings = tuple(reversed(self.parts)), tuple(self.runs), tuple(self.closings)
         return EarlierVersions(parts, runs, closings, self.state_folder, tuple(self.remarks))
@@ -161,66 +160,88 @@ class _VersionChain:
             "name its agreement (--previous, once for each membership version before this one)."
         )
 
-    def _step(self, run_id: str, *, newest: bool) -> str:
-        """Add what one version cost; return the run before it, empty where everything is added."""
-        old, charge = self.agreements.get(run_id), self.known.get(run_id)
-        if old is not None:
-            # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
-            begun = charge is not None or self.member_directory is None
-            if not begun or self.name not in old.names:
-                return old.continues
-            if charge is None or charge.status != "closed" or newest:
-                earlier = self._counted(old, charge, newest=newest)
-                if earlier is None:
-                    return old.continues
-                self.parts += reversed(earlier)
-                self.runs += [part["run_id"] for part in reversed(earlier)]
-                return ""
-        if charge is None:
-            raise self._missing(run_id)
-        self._add_charge(charge, "closed in the lifetime ledger")
-        if old is not None:
-            return old.continues
-        for each in charge.continues:
-            if each in self.known:
-                self._add_charge(self.known[each], "closed in the lifetime ledger")
-        self.runs += charge.continues
-        return ""
+    # ---- one function per case: each returns the run before, or nothing where that is counted, too ------
 
-    def _counted(self, old: Agreement, charge: Charge | None, *, newest: bool) -> list[dict[str, Any]] | None:
-        """Add one version by its ledger, or all it planned; return the parts that its ledger holds."""
-        agreed_run, node, run_id = AgreedRun(old), old.index(self.name), old.run_id.hex()
+    def _add_version(self, run_id: str) -> str:
+        """Add what one version cost; the table of cases is in docs/peers.md."""
+        old, charge = self.agreements.get(run_id), self.known.get(run_id)
+        if old is None:
+            if charge is None:
+                raise self._missing(run_id)
+            return self._closed_without_agreement(charge)
+        # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
+        if self.name not in old.names or (charge is None and self.member_directory is not None):
+            return old.continues
+        newest = run_id == self.agreement.continues
+        if charge is not None and charge.status == "closed" and not newest:
+            self._add_charge(charge, "closed in the lifetime ledger")
+            return old.continues
         folder, head_file = (self.state if newest else None), None
         if charge is not None and self.member_directory is not None:
             folder = self.member_directory.folder / charge.state
             head_file = self.member_directory.head_file(old.run_id)
-        earlier: list[dict[str, Any]] | None = None
-        left: tuple[Release, ...] | None = None
-        source = "lost: everything planned is counted"
-        if charge is not None and charge.status == "charged":
-            # nothing may be sent before the lifetime ledger says that the ledger exists
-            left, source = (), "never started"
-        elif folder is not None:
-            try:
-                stored = self._read(folder, head_file)
-                if stored["session"] != old.session.hex() or stored["node"] != node:
-                    raise ConfigError(
-                        f"The state folder {folder} belongs to another run than the one continued."
-                    )
-                left, source = tuple(stored["saved"].releases), "whole"
-                # where the ledger says nothing of versions before it, their agreements are needed
-                earlier = list(stored["about"].get("before", [])) or None
-            except LedgerError as error:
-                self.remarks.append(f"the run {run_id[:16]} is counted as planned: {error}")
-        releases = tuple(agreed_run.plan.releases(node)) if left is None else left
-        self._add(run_id, old.membership_version, releases, agreed_run.spent(node, releases), source)
         if newest:
             self.state_folder = folder
+        if charge is not None and charge.status == "charged":
+            # nothing may be sent before the lifetime ledger says that the ledger exists
+            return self._without_ledger(old, charge, (), "never started")
+        if folder is not None:
+            try:
+                stored = self._read(folder, head_file)
+            except LedgerError as error:
+                self.remarks.append(f"the run {run_id[:16]} is counted as planned: {error}")
+            else:
+                return self._by_its_ledger(old, charge, folder, stored)
+        return self._without_ledger(old, charge, None, "lost: everything planned is counted")
+
+    def _closed_without_agreement(self, charge: Charge) -> str:
+        """Count a version, and those before it, as the lifetime ledger has them."""
+        for each in (charge, *(self.known[run] for run in charge.continues if run in self.known)):
+            self._add_charge(each, "closed in the lifetime ledger")
+        self.runs += charge.continues
+        return ""
+
+    def _without_ledger(
+        self, old: Agreement, charge: Charge | None, left: tuple[Release, ...] | None, source: str
+    ) -> str:
+        """Count ``left``, or with None everything planned."""
+        self._add_run(old, charge, left, source)
+        return old.continues
+
+    def _by_its_ledger(
+        self, old: Agreement, charge: Charge | None, folder: Path, stored: dict[str, Any]
+    ) -> str:
+        """Count what a ledger lists; where it lists the versions before it, too, nothing is left to count."""
+        if stored["session"] != old.session.hex() or stored["node"] != old.index(self.name):
+            raise ConfigError(f"The state folder {folder} belongs to another run than the one continued.")
+        self._add_run(old, charge, tuple(stored["saved"].releases), "whole")
+        earlier = list(reversed(stored["about"].get("before", [])))
+        if not earlier:
+            return old.continues
+        self.parts += earlier
+        self.runs += [part["run_id"] for part in earlier]
+        return ""
+
+    def _siblings(self) -> None:
+        """Count versions that were begun here from the same run and given up for this one."""
+        own = {*self.runs, self.agreement.run_id.hex()}
+        for run_id, charge in self.known.items():
+            if run_id not in own and set(charge.continues) & own:
+                self._add_charge(charge, "another membership version of the same run")
+
+    # ---- parts ---------------------------------------------------------------------------------------
+
+    def _add_run(
+        self, old: Agreement, charge: Charge | None, left: tuple[Release, ...] | None, source: str
+    ) -> None:
+        """Add the releases of a run, with None those it planned, and close it in the lifetime ledger."""
+        agreed_run, node, run_id = AgreedRun(old), old.index(self.name), old.run_id.hex()
+        releases = tuple(agreed_run.plan.releases(node)) if left is None else left
+        self._add(run_id, old.membership_version, releases, agreed_run.spent(node, releases), source)
         if charge is not None and charge.status != "closed":
             why = f"continued by membership version {self.agreement.membership_version}"
             guarantees = () if left is None else agreed_run.cost_of_interrupted(node, left)
             self.closings.append(RunClosure(run_id, left, why, guarantees))
-        return earlier
 
     def _read(self, folder: Path, head_file: Path | None) -> dict[str, Any]:
         """Return a ledger that no peer is writing."""
@@ -246,13 +267,6 @@ class _VersionChain:
         plain = [release.to_dict() for release in releases]
         part = {"run_id": run_id, "membership_version": version, "releases": plain}
         self.parts.append({**part, "guarantee": guarantee.to_dict(), "ledger": source})
-
-    def _siblings(self) -> None:
-        """Count versions that were begun here from the same run and given up for this one."""
-        own = {*self.runs, self.agreement.run_id.hex()}
-        for run_id, charge in self.known.items():
-            if run_id not in own and set(charge.continues) & own:
-                self._add_charge(charge, "another membership version of the same run")
 
 
 def draft_membership_change(
@@ -437,6 +451,8 @@ def _draft(old: Agreement, remaining: list[int], graph: str | None, steps: int) 
 
 def _smaller_graph(old: Agreement, remaining: list[int]) -> str:
     """Return the old graph without those who leave, as a list of edges."""
+    import networkx as nx
+
     place = {v: k for k, v in enumerate(remaining)}
     pairs = [(place[u], place[v]) for u, v in old.network.edges.tolist() if u in place and v in place]
     graph = nx.Graph(pairs)

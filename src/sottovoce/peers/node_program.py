@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
 Round = tuple[tuple[int, ...], tuple[int, ...]]  # who is sent to, who is heard
+_RECENT = 1024  # rounds whose partners are remembered one by one
 
 
 class StepProgram:
@@ -66,6 +68,7 @@ class StepProgram:
         for protocol in map(schedule, range(min(steps, 1) if stationary else steps)):
             self._talks.append(self._talks[-1] if protocol is last else _talks(protocol, node))
             last = protocol
+        self._recent: dict[int, Round] = {}
         lengths = [len(step) for step in self._talks]
         # where each step begins, and where the last ends; a range, so that ten million steps take no memory
         self.starts: Sequence[int] = [0, *itertools.accumulate(lengths)]
@@ -109,8 +112,12 @@ class StepProgram:
         return self._talk(r)[1]
 
     def _talk(self, r: int) -> Round:
-        k = bisect.bisect_right(self.starts, r) - 1
-        return self._talks[k % len(self._talks)][r - self.starts[k]]
+        if r not in self._recent:
+            if len(self._recent) > _RECENT:
+                self._recent.clear()
+            k = bisect.bisect_right(self.starts, r) - 1
+            self._recent[r] = self._talks[k % len(self._talks)][r - self.starts[k]]
+        return self._recent[r]
 
     def message(self) -> np.ndarray:
         """Return the row of the present round."""
@@ -143,38 +150,49 @@ class StepProgram:
             raise PeerError("The run has not begun, so there is no model yet.")
         return np.asarray(self.algorithm.output(self._state))[0]
 
-    def snapshot(self) -> bytes:
-        """Return everything needed to go on from here: keys of batches and masks too, until the last step."""
+    def snapshot(self, row: np.ndarray | None = None) -> bytes:
+        """Return everything needed to continue from here: keys of batches and masks too, until the last step.
+
+        A ``row`` that is stored beside the snapshot, because it is sent, is left out.
+        """
         local = {} if self._local is None else _variables(self._local)
+        aside = [name for name, value in local.items() if value is row and row is not None]
         batches = self.mechanism.random.batches if self._step < self.steps and self.keys is None else None
-        secrets = {
+        rest = {
+            "step": self._step,
+            "round": self._round,
+            "row": aside,
             "batches": batches.hex() if isinstance(batches, bytes) else batches,
             "keys": None if self.keys is None else self.keys.to_dict(),
             "masked": None if self.masked is None else self.masked.to_dict(),
             "chain": self._chain.hex(),
         }
-        return pack((self._step, self._round, self._state, local, secrets))
+        stored = {name: value for name, value in local.items() if name not in aside}
+        return pack((json.dumps(rest), self._state, stored))
 
-    def restore(self, state: bytes) -> None:
-        """Go on from a snapshot."""
+    def restore(self, state: bytes, row: np.ndarray | None = None) -> None:
+        """Continue from a snapshot, and the row that was stored beside it."""
         template = self.algorithm.init()
         try:
-            self._step, self._round, self._state, local, secrets = unpack(state, (0, 0, template, {}, {}))
-        except (DataError, ValueError) as error:
+            text, self._state, local = unpack(state, ("", template, {}))
+            rest = json.loads(text)
+        except (DataError, ValueError, TypeError) as error:
             raise LedgerError(str(error)) from None
-        batches = secrets["batches"]
+        if rest["row"] and row is None:
+            raise LedgerError("The newest row is not beside the saved state; restore the state folder.")
+        self._step, self._round, batches = rest["step"], rest["round"], rest["batches"]
         if batches is not None:
             # a repeated step must sample the same records: two batches under one label tell them apart
             self.mechanism.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
         if self.keys is not None:
-            self.keys.restore(secrets["keys"])
+            self.keys.restore(rest["keys"])
         if self.masked is not None:
-            self.masked.restore(secrets["masked"])
-        self._chain = bytes.fromhex(secrets["chain"])
+            self.masked.restore(rest["masked"])
+        self._chain = bytes.fromhex(rest["chain"])
         self.begun = True
         if self._step < self.steps:
             self._local = self.schedule(self._step).local(self.node)
-            vars(self._local).update(local)
+            vars(self._local).update({**local, **dict.fromkeys(rest["row"], row)})
 
     def _open(self) -> None:
         """Begin the present step; steps without rounds (a single member) end at once."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from sottovoce import __version__
 from sottovoce._format import compared, number
 from sottovoce.errors import SottovoceError, TryLater
-from sottovoce.ledger.lifetime import require_lifetime_budget
+from sottovoce.ledger.balance import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, read_agreement
 from sottovoce.peers.connection import Proxy, client_context, read_message, server_context, write_message

@@ -398,6 +398,14 @@ class FrameCodec:
         """Return the numbers of a row frame."""
         return np.frombuffer(frame.content, _DTYPES[self.dtype][1])
 
+    def is_exact(self, row: np.ndarray | None) -> bool:
+        """Whether the frame of a row holds every bit of it."""
+        return row is not None and row.dtype == np.dtype(_DTYPES[self.dtype][1])
+
+    def row_values(self, raw: bytes) -> np.ndarray:
+        """Return the numbers of a row frame of this member's own, which need no check."""
+        return np.frombuffer(raw, _DTYPES[self.dtype][1], self.dim, HEADER.size).copy()
+
     def read_position(self, frame: Frame) -> Position:
         """Return the content of a position, refusal or drop frame."""
         at, highest, digest, signature, lineage, answer = CONTROL.unpack(frame.content)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.protocols import Protocol
 
-STATEMENT, RECORD, LEDGER = "statement.json", "record.json", "ledger.sqlite"
+STATEMENT, RECORD, LEDGER = "statement.json", "record.json", "run.ledger"
 # outputs of commands without a name, by the keys that tell them apart
 _PRINTED = {
     "audit": {"audits", "runs", "confidence"},
@@ -197,7 +197,7 @@ def statement_result(
 
 def _lifetime_rows(member_directory: MemberDirectory, run_id: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
-    from sottovoce.ledger.lifetime import curve_of_charges
+    from sottovoce.ledger.balance import curve_of_charges
 
     ledger = member_directory.lifetime_ledger
     charge = ledger.runs.get(run_id)

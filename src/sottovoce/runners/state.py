@@ -40,7 +40,7 @@ def pack(state: object) -> bytes:
     """Return ``state`` as bytes."""
     buffers: list[np.ndarray] = []
     tree = json.dumps(_describe(state, buffers), separators=(",", ":")).encode()
-    return b"".join([struct.pack("<Q", len(tree)), tree, *[b.tobytes() for b in buffers]])
+    return b"".join([struct.pack("<Q", len(tree)), tree, *(b.data for b in buffers)])
 
 
 def unpack(raw: bytes, template: object = None) -> Any:
