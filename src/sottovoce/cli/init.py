@@ -59,9 +59,13 @@ def write_template(template: str, folder: Path) -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already and not an empty folder; name another place.")
     templates = resources.files("sottovoce") / "templates"
-    files = {file.name: file for file in (templates / template).iterdir() if file.is_file()}
+    files = [file for file in (templates / template).iterdir() if file.is_file()]
     if template == "net":  # learns from the records of the template "train"
-        files |= {name: templates / "train" / name for name in ("records.csv", "public.csv")}
-    for name, file in files.items():
-        atomic_write(folder / name, file.read_text(encoding="utf-8"))
-    return sorted(files)
+        files += [templates / "train" / name for name in ("records.csv", "public.csv", "test_train.py")]
+    pages = (templates / "README.md").read_text(encoding="utf-8").split("\n---\n")
+    (page,) = (page for page in pages if page.startswith(f"{template}\n"))
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    texts["README.md"] = page.partition("\n\n")[2]
+    for name, text in texts.items():
+        atomic_write(folder / name, text)
+    return sorted(texts)
