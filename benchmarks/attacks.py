@@ -51,7 +51,7 @@ def plain_row_reduction(rows: list[list[float]], tolerance: float = 1e-9) -> set
 
 def ego414() -> dict[str, object]:
     from sottovoce.attacks.gossip import reconstructed_by_each
-    from sottovoce_papers.bellet2024_decentralized.attacks import ego_414
+    from sottovoce_papers.bellet2024_decentralized import ego_414
 
     network, rounds = ego_414(), 10
     protocol = Gossip(network, rounds)

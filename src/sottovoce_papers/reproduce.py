@@ -16,9 +16,8 @@ from sottovoce.cli.output import emit, if_stopped, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.runners.sweep import sweep
 from sottovoce_papers.common import MACHINE, commit, differences
-from sottovoce_papers.option_help import meaning
 from sottovoce_papers.paper_index import ITEMS, lasted, stored_results
-from sottovoce_papers.registry import find, options_of, registry
+from sottovoce_papers.registry import find, meaning, options_of, registry
 from sottovoce_papers.sweep_targets import has_trials, takes_seed
 
 RESULTS = Path("docs/results")  # where a checkout keeps results

@@ -16,7 +16,6 @@ from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.privacy import gaussian_epsilon
 from sottovoce_papers.extensions import secure_sum
-from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.extensions.secure_sum import (
     GRID,
     QUICK,
@@ -28,7 +27,7 @@ from sottovoce_papers.extensions.secure_sum import (
     setting_of,
     sum_noise,
 )
-from sottovoce_papers.feature_rows import rows_of
+from sottovoce_papers.feature_rows import Job, accuracies, rows_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

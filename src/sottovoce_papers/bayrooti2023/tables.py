@@ -24,8 +24,16 @@ from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
-from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
-from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
+from sottovoce_papers.bayrooti2023.settings import (
+    EPSILONS,
+    FIEDLERS,
+    GRID,
+    HOURS,
+    INF,
+    SKEWS,
+    WHICH,
+    settings_of,
+)
 from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 

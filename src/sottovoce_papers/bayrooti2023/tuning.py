@@ -24,8 +24,7 @@ from sottovoce.runners import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, _graph, _images, _plan, _tensors
-from sottovoce_papers.bayrooti2023.printed import EPSILONS, INF
-from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
+from sottovoce_papers.bayrooti2023.settings import EPSILONS, INF, Settings, settings_of
 from sottovoce_papers.common import SIMULATED, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 

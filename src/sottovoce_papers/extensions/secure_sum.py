@@ -38,11 +38,9 @@ from sottovoce.runners import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import Cell, cell_trial
-from sottovoce_papers.bayrooti2023.printed import printed
-from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
+from sottovoce_papers.bayrooti2023.settings import Settings, printed, settings_of
 from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
-from sottovoce_papers.extensions.reference_check import Job, accuracies
-from sottovoce_papers.feature_rows import rows_of
+from sottovoce_papers.feature_rows import Job, accuracies, rows_of
 from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 DELTA = 1e-5
