@@ -86,7 +86,7 @@ def ego414() -> dict[str, object]:
 
 def models(count: int = 10_000) -> dict[str, object]:
     from sottovoce.attacks.membership import digits_problem, train_models
-    from sottovoce.attacks.small_net import SmallNet
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.images import load_images
     from sottovoce_papers.bayrooti2023.audit import make_plan

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sottovoce.report import figures
-from sottovoce.report.elements import Figure, Section, Table
 from sottovoce.report.figures import inline
-from sottovoce.report.sections import pairs, provenance, scalars
+from sottovoce.report.sections import Figure, Section, Table, pairs, provenance, scalars
 from sottovoce_papers.registry import find, registry
 
 

@@ -22,8 +22,7 @@ from sottovoce.report.explorer.model import (
     open_model,
     open_plan,
 )
-from sottovoce.report.explorer.page import live_page, offline_page
-from sottovoce.report.explorer.server import ExplorerServer
+from sottovoce.report.explorer.page import ExplorerServer, live_page, offline_page
 
 DELTA = 1e-5
 

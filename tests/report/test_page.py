@@ -12,7 +12,7 @@ import sottovoce as sv
 from sottovoce import report
 from sottovoce.accounting.published.exact_comparison import compare_with_published
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.report import build, elements, figures, result_files, sections
+from sottovoce.report import build, figures, result_files, sections
 from sottovoce.report.inputs import account_result
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -127,8 +127,8 @@ def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
         "local"
     )
     stored = stated.to_dict(delta=1e-5)
-    assert elements.guarantee_row(stored)["verdict"] == "Guarantee"
-    row = elements.guarantee_row(stored | {"accepted": ["standardize"]})
+    assert sections.guarantee_row(stored)["verdict"] == "Guarantee"
+    row = sections.guarantee_row(stored | {"accepted": ["standardize"]})
     assert row["verdict"] == "Guarantee, except for what was accepted: standardize"
     result = {"name": "plan", "config": {}, "metrics": {"cost": {"messages": 1}}, "provenance": {}}
     page = build([result | {"guarantees": [stored | {"accepted": ["standardize"]}]}], "t", "l")

@@ -8,23 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from sottovoce._format import FIELDS, number
-from sottovoce.cli.options import (
-    Draw,
-    Epsilon,
-    Fresh,
-    Graph,
-    Json,
-    Matrix,
-    Out,
-    ProtocolOption,
-    Rounds,
-    TreeOption,
-    Weights,
-    network_of,
-    node_list,
-    node_of,
-    protocol_of,
-)
+from sottovoce.cli import options
 from sottovoce.cli.output import emit, progress, safe, show_guarantees, table
 
 if TYPE_CHECKING:
@@ -34,26 +18,26 @@ if TYPE_CHECKING:
 
 
 def account(
-    graph: Graph = None,
-    matrix: Matrix = None,
-    weights: Weights = None,
-    protocol: ProtocolOption = "gossip",
-    rounds: Rounds = None,
+    graph: options.Graph = None,
+    matrix: options.Matrix = None,
+    weights: options.Weights = None,
+    protocol: options.ProtocolOption = "gossip",
+    rounds: options.Rounds = None,
     observer: Annotated[
         str | None, Option(help="The curious node, by number or name; without it, every node in turn.")
     ] = None,
     collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
-    tree: TreeOption = None,
-    fresh: Fresh = None,
-    draw: Draw = 0,
+    tree: options.TreeOption = None,
+    fresh: options.Fresh = None,
+    draw: options.Draw = 0,
     own_noise: Annotated[bool, Option(help="Whether observers know their own noise (they do).")] = True,
     noise: Annotated[float | None, Option(help="Noise over the clip (the radius): print epsilons.")] = None,
-    epsilon: Epsilon = None,
+    epsilon: options.Epsilon = None,
     delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
     published: Annotated[bool, Option("--published", help="Print what the papers' formulas say.")] = False,
     steps: Annotated[int | None, Option(help="With --published: how often every node takes part.")] = None,
-    out: Out = None,
-    json: Json = False,
+    out: options.Out = None,
+    json: options.Json = False,
 ) -> None:
     """Show what each participant learns about each other, before anything runs.
 
@@ -82,9 +66,12 @@ def account(
 
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
-    network = network_of(graph, matrix, weights)
-    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
-    curious, colluders = node_of(observer, "--observer", network), node_list(collude, "--collude", network)
+    network = options.network_of(graph, matrix, weights)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
+    curious, colluders = (
+        options.node_of(observer, "--observer", network),
+        options.node_list(collude, "--collude", network),
+    )
     with progress("every observer", network.n, quiet=json or curious is not None) as tick:
         assessment = compare_with_published(network, averaging, curious, colluders, own_noise, tick)
     at = 1e-5 if delta is None else _validate.delta(delta)

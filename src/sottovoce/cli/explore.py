@@ -57,7 +57,7 @@ def explore(
         return
     import webbrowser
 
-    from sottovoce.report.explorer.server import ExplorerServer
+    from sottovoce.report.explorer.page import ExplorerServer
 
     server = ExplorerServer(model, port)
     try:

@@ -22,6 +22,11 @@ TEMPLATES = {
     "protocol": ("An averaging protocol of your own: accounted, run, attacked.", "python my_protocol.py"),
     "algorithm": ("A learning algorithm of your own: accounted, run, judged.", "python my_algorithm.py"),
 }
+# templates that are packages, and the entry point of each
+_ENTRY_POINTS = {
+    "protocol": 'two-stars = "my_protocol:build"',
+    "algorithm": 'sign-descent = "my_algorithm:SignDescent"',
+}
 
 
 def init(
@@ -66,6 +71,9 @@ def write_template(template: str, folder: Path) -> list[str]:
     (page,) = (page for page in pages if page.startswith(f"{template}\n"))
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     texts["README.md"] = page.partition("\n\n")[2]
+    if template in _ENTRY_POINTS:
+        package = (templates / "pyproject.toml").read_text(encoding="utf-8")
+        texts["pyproject.toml"] = package.replace("KIND", template).replace("ENTRY", _ENTRY_POINTS[template])
     for name, text in texts.items():
         atomic_write(folder / name, text)
     return sorted(texts)

@@ -28,8 +28,8 @@ from sottovoce.graphs import Network
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Protocol
 from sottovoce.report import figures
-from sottovoce.report.elements import guarantee_row
 from sottovoce.report.page import build, environment
+from sottovoce.report.sections import guarantee_row
 from sottovoce.runners import Result
 
 if TYPE_CHECKING:

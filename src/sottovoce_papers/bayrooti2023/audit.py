@@ -50,7 +50,7 @@ def table5(
 ) -> Result:
     """Train ``models`` per algorithm, half of them with the canary, and print what they prove."""
     from sottovoce.attacks.membership import audit_membership, digits_problem
-    from sottovoce.attacks.small_net import SmallNet
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
     started = time.perf_counter()
     if quick:
@@ -126,8 +126,8 @@ def loss_histograms(
 ) -> Result:
     """Train ``models`` per budget, half of them with the record, and keep the histograms of their losses."""
     from sottovoce.attacks.membership import digits_problem, train_models
-    from sottovoce.attacks.small_net import SmallNet
     from sottovoce.objectives.nets.objective import NetObjective
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
     started = time.perf_counter()
     if any(not budget > 0 for budget in epsilon):
