@@ -139,7 +139,6 @@ def _connected(n: int, p: float, rng: np.random.Generator) -> Network:
 
 
 def geometric_table(record: dict[str, Any]) -> ResultTable:
-    """Return how many nodes are known after how many rounds."""
     others = record["config"]["n"] - 1
     rows = tuple((int(r), count, count / others) for r, count in record["metrics"]["count"].items())
     return ResultTable(
@@ -154,7 +153,6 @@ def geometric_held(record: dict[str, Any]) -> bool:
 
 
 def plot_geometric(record: dict[str, Any]) -> Any:
-    """Draw the graph after three numbers of rounds: attacker, reconstructed, not reconstructed."""
     config, nodes = record["config"], record["metrics"]["nodes"]
     rounds = sorted(nodes, key=int)
     chosen = [rounds[0], rounds[len(rounds) // 2], rounds[-1]]
@@ -169,7 +167,6 @@ def plot_geometric(record: dict[str, Any]) -> Any:
 
 
 def shares_table(record: dict[str, Any]) -> ResultTable:
-    """Return the share reconstructed by size, density, rounds and number of attackers."""
     rows = tuple(
         (h["n"], h["p"], h["rounds"], h["attackers"], h["share"], h["std"]) for h in record["history"]
     )
@@ -185,7 +182,6 @@ def shares_held(record: dict[str, Any]) -> bool:
 
 
 def plot_shares(record: dict[str, Any]) -> Any:
-    """Draw the share reconstructed over the size, densities across and rounds down, with std over graphs."""
     history = record["history"]
     densities = sorted({h["p"] for h in history})
     cells = [(rounds, p) for rounds in sorted({h["rounds"] for h in history}) for p in densities]
@@ -212,7 +208,6 @@ def plot_shares(record: dict[str, Any]) -> Any:
 
 
 def ego_table(record: dict[str, Any]) -> ResultTable:
-    """Return how many others a node reconstructs: least, mean, most."""
     metrics, others = record["metrics"], record["config"]["n"] - 1
     rows = tuple(
         (what, value, value / others)
@@ -230,7 +225,6 @@ def ego_held(record: dict[str, Any]) -> bool:
 
 
 def plot_ego(record: dict[str, Any]) -> Any:
-    """Draw every node colored by how many it reconstructs, and the best placed attacker in detail."""
     config, metrics = record["config"], record["metrics"]
     positions = drawing.layout(config["edges"], config["n"])
     with drawing.figure_of(2, height=4.0, width=9.0) as (figure, panels):
@@ -398,7 +392,6 @@ def _thumbnails(truth: np.ndarray, reconstructed: np.ndarray) -> dict[str, Any]:
 
 
 def line_table(record: dict[str, Any]) -> ResultTable:
-    """Return the score of every node by distance, beside that of a grey picture."""
     repeats = record["config"]["repeats"]
     determined = sum(row["identifiable"] for row in record["history"])
     rows = tuple(
@@ -427,7 +420,6 @@ def line_held(record: dict[str, Any]) -> bool:
 
 
 def plot_line(record: dict[str, Any]) -> Any:
-    """Draw the scores by distance above two rows of pictures: what nodes hold, what the attacker makes."""
     rows, repeats = record["history"], record["config"]["repeats"]
     scored = [row["distance"] for row in rows]
     with drawing.figure_of(1, 2, width=8.2, height=2.6, height_ratios=(2.2, 1)) as (figure, panels):
@@ -448,7 +440,6 @@ def plot_line(record: dict[str, Any]) -> Any:
 
 
 def florentine_table(record: dict[str, Any]) -> ResultTable:
-    """Return one line per family, most successful first; identifiable and other nodes apart."""
     rows = (
         (*head, *(shares[group] for group in ("identifiable", "others", "all")), *rest)
         for head, shares, rest in zip(
@@ -477,7 +468,6 @@ def florentine_held(record: dict[str, Any]) -> bool:
 
 
 def plot_florentine(record: dict[str, Any]) -> Any:
-    """Draw the families colored by success as attackers, and an example of what one of them sees."""
     rows, example, network = record["history"], record["metrics"]["example"], graphs.florentine()
     edges, families = network.edges.tolist(), [row["attacker"] for row in rows]
     with drawing.figure_of(1, 2, width=7.4, height=3.0, height_ratios=(4, 1)) as (figure, panels):
@@ -549,7 +539,6 @@ def _add_by_distance(losses: dict[int, list[float]], network: Any, observer: int
 
 
 def averaging_table(record: dict[str, Any]) -> ResultTable:
-    """Return one line per graph and method."""
     rows = []
     for graph, f in record["metrics"].items():
         for method in METHODS:
@@ -574,7 +563,6 @@ def _closer(by_method: Mapping[str, Any], walk: str, gossip: str) -> bool:
 
 
 def plot_averaging(record: dict[str, Any]) -> Any:
-    """Draw loss by distance, one panel per graph."""
     by_graph = record["metrics"]
     with drawing.figure_of(len(by_graph), width=3.0 * len(by_graph), sharey=True) as (figure, panels):
         for panel, (graph, f) in zip(panels, by_graph.items(), strict=True):

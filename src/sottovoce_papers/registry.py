@@ -35,7 +35,6 @@ MODULES = (
     "extensions.secure_sum",
     "muffliato2022.housing",
     "muffliato2022.losses",
-    "muffliato2022.topologies",
     "muffliato2022.utility",
 )
 _INNER = {"quick", "spread"}  # arguments of `run` that are no options of the experiment
@@ -97,18 +96,12 @@ class Option(NamedTuple):
             values = tuple(_READ.get(self.kind, str)(part.strip()) for part in parts)
             if not all(map(self.fits, values)):
                 raise ValueError(words)
-        except ValueError:
+        except (ValueError, KeyError):
             expected = "one value" if not self.many and "," in words else self.expects
             raise InvalidInput(
                 f"--{self.name.replace('_', '-')} expects {expected}, got {words!r}."
             ) from None
         return values if self.many else values[0]
-
-
-def _yes(word: str) -> bool:
-    if word.lower() not in ("true", "false", "yes", "no"):
-        raise ValueError(word)
-    return word.lower() in ("true", "yes")
 
 
 def _float(word: str) -> float:
@@ -118,7 +111,11 @@ def _float(word: str) -> float:
     return value
 
 
-_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": _float, "bool": _yes}
+_READ: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": _float,
+    "bool": lambda word: {"true": True, "yes": True, "false": False, "no": False}[word.lower()],
+}
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,6 @@ def chosen(record: Mapping[str, Any]) -> dict[str, Settings]:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return every setting tried, and which was chosen."""
     best = chosen(record)
     rows = tuple(
         (
@@ -252,7 +251,6 @@ def _label(row: Mapping[str, Any], title: str) -> str:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the held-out accuracy of every setting against its first rate; what was chosen is filled."""
     best, floor = chosen(record), 80.0
     kinds: dict[str, list[Any]] = {}
     for row in record["history"]:

@@ -122,7 +122,6 @@ def compare(
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return the gaps of both methods, raw and standardized; the talk prints curves."""
     rows = tuple(
         (form, method, cell["median"], min(cell["gaps"]), max(cell["gaps"]), cell["epsilon"])
         for form in ("raw", "standardized")
@@ -139,7 +138,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the objective gap over the passes, or the end points of a record without curves."""
     with drawing.figure_of(2, sharey=True) as (figure, panels):
         for panel, form in zip(panels, ("raw", "standardized"), strict=True):
             for k, (method, cell) in enumerate(record["metrics"][form].items()):
@@ -196,7 +194,6 @@ def imbalanced(
 
 
 def imbalanced_table(record: dict[str, Any]) -> ResultTable:
-    """Return where both methods end."""
     best = record["metrics"]["optimum"]
     ends = {name: record["metrics"][name]["path"][-1] for name in ("dp-sgd", "dp-cd")}
     rows = tuple(
@@ -215,7 +212,6 @@ def imbalanced_held(record: dict[str, Any]) -> bool:
 
 
 def plot_imbalanced(record: dict[str, Any]) -> Any:
-    """Draw the two paths over the level lines of the objective."""
     metrics = record["metrics"]
     best, smooth = np.array(metrics["optimum"]), np.array(metrics["smoothness"])
     with drawing.figure_of() as (figure, (axes,)):

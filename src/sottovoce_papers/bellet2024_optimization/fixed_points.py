@@ -132,7 +132,6 @@ def run(quick: bool = False, **options: Any) -> Result:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return bound and measured error by noise."""
     rows = pick(record["history"], "noise_std", "bound", "error", "std", "relaxation")
     config = record["config"]
     columns = ("noise std", "paper: bound (2)", "ours: E |u - u*|^2", "std", "relaxation")
@@ -146,7 +145,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw bound and measured error over the noise."""
     rows = record["history"]
     x = [r["noise_std"] for r in rows]
     with drawing.figure_of() as (figure, (axes,)):
@@ -236,7 +234,6 @@ def run_admm(quick: bool = False, **options: Any) -> Result:
 
 
 def admm_table(record: dict[str, Any]) -> ResultTable:
-    """Return the gaps by form and budget; the paper prints curves, and their order."""
     rows = []
     for form, cells in record["metrics"]["forms"].items():
         for row in cells:
@@ -258,7 +255,6 @@ def admm_held(record: dict[str, Any]) -> bool:
 
 
 def plot_admm(record: dict[str, Any]) -> Any:
-    """Draw the gap over epsilon for the three forms (1 is the zero vector)."""
     with drawing.figure_of() as (figure, (axes,)):
         for k, (form, rows) in enumerate(record["metrics"]["forms"].items()):
             spreads = [drawing.spread_of(r["gaps"]) for r in rows]

@@ -132,7 +132,6 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return predicted order and measured error, one line per graph, algorithm and size."""
     slopes = record["metrics"]["slopes"]
     rows = tuple(
         (r["graph"], r["algorithm"], r["n"], r["rounds"], r["mean_share"], r["predicted"], r["error"],
@@ -159,7 +158,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw measured errors over n beside the printed orders, one panel per algorithm."""
     rows, config = record["history"], record["config"]
     with drawing.figure_of(3, sharey=True) as (figure, panels):
         for panel, algorithm in zip(panels, ALGORITHMS, strict=True):
@@ -237,7 +235,6 @@ def run_iterations(quick: bool = False, **options: Any) -> Result:
 
 
 def iterations_table(record: dict[str, Any]) -> ResultTable:
-    """Return the accuracy at the end, one line per method."""
     rows = tuple(
         (n, name, c["noise_multiplier"], c["median"][-1], c["least"][-1], c["most"][-1])
         for n, cell in record["metrics"].items()
@@ -258,7 +255,6 @@ def iterations_held(record: dict[str, Any]) -> bool:
 
 
 def plot_iterations(record: dict[str, Any]) -> Any:
-    """Draw accuracy over the steps, one panel per number of users."""
     by_users = record["metrics"]
     with drawing.figure_of(len(by_users), sharey=True) as (figure, panels):
         for panel, (n, one) in zip(panels, by_users.items(), strict=True):
