@@ -111,11 +111,9 @@ def _float(word: str) -> float:
     return value
 
 
-_READ: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": _float,
-    "bool": lambda word: {"true": True, "yes": True, "false": False, "no": False}[word.lower()],
-}
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+_READ: dict[str, Callable[[str], Any]]
+_READ = {"int": int, "float": _float, "bool": lambda word: _TRUTH[word.lower()]}
 
 
 @dataclass(frozen=True)

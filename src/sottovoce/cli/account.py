@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import FIELDS, number
+from sottovoce._format import FIELDS, number, percent
 from sottovoce.cli import options
 from sottovoce.cli.output import emit, progress, safe, show_guarantees, table
 
@@ -24,14 +24,16 @@ def account(
     protocol: options.ProtocolOption = "gossip",
     rounds: options.Rounds = None,
     observer: Annotated[
-        str | None, Option(help="The curious node, by number or name; without it, every node in turn.")
+        str | None, Option(help="The node that looks, by number or name; without it, every node in turn.")
     ] = None,
     collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
     tree: options.TreeOption = None,
     fresh: options.Fresh = None,
     draw: options.Draw = 0,
     own_noise: Annotated[bool, Option(help="Whether observers know their own noise (they do).")] = True,
-    noise: Annotated[float | None, Option(help="Noise over the clip (the radius): print epsilons.")] = None,
+    noise: Annotated[
+        float | None, Option(help="Noise over the radius of the values: print epsilons.")
+    ] = None,
     epsilon: options.Epsilon = None,
     delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
     published: Annotated[bool, Option("--published", help="Print what the papers' formulas say.")] = False,
@@ -115,24 +117,24 @@ def _show(
         "pairs": "pairs",
         "exact_mean": "exact, mean",
         "exact_max": "exact, largest",
-        "determined": "determined",
+        "determined": "can be computed",
     } | ({"published_mean": "published (at most 1), mean"} if published else {})
     rows = [[row[key] for key in heads] for row in metrics["by_distance"]]
     if rows:
-        title = "Share of local privacy lost, by distance"
+        title = "Share of local privacy lost, by distance (0: nothing is learned, 1: the noisy value itself)"
         quantities = [FIELDS.get(key, "value") for key in heads]
         screen.print(table(list(heads.values()), rows, title=title, quantities=quantities))
-    rank = "" if assessment["rank"] is None else f", {assessment['rank']} independent numbers seen"
+    rank = "" if assessment["rank"] is None else f"; {assessment['rank']} independent numbers are received"
     mean, largest = number(assessment["mean_exact"], "share"), number(assessment["max_exact"], "share")
-    screen.print(f"mean exact {mean}, largest {largest}{rank}")
+    screen.print(f"Exact: {mean} on average, {largest} at most{rank}.")
     if assessment["understated_pairs"] is not None:
         screen.print(
-            f"mean published {number(assessment['mean_published'])}; the published formula understates "
-            f"{100 * assessment['understated_pairs']:.0f}% of the pairs"
+            f"The published formula, not a guarantee: {number(assessment['mean_published'])} on average; "
+            f"it is too small for {percent(assessment['understated_pairs'], places=0)} of the pairs."
         )
     if "guarantees" in assessment:
         noise = assessment["noise_multiplier"]
-        title = f"At noise multiplier {number(noise, 'noise')} (noise over the clip, here the radius)"
+        title = f"At noise multiplier {number(noise, 'noise')} (noise over the radius of the values)"
         show_guarantees(screen, assessment["guarantees"], assessment["delta"], title)
     if "noise_for_budget" in assessment:
         title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
@@ -163,7 +165,7 @@ def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
     rows = []
     for row in bounds["losses"]:
         losses = [number(row[key], FIELDS.get(key, "value")) for key in _LOSSES]
-        understated = "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%"
+        understated = "–" if row["understated"] is None else percent(row["understated"], places=0)
         rows.append([row["formula"], *losses, understated, row["bound"], row["label"]])
     columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]
     screen.print(table(columns, rows, title=f"Losses as the papers print them ({local})"))

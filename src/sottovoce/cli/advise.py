@@ -27,7 +27,7 @@ REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
 
 def advise(
     members: Annotated[str, Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")],
-    epsilon: Annotated[float, Option(help="The budget.")],
+    epsilon: Annotated[float, Option(help="The budget: 1 hides well, above 10 hides little.")],
     delta: Delta = 1e-5,
     compute: Annotated[str, Option(help="mean, logistic, linear or net.")] = "mean",
     records: Annotated[str, Option(help="Records per member: one number, or one each: 500,80,120.")] = "1",
@@ -37,13 +37,13 @@ def advise(
     values: Annotated[str, Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
     features: Annotated[int | None, Option(help="Columns of a linear model; a sample has its own.")] = None,
     model: Annotated[str | None, Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
-    target: Annotated[float | None, Option(help="Largest error, or least accuracy, of use.")] = None,
+    target: Annotated[float | None, Option(help="Largest error, or least accuracy, that is of use.")] = None,
     sample: Annotated[str | None, Option(help="Public records: breast_cancer, or a .csv or .npz.")] = None,
     silent: Annotated[str, Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
     latency: Latency = 0.05,
     seconds: Annotated[float | None, Option(help="The longest a run may take.")] = None,
     masks: Annotated[bool, Option(help="Whether members can share keys for masked sums.")] = True,
-    seed: Annotated[int, Option(help="Public chance: trees, simulations.")] = 0,
+    seed: Annotated[int, Option(help="Seed of trees and simulations; public.")] = 0,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
     ] = None,
@@ -94,12 +94,13 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
     show_rows(screen, advice.rows, advice.requirements.delta)
     chosen = advice.recommended
     if chosen is None:
-        lines = [f"Nothing fits. {advice.reasons}", *(f"  {each.sentence}" for each in advice.suggestions)]
+        lines = [f"{advice.headline} {advice.reasons}"]
+        lines += [f"  {each.sentence}" for each in advice.suggestions]
     else:
         lines = [
-            f"Take {chosen.name}. Private: yes; useful: {chosen.use.verdict}.",
+            f"{advice.headline} Private: yes; useful: {chosen.use.verdict}.",
             advice.reasons,
-            f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}.",
+            f"How: {chosen.words}. If a member falls silent, {chosen.silent}.",
             *advice.changes,
         ]
     lines.append(advice.simulated_on)
@@ -118,13 +119,17 @@ def show_rows(screen: Console, rows: Sequence[PlanSummary], delta: float, *, dom
         (k, safe(row.name), *(cell[key] for key in WORTH), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
     ]
-    heads = ("", "plan", *WORTH, *(["dominated by"] if dominated else []))
+    heads = ("", "plan", *(key.replace("_", " ") for key in WORTH), *(["dominated by"] if dominated else []))
     screen.print(table(heads, worth, title="Accuracy and communication"))
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
     count = rows[0].colluders if rows else 2
     heads = ("", *(f"{count} colluders" if key == "colluders" else key for key in REVEALS))
-    title = f"What it reveals: epsilon at delta {number(delta, 'delta')}; noise over the clip"
+    title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
     screen.print(table(heads, reveals, title=title))
+    screen.print(
+        "  outsider: taps every link; network: any one member; pairwise: one member about one other, "
+        "typically; local: everyone else together"
+    )
 
 
 def _records(text: str) -> int | list[int]:

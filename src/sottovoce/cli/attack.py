@@ -132,15 +132,16 @@ def dgd(
             quality = [number(float(result.psnr[u])), number(float(result.grey[u]))]
             recovered = "recovered" if u in result.recovered else ""
             rows.append([safe(network.label(u)), identifiable, *quality, recovered])
-        screen.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
+        screen.print(table(["node", "gradient determined", "PSNR (dB)", "PSNR of plain grey", ""], rows))
         for word, nodes in (
-            ("identifiable", set(result.attack.identifiable)),
-            ("other", set(result.attack.targets) - set(result.attack.identifiable)),
+            ("is", set(result.attack.identifiable)),
+            ("is not", set(result.attack.targets) - set(result.attack.identifiable)),
         ):
             back, clear = (len(nodes & set(kind)) for kind in (result.recovered, result.above_grey))
-            screen.print(
-                f"{len(nodes)} {word} nodes: {back} pictures come back with a PSNR of 10 or more, "
-                f"{clear} at least 3 dB above grey."
-            )
+            if nodes:
+                screen.print(
+                    f"{len(nodes)} nodes whose gradient {word} determined: {back} pictures come back with a "
+                    f"PSNR of 10 or more, {clear} at least 3 dB above plain grey."
+                )
 
     emit(as_result("attack-dgd", config, result.to_dict()), json, text, out)

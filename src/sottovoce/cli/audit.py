@@ -21,7 +21,7 @@ def audit(
     tree: options.TreeOption = None,
     target: Annotated[str, Option("--user", help="The node whose value is looked for.")] = "0",
     observers: Annotated[str | None, Option(help="Nodes that look: 3,5; else the standard views.")] = None,
-    noise_multiplier: Annotated[float, Option(help="Noise std over the clip (the radius).")] = 1.0,
+    noise_multiplier: Annotated[float, Option(help="Noise over the radius of the values.")] = 1.0,
     runs: Annotated[int, Option(help="Runs per view.")] = 20_000,
     delta: Annotated[float, Option(help="Where epsilon is read.")] = 1e-2,
     confidence: Annotated[float, Option(help="Confidence of all views together.")] = 0.999,
@@ -111,8 +111,9 @@ def audit(
         screen.print(table(heads, rows))
         for name, outcome in refuted.items():
             screen.print(safe(f"{name}: {outcome.verdict}"))
-        sure = f"all views together at confidence {100 * confidence:g} %"
-        screen.print(f"ε at δ = {number(delta, 'delta')}; {sure}.")
+        sure = f"All views together at confidence {100 * confidence:g} %."
+        meaning = "μ: how well two data sets can be told apart, 0 is not at all"
+        screen.print(f"{meaning}; ε at δ = {number(delta, 'delta')}. {sure}")
         if claim == "published":
             screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 

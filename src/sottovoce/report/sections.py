@@ -481,7 +481,7 @@ def training(result: StoredResult) -> Section:
     columns = {key: key for key in ("method", "accuracy", "spread", "epsilon", "against", "label")}
     at = f"Epsilon at delta = {number(metrics['delta'], 'delta')}."
     table = _table(columns | {"spread": "±"}, methods, at)
-    caption = "Teal: private. Grey: yardsticks. Whiskers: standard deviation over the repetitions."
+    caption = "Teal: private. Gray: yardsticks. Whiskers: standard deviation over the repetitions."
     return _section(result, "Private training", metrics["lead"], Figure(svg, caption), table)
 
 
@@ -498,7 +498,7 @@ def audit(result: StoredResult) -> Section:
         [a["view"] for a in audits],
         [a["mu_lower"] for a in audits],
         [a["mu_claimed"] for a in audits],
-        xlabel="μ (0: nothing learnt; larger: easier to tell two data sets apart)",
+        xlabel="μ (0: nothing learned; larger: easier to tell two data sets apart)",
         title="Audit",
     )
     columns = {
