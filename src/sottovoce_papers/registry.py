@@ -43,7 +43,7 @@ UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
 
 
 class ResultTable(NamedTuple):
-    """A record as a table: headings, rows of text and numbers, a sentence, and what the columns hold."""
+    """A result as a table: headings, rows of text and numbers, a sentence, and what the columns hold."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -140,7 +140,7 @@ class Experiment:
         return self.paper.startswith(("beyond", "no paper", "own"))
 
     def verdict(self, record: Mapping[str, Any]) -> str:
-        """Say whether the claim held in a record; nothing of a quick form, whose data and steps are toys."""
+        """Say whether the claim held in a result; nothing of a quick form, whose data and steps are toys."""
         if not self.claim or record["provenance"].get("quick"):
             return ""
         held = None if self.held is None else self.held(dict(record))
@@ -245,7 +245,7 @@ MEANINGS: dict[str, str] = {
     "relaxation": "step of the fixed-point iteration, 0 to 1",
     "relaxations": "steps of the iteration, tried in turn",
     "repeats": "draws of pictures",
-    "results": "folder with one record per trial; what is there is not run again",
+    "results": "folder with one file per trial; what is there is not run again",
     "rounds": "rounds of gossip",
     "runs": "repetitions, of which median and extremes are shown",
     "scale": "of the second feature over the first",
@@ -259,7 +259,7 @@ MEANINGS: dict[str, str] = {
     "skew": "how data are dealt out: 0 alike, 1 own classes only",
     "skip": "leave out trials that are not stored",
     "steps": "number of steps",
-    "stored": "a record of what was tried, instead of trying it",
+    "stored": "a file of what was tried, instead of trying it",
     "strong_convexity": "of the strongly convex problem",
     "support": "non-zero entries of the true vector",
     "tau": "contraction of the operator",

@@ -44,9 +44,9 @@ def test_a_name_gives_table_record_and_figure(call, tmp_path):
     assert page.code == 0
     text = (tmp_path / "report.html").read_text()
     assert "<svg" in text
-    assert "In this record it" not in text
+    assert "In this result it" not in text
     stored = call("reproduce", "attack-geometric", "--from", RESULTS / "attack-geometric.json")
-    assert "In this record it held." in stored.out
+    assert "In this result it held." in stored.out
 
 
 def test_nothing_prints_pixels(call):
