@@ -28,29 +28,6 @@ def test_every_protocol_can_be_attacked(call, protocol):
     assert not set(result["reconstructed"]) & {0, 3}
 
 
-def test_account_and_attack_of_masks_change_together(call):
-    """Partners on a circle of six: members 0 and 3 cut it in halves, and 0 and 2 unmask member 1."""
-    shares = {
-        (f"masked:partners={partners}", who): (
-            answer(call, "attack", "gossip", *common, "--attackers", who),
-            answer(call, "account", *common, "--observer", who[0], "--collude", who[2:])["exact"],
-        )
-        for partners in (5, 2)
-        for who in ("0,3", "0,2")
-        for common in [("--graph", "complete:6", "--protocol", f"masked:partners={partners}")]
-    }
-    for who in ("0,3", "0,2"):
-        attack, loss = shares["masked:partners=5", who]
-        assert (attack["rank"], attack["reconstructed"]) == (1, [])
-        assert max(loss) == pytest.approx(1 / 4)
-    halves, loss = shares["masked:partners=2", "0,3"]
-    assert halves["combinations"] == ["x1 + x2", "x4 + x5"]
-    assert [round(loss[u], 9) for u in (1, 2, 4, 5)] == [0.5] * 4
-    unmasked, loss = shares["masked:partners=2", "0,2"]
-    assert unmasked["reconstructed"] == [1]
-    assert loss[1] == pytest.approx(1.0)
-
-
 def test_text_names_the_nodes(call):
     code, out, _ = call("attack", "gossip", "--graph", "star:5", "--attackers", "1", "--rounds", "3")
     assert code == 0

@@ -6,13 +6,16 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.algorithms.plan import Plan
+from sottovoce.data import load
 from sottovoce.data.base import AgentRecords, Dataset, Shards
+from sottovoce.data.files import read_columns, read_numbers
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
 
@@ -184,3 +187,31 @@ def features_and_labels(sample: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[
         raise DataError(
             f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(sample).__name__}.'
         ) from None
+
+
+def read_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | str | None:
+    """Return a public data set by name, or a table whose last column is the label; others stay."""
+    if name is None or name == "synthetic":
+        return name
+    if name.endswith((".csv", ".npz")):
+        return _labeled_table(name)
+    if Path(name).suffix and Path(name).exists():
+        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
+    return load(name)
+
+
+def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features and labels of a file; the labels are the last column, numbers or words."""
+    try:
+        numbers = read_numbers(name)
+    except DataError as error:
+        if not name.endswith(".csv") or not Path(name).exists():
+            raise
+        *features, labels = read_columns(name).values()
+        try:
+            return np.array(features, dtype=float).T, np.array(labels)
+        except ValueError:
+            raise error from None
+    if numbers.ndim != 2 or numbers.shape[1] < 2:
+        raise InvalidInput(f"{name} must hold features and, in its last column, labels; got {numbers.shape}.")
+    return numbers[:, :-1], numbers[:, -1]

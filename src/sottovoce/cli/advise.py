@@ -12,14 +12,12 @@ from typer import Argument, Option
 from sottovoce._format import number
 from sottovoce.cli.options import Delta, Json, Latency
 from sottovoce.cli.output import emit, progress, safe, table
-from sottovoce.errors import DataError, InvalidInput
+from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.console import Console
 
     from sottovoce.advice import Advice, PlanSummary
-    from sottovoce.data import Dataset
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
@@ -61,6 +59,7 @@ def advise(
         sottovoce advise ring:9 --epsilon 1 --records 50 --colluders 2 --values 0,120
     """
     from sottovoce import advice as advisor
+    from sottovoce.advice.samples import read_sample
 
     with progress("candidates", None, quiet=json) as tick:
         advice = advisor.advise(
@@ -76,7 +75,7 @@ def advise(
             features=features,
             model=model,
             target=target,
-            sample=public_sample(sample),
+            sample=read_sample(sample),
             silent=silent,
             latency=latency,
             seconds=seconds,
@@ -148,37 +147,3 @@ def _range(text: str) -> tuple[float, float]:
     except ValueError:
         raise InvalidInput(f"--values must be a range such as 0,1, got {text!r}.") from None
     return low, high
-
-
-def public_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | str | None:
-    """Return a public data set by name, or a table whose last column is the label; others stay."""
-    if name is None or name == "synthetic":
-        return name
-    if name.endswith((".csv", ".npz")):
-        return _labeled_table(name)
-    if Path(name).suffix and Path(name).exists():
-        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
-    from sottovoce.data import load
-
-    return load(name)
-
-
-def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features and labels of a file; the labels are the last column, numbers or words."""
-    import numpy as np
-
-    from sottovoce.data.files import read_columns, read_numbers
-
-    try:
-        numbers = read_numbers(name)
-    except DataError as error:
-        if not name.endswith(".csv") or not Path(name).exists():
-            raise
-        *features, labels = read_columns(name).values()
-        try:
-            return np.array(features, dtype=float).T, np.array(labels)
-        except ValueError:
-            raise error from None
-    if numbers.ndim != 2 or numbers.shape[1] < 2:
-        raise InvalidInput(f"{name} must hold features and, in its last column, labels; got {numbers.shape}.")
-    return numbers[:, :-1], numbers[:, -1]
