@@ -86,10 +86,10 @@ def ego414() -> dict[str, object]:
 
 def models(count: int = 10_000) -> dict[str, object]:
     from sottovoce.attacks.membership import digits_problem, train_models
-    from sottovoce_papers.bayrooti2023.small_net import SmallNet
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.images import load_images
     from sottovoce_papers.bayrooti2023.audit import make_plan
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
     mnist = load_images("mnist")
     problem = digits_problem(mnist.x[:5000, 0] / 255.0, mnist.y[:5000])

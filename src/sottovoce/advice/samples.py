@@ -50,7 +50,9 @@ class Sample:
     def synthetic(cls, kind: str, features: int, unit: float = 1.0) -> Sample:
         """Return a source of synthetic records: unit rows, labels from a random linear rule with noise."""
         if kind == "net":
-            raise InvalidInput("a network has no synthetic records; give public ones as sample=(X, y).")
+            raise InvalidInput(
+                "a neural network has no synthetic records; give public ones as sample=(X, y)."
+            )
         return cls(kind, features, unit=unit)
 
     @classmethod

@@ -139,17 +139,13 @@ def _show(
     if "noise_for_budget" in assessment:
         title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
         title += number(assessment["delta"], "delta")
+        last = ("adjacency", "label")
         rows = [
             # an instruction: the printed noise must keep the budget, so it is rounded upwards
-            [
-                row["against"],
-                number(row["noise_multiplier"], "required noise"),
-                row["adjacency"],
-                row["label"],
-            ]
+            [row["against"], number(row["noise_multiplier"], "required noise"), *(row[key] for key in last)]
             for row in assessment["noise_for_budget"]
         ]
-        screen.print(table(["against", "noise multiplier", "adjacency", "label"], rows, title=title))
+        screen.print(table(["against", "noise multiplier", *last], rows, title=title))
     if "published_bounds" in assessment:
         _show_published(screen, assessment["published_bounds"])
 

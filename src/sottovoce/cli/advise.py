@@ -34,7 +34,7 @@ def advise(
     colluders: Annotated[int, Option(help="How many members may collude.")] = 1,
     values: Annotated[str, Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
     features: Annotated[int | None, Option(help="Columns of a linear model; a sample has its own.")] = None,
-    model: Annotated[str | None, Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
+    model: Annotated[str | None, Option(help="A neural network: mlp:inputs=64:hidden=16.")] = None,
     target: Annotated[float | None, Option(help="Largest error, or least accuracy, that is of use.")] = None,
     sample: Annotated[str | None, Option(help="Public records: breast_cancer, or a .csv or .npz.")] = None,
     silent: Annotated[str, Option(help="A silent member: wait for it, or 'go on'.")] = "wait",

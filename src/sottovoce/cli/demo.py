@@ -142,17 +142,9 @@ def _show_guarantees(screen: Console, result: Mapping[str, Any]) -> None:
     names, rows = result["config"].get("labels"), []
     for g in result["guarantees"][:6]:
         label = g["label"] if g["valid"] else f"[yellow]{g['label']}[/yellow]"
-        against = stored_adversary(g["adversary"], names)
-        rows.append(
-            [
-                g.get("what", ""),
-                against,
-                number(g["epsilon"], "epsilon"),
-                number(g["delta"], "delta"),
-                g["adjacency"],
-                label,
-            ]
-        )
+        against = stored_adversary(g["adversary"], names, "clinic")
+        numbers = [number(g["epsilon"], "epsilon"), number(g["delta"], "delta")]
+        rows.append([g.get("what", ""), against, *numbers, g["adjacency"], label])
     columns = ["for", "against", "ε", "δ", "adjacency", "label"]
     first = 0 if any(row[0] for row in rows) else 1
     screen.print(table(columns[first:], [row[first:] for row in rows]))
