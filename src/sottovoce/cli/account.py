@@ -112,13 +112,9 @@ def _show(
     )
     for note in assessment.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
-    heads = {
-        "distance": "distance",
-        "pairs": "pairs",
-        "exact_mean": "exact, mean",
-        "exact_max": "exact, largest",
-        "determined": "can be computed",
-    } | ({"published_mean": "published (at most 1), mean"} if published else {})
+    heads = {"distance": "distance", "pairs": "pairs", "exact_mean": "exact, mean"}
+    heads |= {"exact_max": "exact, largest", "determined": "can be computed"}
+    heads |= {"published_mean": "published (at most 1), mean"} if published else {}
     rows = [[row[key] for key in heads] for row in metrics["by_distance"]]
     if rows:
         title = "Share of local privacy lost, by distance (0: nothing is learned, 1: the noisy value itself)"

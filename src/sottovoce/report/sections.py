@@ -258,13 +258,8 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
     largest, mean = ([row[key] for row in rows] for key in ("exact_max", "exact_mean"))
     series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
     colors = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
-    columns = {
-        "distance": "distance",
-        "pairs": "participants",
-        "exact_mean": "exact, mean",
-        "exact_max": "exact, largest",
-        "determined": "fully determined",
-    }
+    columns = {"distance": "distance", "pairs": "participants", "exact_mean": "exact, mean"}
+    columns |= {"exact_max": "exact, largest", "determined": "can be computed"}
     if rows[0]["published_mean"] is not None:
         series["published formula"] = [row["published_mean"] for row in rows]
         colors["published formula"] = figures.PUBLISHED
@@ -312,9 +307,8 @@ def _standard(result: StoredResult) -> Table | None:
     """The topics of NIST SP 800-226, where a result can answer them."""
     if not result.get("summary_page") or not result["summary_page"]["stated"]:
         return None
-    columns = {key: key for key in ("topic", "question", "answer")}
     caption = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this result."
-    return _table(columns, nist(result), caption)
+    return _table({key: key for key in ("topic", "question", "answer")}, nist(result), caption)
 
 
 def plan(result: StoredResult) -> Section:
@@ -335,14 +329,9 @@ def agreement(result: StoredResult) -> Section:
         options: dict[str, Any] = {"labels": names, "title": "Who talks to whom", "scale_label": None}
         svg = figures.graph_picture(metrics["edge_list"], [0.0] * len(names), **options)
         picture = Figure(svg, "Who talks to whom.")
-    columns = {
-        "member": "member",
-        "epsilon_local": "epsilon, everybody",
-        "epsilon_network": "epsilon, one member",
-        "budget": "budget",
-        "delta": "delta",
-        "releases": "releases",
-    }
+    columns = {"member": "member", "epsilon_local": "epsilon, everybody"}
+    columns |= {"epsilon_network": "epsilon, one member"}
+    columns |= {key: key for key in ("budget", "delta", "releases")}
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
     tables = _table(columns, metrics["costs"]), _costs(metrics["cost"]), pairs(settings, "setting", "value")
     return _section(result, metrics["title"], "", picture, *tables, _standard(result))
@@ -417,12 +406,8 @@ def reconstruction(result: StoredResult) -> Section:
         title="Reconstructed without noise",
         scale_label=None,
     )
-    columns = {
-        "name": "participant",
-        "true": f"true {metrics['quantity']}",
-        "recovered": "computed by the observer",
-        "error": "difference",
-    }
+    columns = {"name": "participant", "true": f"true {metrics['quantity']}"}
+    columns |= {"recovered": "computed by the observer", "error": "difference"}
     lead = (
         f"{observer} follows the protocol, breaks nothing, and solves linear equations in what it received: "
         f"the private numbers of {count} of the {metrics['n'] - 1} others come out exactly."
@@ -435,14 +420,9 @@ def reconstruction(result: StoredResult) -> Section:
 def averages(result: StoredResult) -> Section:
     """The same accuracy, very different exposure: error and epsilon per method."""
     metrics, history = result["metrics"], result["history"]
-    columns = {
-        "method": "method",
-        "trusts": "trusted",
-        "epsilon_worst": "epsilon, worst pair",
-        "epsilon_typical": "epsilon, typical pair",
-        "error": "error of the answer",
-        "messages": "messages",
-    }
+    columns = {"method": "method", "trusts": "trusted", "epsilon_worst": "epsilon, worst pair"}
+    columns |= {"epsilon_typical": "epsilon, typical pair", "error": "error of the answer"}
+    columns |= {"messages": "messages"}
     svg = figures.curves(
         [entry["round"] for entry in history],
         {name: [entry[name] for entry in history] for name in history[0] if name != "round"},
@@ -479,8 +459,9 @@ def training(result: StoredResult) -> Section:
         form="{:.1f}",
     )
     columns = {key: key for key in ("method", "accuracy", "spread", "epsilon", "against", "label")}
+    columns["spread"] = "±"
     at = f"Epsilon at delta = {number(metrics['delta'], 'delta')}."
-    table = _table(columns | {"spread": "±"}, methods, at)
+    table = _table(columns, methods, at)
     caption = "Teal: private. Gray: yardsticks. Whiskers: standard deviation over the repetitions."
     return _section(result, "Private training", metrics["lead"], Figure(svg, caption), table)
 
@@ -501,14 +482,8 @@ def audit(result: StoredResult) -> Section:
         xlabel="μ (0: nothing learned; larger: easier to tell two data sets apart)",
         title="Audit",
     )
-    columns = {
-        "view": "view",
-        "label": "claim",
-        "mu_claimed": "μ claimed, at most",
-        "mu_lower": "μ shown, at least",
-        "tightness": "tightness",
-        "verdict": "verdict",
-    }
+    columns = {"view": "view", "label": "claim", "mu_claimed": "μ claimed, at most"}
+    columns |= {"mu_lower": "μ shown, at least", "tightness": "tightness", "verdict": "verdict"}
     verdict = f"BROKEN GUARANTEES: {', '.join(ours)}." if ours else "No guarantee was broken."
     if len(broken) > len(ours):
         verdict += " The published formula, which is not a guarantee, was broken."
