@@ -26,7 +26,7 @@ from sottovoce.advice.candidates import (
     guarantee_against,
     plan_for,
 )
-from sottovoce.advice.comparison import COLUMNS, PlanSummary, draw_front, pareto, summarize
+from sottovoce.advice.comparison import PlanSummary, draw_front, pareto, summarize
 from sottovoce.advice.requirements import Requirements
 from sottovoce.advice.samples import Sample, SampleArgument, features_and_labels
 from sottovoce.advice.suggestions import Suggestion, least, least_whole
@@ -86,10 +86,6 @@ class Advice:
         if self.recommended is None:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str | int, ...]]]:
-        """Return the columns and the rows of the table."""
-        return COLUMNS, [row.cells() for row in self.rows]
 
     def plot(self, path: str | Path) -> Path:
         """Draw the front (time against error) as an SVG or PNG file."""
@@ -189,11 +185,10 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
     linear = requirements.compute == "linear"
     kind = "squared" if linear else requirements.compute
     unit, middle = (requirements.half, requirements.middle) if linear else (1.0, 0.0)
-    if sample is None or (isinstance(sample, str) and sample == "synthetic"):
-        return None if kind == "net" else Sample.synthetic(kind, requirements.features or 1, unit)
-    if isinstance(sample, (str, Sample)):
-        raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-    public = Sample.public(kind, *features_and_labels(sample), unit=unit, middle=middle)
+    if kind == "net" and sample in (None, "synthetic"):
+        return None
+    features = requirements.features or 1
+    public = Sample.from_argument("synthetic" if sample is None else sample, kind, features, unit, middle)
     if kind != "net" and public.features != requirements.features:
         raise InvalidInput(
             f"the sample has {public.features} features, the model {requirements.features}; leave features "

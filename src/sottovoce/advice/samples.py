@@ -83,17 +83,24 @@ class Sample:
         return cls(kind, int(features.shape[1]), features, labels, unit, f"{n:,} public records")
 
     @classmethod
-    def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
-        """Return the sample a user gave for a plan: ``"synthetic"``, a pair (X, y) or a Dataset."""
+    def from_argument(
+        cls, sample: SampleArgument, kind: str, features: int, unit: float = 1.0, middle: float = 0.0
+    ) -> Sample:
+        """Return the sample of a user's argument: ``"synthetic"``, a pair (X, y), a Dataset or a `Sample`."""
         if isinstance(sample, Sample):
             return sample
+        if not isinstance(sample, str):
+            return cls.public(kind, *features_and_labels(sample), unit=unit, middle=middle)
+        if sample != "synthetic":
+            raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
+        return cls.synthetic(kind, features, unit)
+
+    @classmethod
+    def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
+        """Return the sample of a user's argument, for the model of a plan."""
         objective = plan.objective  # type: ignore[attr-defined]
         kind = objective.loss if isinstance(objective, GLM) else "net"
-        if isinstance(sample, str):
-            if sample != "synthetic":
-                raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-            return cls.synthetic(kind, n_params(objective))
-        return cls.public(kind, *features_and_labels(sample))
+        return cls.from_argument(sample, kind, n_params(objective) if isinstance(sample, str) else 0)
 
     @property
     def metric(self) -> str:

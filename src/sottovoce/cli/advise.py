@@ -111,9 +111,7 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
 
 def show_rows(screen: Console, rows: Sequence[PlanSummary], delta: float, *, dominated: bool = False) -> None:
     """Print what plans are worth and what they reveal, in two tables that fit a terminal."""
-    from sottovoce.advice.comparison import COLUMNS
-
-    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
+    cells = [row.cells() for row in rows]
     worth = [
         (k, safe(row.name), *(cell[key] for key in WORTH), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
