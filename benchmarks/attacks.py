@@ -51,7 +51,7 @@ def plain_row_reduction(rows: list[list[float]], tolerance: float = 1e-9) -> set
 
 def ego414() -> dict[str, object]:
     from sottovoce.attacks.gossip import reconstructed_by_each
-    from sottovoce_papers.bellet2024_decentralized.attacks import ego_414
+    from sottovoce_papers.bellet2024_decentralized import ego_414
 
     network, rounds = ego_414(), 10
     protocol = Gossip(network, rounds)
@@ -86,10 +86,10 @@ def ego414() -> dict[str, object]:
 
 def models(count: int = 10_000) -> dict[str, object]:
     from sottovoce.attacks.membership import digits_problem, train_models
-    from sottovoce.attacks.small_net import SmallNet
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.images import load_images
     from sottovoce_papers.bayrooti2023.audit import make_plan
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
     mnist = load_images("mnist")
     problem = digits_problem(mnist.x[:5000, 0] / 255.0, mnist.y[:5000])

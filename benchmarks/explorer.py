@@ -18,7 +18,7 @@ from typing import Any
 
 import sottovoce as sv
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
-from sottovoce.report.explorer.server import ExplorerServer
+from sottovoce.report.explorer.page import ExplorerServer
 
 GRAPH, DELTA, TARGET = "er:200:1.5:seed=3", 1e-5, 200.0
 

@@ -1,9 +1,9 @@
 """Draw the pictures of README and site from the library's own numbers.
 
     python scripts/draw_pictures.py
-    python scripts/draw_pictures.py --browser      screenshots of the explorer and a page
+    python scripts/draw_pictures.py --browser      a screenshot of the explorer
 
-The screenshots need Chromium and the extras explore and pages; each is a PNG of at most 150 kB.
+The screenshot needs Chromium and the extras explore and pages; it is a PNG of at most 150 kB.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.report import drawing
+from sottovoce_papers import drawing
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -103,16 +102,8 @@ def architecture(path: Path) -> Path:
             ax.text(2.05, y + 0.48, purpose, va="center", size=8.5)
             if name in order:
                 ax.scatter([6.6], [y + 0.48], s=190, color=drawing.COLORS[1], zorder=3)
-                ax.text(
-                    6.6,
-                    y + 0.48,
-                    str(order[name]),
-                    ha="center",
-                    va="center",
-                    color="white",
-                    weight="bold",
-                    size=8,
-                )
+                middle = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "size": 8}
+                ax.text(6.6, y + 0.48, str(order[name]), **middle)
                 ax.text(6.95, y + 0.48, dict(STATIONS)[name], va="center", size=8.8)
         ax.set(xlim=(-0.2, 10.4), ylim=(-0.2, len(PACKAGES) + 0.1))
         ax.set_axis_off()
@@ -125,8 +116,6 @@ def architecture(path: Path) -> Path:
 SCREENS = {
     "account": "account --graph florentine --rounds 5 --observer 1",
     "advise": "advise 12 --epsilon 2 --records 200",
-    "attack": "attack gossip --graph florentine --attackers 1 --rounds 5",
-    "audit": "audit --graph path:3 --rounds 2 --user 2 --observers 0 --claim published",
 }
 
 
@@ -152,20 +141,6 @@ def screen(name: str, path: Path) -> Path:
 # ---- screenshots -----------------------------------------------------------------------------------------
 
 LARGEST = 150_000
-PLAN = """version = 1
-title = "Mean waiting time of eight clinics"
-[network]
-graph = "hypercube:3"
-names = ["Aachen", "Bonn", "Celle", "Düren", "Essen", "Fulda", "Gera", "Hagen"]
-[protocol]
-name = "exchange"
-[average]
-radius = 0.5
-adjacency = "user"
-[budget]
-epsilon = 8.0
-delta = 1e-5
-"""
 
 
 def small(raw: bytes, most: int = LARGEST) -> bytes:
@@ -180,22 +155,18 @@ def small(raw: bytes, most: int = LARGEST) -> bytes:
     return buffer.getvalue()
 
 
-def screenshots() -> None:
-    """Write explorer.png and page-one.png as a browser shows them."""
+def screenshot() -> None:
+    """Write explorer.png as a browser shows the page."""
     from playwright.sync_api import sync_playwright
 
-    from sottovoce.cli.report import report
     from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
-    from sottovoce.report.explorer.server import ExplorerServer
+    from sottovoce.report.explorer.page import ExplorerServer
 
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("There is no chromium on this machine; apt-get install chromium.")
-        study = ExplorerModel(ExplorerSettings(graph="florentine"))
-    with tempfile.TemporaryDirectory() as name, ExplorerServer(study) as server, sync_playwright() as driver:
-        folder = Path(name)
-        (folder / "plan.toml").write_text(PLAN, encoding="utf-8")
-        report([folder / "plan.toml"], out=folder / "plan.html", json=True)
+    model = ExplorerModel(ExplorerSettings(graph="florentine"))
+    with ExplorerServer(model) as server, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1180, "height": 860}, color_scheme="light")
         page.set_default_timeout(300_000)  # a busy machine is slow, not broken
@@ -204,18 +175,15 @@ def screenshots() -> None:
         page.wait_for_timeout(500)  # the first observer is shown; the fonts have come
         page.evaluate("window.scrollTo(0, document.querySelector('.columns').offsetTop - 16)")
         (FOLDER / "explorer.png").write_bytes(small(page.screenshot()))
-        page.goto((folder / "plan.html").as_uri())
-        front = page.locator(".front").first
-        (FOLDER / "page-one.png").write_bytes(small(front.screenshot()))
         browser.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--browser", action="store_true", help="the screenshots instead; needs Chromium")
+    parser.add_argument("--browser", action="store_true", help="the screenshot instead; needs Chromium")
     FOLDER.mkdir(exist_ok=True)
     if parser.parse_args().browser:
-        screenshots()
+        screenshot()
         return
     for name in SCREENS:
         print(screen(name, FOLDER / f"terminal-{name}.svg"))

@@ -44,7 +44,6 @@ def amplification(
 
 
 def amplification_table(record: dict[str, Any]) -> ResultTable:
-    """Return the ratio beside ln^2 n / n."""
     rows = tuple(
         (r["n"], r["local"], r["network"], r["network"] / r["local"], r["printed"]) for r in record["history"]
     )
@@ -59,7 +58,6 @@ def amplification_held(record: dict[str, Any]) -> bool:
 
 
 def plot_amplification(record: dict[str, Any]) -> Any:
-    """Draw the ratio over n beside ln^2 n / n and 1 / n."""
     rows = record["history"]
     x = [r["n"] for r in rows]
     with drawing.figure_of() as (figure, (axes,)):
@@ -142,7 +140,6 @@ def _walk_sigma(n: int, hops: int, loss: float) -> float:
 
 
 def local_table(record: dict[str, Any]) -> ResultTable:
-    """Return accuracies by loss and method."""
     rows = tuple(
         (r["loss"], r["method"], r["noise_multiplier"], r["learning_rate"], float(np.median(r["accuracies"])),
          min(r["accuracies"]), max(r["accuracies"]))
@@ -165,7 +162,6 @@ def local_held(record: dict[str, Any]) -> bool:
 
 
 def plot_local(record: dict[str, Any]) -> Any:
-    """Draw accuracy over the privacy loss, one curve per method."""
     with drawing.figure_of() as (figure, (axes,)):
         for k, name in enumerate(dict.fromkeys(r["method"] for r in record["history"])):
             line = [r for r in record["history"] if r["method"] == name]

@@ -1,7 +1,8 @@
 """How an experiment is found, what it takes, and how its record becomes a table.
 
 Every module in `MODULES` defines ``EXPERIMENTS``. `paper_index` says which table or figure of which source
-each of them is.
+each of them is. `meaning` says what an option means, for `sottovoce reproduce NAME --help`: a name means the
+same in every experiment, but for those that `OWN` lists.
 """
 
 from __future__ import annotations
@@ -23,22 +24,17 @@ MODULES = (
     "bayrooti2023.tables",
     "bayrooti2023.tuning",
     "bellet2023",
-    "bellet2024_decentralized.attacks",
-    "bellet2024_decentralized.walks",
-    "bellet2024_optimization.admm",
+    "bellet2024_decentralized",
     "bellet2024_optimization.dp_cd",
     "bellet2024_optimization.dp_gcd",
     "bellet2024_optimization.fixed_points",
-    "bellet2024_optimization.imbalance",
     "bellet2024_optimization.rates",
     "extensions.consensus_mnist",
     "extensions.convex_audits",
     "extensions.fine_tuning",
     "extensions.secure_sum",
     "muffliato2022.housing",
-    "muffliato2022.iterations",
     "muffliato2022.losses",
-    "muffliato2022.topologies",
     "muffliato2022.utility",
 )
 _INNER = {"quick", "spread"}  # arguments of `run` that are no options of the experiment
@@ -47,7 +43,7 @@ UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
 
 
 class ResultTable(NamedTuple):
-    """A record as a table: headings, rows of text and numbers, a sentence, and what the columns hold."""
+    """A result as a table: headings, rows of text and numbers, a sentence, and what the columns hold."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -100,18 +96,12 @@ class Option(NamedTuple):
             values = tuple(_READ.get(self.kind, str)(part.strip()) for part in parts)
             if not all(map(self.fits, values)):
                 raise ValueError(words)
-        except ValueError:
+        except (ValueError, KeyError):
             expected = "one value" if not self.many and "," in words else self.expects
             raise InvalidInput(
                 f"--{self.name.replace('_', '-')} expects {expected}, got {words!r}."
             ) from None
         return values if self.many else values[0]
-
-
-def _yes(word: str) -> bool:
-    if word.lower() not in ("true", "false", "yes", "no"):
-        raise ValueError(word)
-    return word.lower() in ("true", "yes")
 
 
 def _float(word: str) -> float:
@@ -121,7 +111,9 @@ def _float(word: str) -> float:
     return value
 
 
-_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": _float, "bool": _yes}
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+_READ: dict[str, Callable[[str], Any]]
+_READ = {"int": int, "float": _float, "bool": lambda word: _TRUTH[word.lower()]}
 
 
 @dataclass(frozen=True)
@@ -148,7 +140,7 @@ class Experiment:
         return self.paper.startswith(("beyond", "no paper", "own"))
 
     def verdict(self, record: Mapping[str, Any]) -> str:
-        """Say whether the claim held in a record; nothing of a quick form, whose data and steps are toys."""
+        """Say whether the claim held in a result; nothing of a quick form, whose data and steps are toys."""
         if not self.claim or record["provenance"].get("quick"):
             return ""
         held = None if self.held is None else self.held(dict(record))
@@ -190,3 +182,116 @@ def _option(name: str, annotation: str, default: Any) -> Option:
     """Read a kind off an annotation, which is text here: "tuple[float, ...] | None" takes several numbers."""
     kind = next((kind for kind in ("bool", "int", "float") if kind in annotation), "str")
     return Option(name, default, kind, "tuple[" in annotation)
+
+
+MEANINGS: dict[str, str] = {
+    "against": "who must not learn more: outsiders, one, three, tree, local, central",
+    "agents": "number of agents",
+    "algorithms": "which algorithms are audited",
+    "alpha": "order of the Rényi loss",
+    "attacker": "the node that attacks",
+    "attackers": "how many nodes attack together",
+    "central_steps": "steps of central DP-SGD",
+    "clip_norm": "bound on the norm of one gradient",
+    "clips": "bounds on a gradient, tried in turn",
+    "confidence": "of all lower bounds together",
+    "data": "which data sets",
+    "delta": "delta of the budget",
+    "density": "edges of an Erdős-Rényi graph, in ln n / n",
+    "device": "where a network trains: cpu, or cuda",
+    "dim": "number of parameters",
+    "dimension": "of the hypercube, which has 2^dimension nodes",
+    "draws": "random graphs, or walks, averaged over",
+    "egos": "which Facebook ego graphs",
+    "epochs": "passes of training on public data",
+    "epsilon": "privacy budget; inf is no privacy",
+    "epsilons": "privacy budgets, one curve over them",
+    "example": "the node whose reconstructions are shown",
+    "fiedler": "connectivity: 1, 0.7, 0.39 or 0.06; all without it",
+    "gammas": "step parameters of ADMM, tried in turn",
+    "gossip_steps": "gradient steps of gossip",
+    "graphs": "random graphs per setting",
+    "greedy": "numbers of greedy steps, tried in turn",
+    "iterations": "of the search for an input",
+    "keep": "folder where finished cells are kept, to go on after a stop",
+    "l1": "weight of the l1 penalty",
+    "l2": "weight of the l2 penalty",
+    "learning_rate": "step size",
+    "learning_rates": "step sizes, tried in turn",
+    "level": "chance that any bound is wrong",
+    "losses": "privacy losses at which methods are compared",
+    "batch_size": "records per step",
+    "batches": "shares of the records per step, tried in turn",
+    "mean_mu": "mean privacy loss (Gaussian mu) of all methods",
+    "members": "numbers of members",
+    "method": "central, dsgd, dsgt, dinno; all without it",
+    "models": "trained models per side",
+    "n": "number of nodes",
+    "nodes": "length of the line",
+    "noise": "standard deviation of noise in the messages",
+    "noise_multiplier": "noise over the sensitivity",
+    "noise_std": "standard deviation of the noise",
+    "noises": "standard deviations of the noise",
+    "numbers": "how many numbers are averaged",
+    "observers": "nodes whose view is taken, per graph",
+    "passes": "passes over the data",
+    "pretrain": "public records to start from",
+    "probabilities": "edge probabilities",
+    "radius": "nodes closer than this are joined (unit square)",
+    "randomized_sizes": "numbers of nodes for randomized gossip",
+    "rate": "learning rate of the attacked descent",
+    "rates": "shares of the nodes that are silent",
+    "records": "number of records",
+    "relaxation": "step of the fixed-point iteration, 0 to 1",
+    "relaxations": "steps of the iteration, tried in turn",
+    "repeats": "draws of pictures",
+    "results": "folder with one file per trial; what is there is not run again",
+    "rounds": "rounds of gossip",
+    "runs": "repetitions, of which median and extremes are shown",
+    "scale": "of the second feature over the first",
+    "seed": "of all random numbers",
+    "settings": "printed (the paper's), tuned, or both",
+    "share": "of the records in one batch",
+    "short_rounds": "gossip cut short at these many rounds",
+    "shown": "test records",
+    "side": "of the grid",
+    "sizes": "numbers of nodes or records",
+    "skew": "how data are dealt out: 0 alike, 1 own classes only",
+    "skip": "leave out trials that are not stored",
+    "steps": "number of steps",
+    "stored": "a file of what was tried, instead of trying it",
+    "strong_convexity": "of the strongly convex problem",
+    "support": "non-zero entries of the true vector",
+    "tau": "contraction of the operator",
+    "trials": "per cell, each with its own seed",
+    "tv": "weight of total variation in the search",
+    "users": "number of users",
+    "visits": "visits per user",
+}
+OWN: dict[tuple[str, str], str] = {
+    ("attack-line-cifar10", "steps"): "observed steps of descent; without it as many as the attack needs",
+    ("audit-table5", "epsilon"): "nominal epsilon, to be refuted",
+    ("bayrooti2023-tuning", "results"): "folder with what was tried; what is there is not run again",
+    ("convex-audits", "runs"): "runs per side of every audit",
+    ("dpcd-electricity", "records"): "number of records; all without it",
+    ("dpcd-electricity", "steps"): "step sizes relative to 1 / smoothness, tried in turn",
+    ("dpgcd-dorothea", "steps"): "step sizes relative to 1 / smoothness, tried in turn",
+    ("dpgcd-madelon", "steps"): "step sizes relative to 1 / smoothness, tried in turn",
+    ("muffliato-rate", "records"): "records per node",
+    ("muffliato-utility", "epsilon"): "mean Rényi loss of all rows",
+    ("secure-sum-network", "method"): "consensus, masked",
+    ("walk-vs-gossip", "density"): "edges of the Erdős-Rényi graph, in ln n / n",
+}
+
+
+def meaning(experiment: str, option: str) -> str:
+    """Return what an option of an experiment means; nothing for one that no line describes.
+
+    Examples
+    --------
+    >>> meaning("table1", "settings")
+    "printed (the paper's), tuned, or both"
+    >>> meaning("dpcd-electricity", "steps") == meaning("dpsgd-rates", "steps")
+    False
+    """
+    return OWN.get((experiment, option), MEANINGS.get(option, ""))

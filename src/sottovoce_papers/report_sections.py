@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sottovoce.report import figures
-from sottovoce.report.elements import Figure, Section, Table
 from sottovoce.report.figures import inline
-from sottovoce.report.sections import pairs, provenance, scalars
+from sottovoce.report.sections import Figure, Section, Table, pairs, provenance, scalars
 from sottovoce_papers.registry import find, registry
 
 
@@ -20,7 +19,7 @@ def section_for(name: str) -> Callable[[Mapping[str, Any]], Section] | None:
 
 
 def experiment(record: Mapping[str, Any]) -> Section:
-    """Table and figure of a paper's experiment, the paper's claim, and whether this record bears it out."""
+    """Table and figure of a paper's experiment, the paper's claim, and whether this result bears it out."""
 
     entry, plain = find(record["name"]), dict(record)
     blocks: list[Figure | Table] = []
@@ -33,7 +32,7 @@ def experiment(record: Mapping[str, Any]) -> Section:
     if settings is not None:
         blocks.append(settings)
     verdict = entry.verdict(record)
-    lead = f"{entry.paper}. {entry.claim}" + (f" In this record it {verdict}." if verdict else "")
+    lead = f"{entry.paper}. {entry.claim}" + (f" In this result it {verdict}." if verdict else "")
     return Section(entry.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
 
 

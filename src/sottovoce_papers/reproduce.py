@@ -16,9 +16,8 @@ from sottovoce.cli.output import emit, if_stopped, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.runners.sweep import sweep
 from sottovoce_papers.common import MACHINE, commit, differences
-from sottovoce_papers.option_help import meaning
 from sottovoce_papers.paper_index import ITEMS, lasted, stored_results
-from sottovoce_papers.registry import find, options_of, registry
+from sottovoce_papers.registry import find, meaning, options_of, registry
 from sottovoce_papers.sweep_targets import has_trials, takes_seed
 
 RESULTS = Path("docs/results")  # where a checkout keeps results
@@ -30,7 +29,7 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment, 'list', or 'gallery'.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="The small form that the tests run.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the record here (by default NAME.json).")
+        Path | None, typer.Option("--out", "-o", help="Write the result here (by default NAME.json).")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw here (.svg, .png, .pdf; by default NAME.svg).")
@@ -51,7 +50,7 @@ def reproduce(
     records: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of one record per trial, by default NAME-records; what is there is not repeated."
+            help="Folder with one file per trial, by default NAME-records; what is there is not repeated."
         ),
     ] = None,
     settings: Annotated[
@@ -166,14 +165,14 @@ def _list(folder: Path, json: bool) -> None:
 
 
 def _gallery(folder: Path, out: Path, json: bool) -> None:
-    """Write one page of all records in a folder: picture, claim, whether it held."""
+    """Write one page of all results in a folder: picture, claim, whether it held."""
     from sottovoce.report.page import build
 
     records = list(stored_results(folder).values())
-    _refuse_unless(bool(records), f"{folder} holds no record of an experiment; --from names another folder.")
+    _refuse_unless(bool(records), f"{folder} holds no result of an experiment; --from names another folder.")
     atomic_write(out, build(records, "The papers, ours beside theirs"))
     payload = {"gallery": str(out), "records": [record["name"] for record in records]}
-    summary = f"{len(records)} records, written to {out}"
+    summary = f"{len(records)} results, written to {out}"
     emit(payload, json, lambda screen: screen.print(summary, markup=False))
 
 
@@ -285,17 +284,17 @@ def _run(
 
 
 def _read(name: str, path: Path) -> dict[str, Any]:
-    """Return a stored record of this experiment, or a table assembled from a folder of trials."""
+    """Return a stored result of this experiment, or a table assembled from a folder of trials."""
     from sottovoce.report.result_files import read_result
 
     if path.is_dir():
         from sottovoce_papers.bayrooti2023.tables import NUMBER, from_trials
 
-        _refuse_unless(name in NUMBER, f"{name} is read from one record, got the folder {path}.")
+        _refuse_unless(name in NUMBER, f"{name} is read from one result, got the folder {path}.")
         return from_trials(name, path).to_dict()
     record = read_result(path)
     _refuse_unless(
-        record["name"] == name, f"{path} is a record of {record['name']}, not of {name}; name that instead."
+        record["name"] == name, f"{path} is a result of {record['name']}, not of {name}; name that instead."
     )
     return record
 
@@ -304,7 +303,7 @@ def _write(
     name: str, experiment: Any, record: dict[str, Any], quick: bool, out: Path | None, plot: Path | None,
     quiet: bool, redrawn: bool,
 ) -> list[Path]:  # fmt: skip
-    """Write record and figure to the paths of --out and --plot, by default to the current folder."""
+    """Write result and figure to the paths of --out and --plot, by default to the current folder."""
     from sottovoce.report.result_files import write_result
 
     stem = f"{name}-quick" if quick else name
@@ -376,12 +375,12 @@ def _show(screen: Any, experiment: Any, record: dict[str, Any], written: Sequenc
         rows = [[_cell(value) for value in row] for row in shown.rows[:ROWS]]
         screen.print(table(shown.columns, rows, write=fine, quantities=shown.kinds))
         if len(shown.rows) > ROWS:
-            screen.print(f"... and {len(shown.rows) - ROWS} rows more in the record.")
+            screen.print(f"... and {len(shown.rows) - ROWS} more rows in the result.")
         if shown.note:
             screen.print(safe(shown.note))
     if experiment.claim:
         verdict = experiment.verdict(record)
-        shown = f"In this record it {verdict}." if verdict else "A quick form is too small to decide it."
+        shown = f"In this result it {verdict}." if verdict else "A quick form is too small to decide it."
         screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}\n{shown}")
     came = record["provenance"]
     took = f"Took {lasted(came.get('trial_seconds', came.get('seconds', 0.0)))}."
@@ -396,7 +395,7 @@ def _cell(value: Any) -> Any:
 
 
 def _without_pictures(value: Any) -> Any:
-    """Return a record without pixels: they are for files, not for screens."""
+    """Return a result without pixels: they are for files, not for screens."""
     if isinstance(value, dict):
         if {"shape", "true", "reconstructed"} <= set(value):
             return {"shape": value["shape"], "pictures": f"{len(value['true'])} pairs, in the file of --out"}

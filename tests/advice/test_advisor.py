@@ -1,4 +1,4 @@
-"""The recommendation: it meets its budget, nothing beats it, and where nothing fits it says what would."""
+"""Advice: recommendations keep their promises; candidates, comparisons, files and requirements."""
 
 import dataclasses
 import importlib.util
@@ -6,15 +6,30 @@ import math
 import tomllib
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
-from tests.advice.consortia import consortium
 
 import sottovoce as sv
-from sottovoce.errors import BudgetInfeasible
+from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
+from sottovoce.advice.candidates import averaging_candidates, guarantee_against, plan_for
+from sottovoce.advice.comparison import compare
+from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Tree
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "twelve-hospitals" / "run.py"
+
+
+def consortium(seed):
+    """A random consortium: members, links, records, colluders."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 13))
+    graph = nx.random_labeled_tree(n, seed=seed)
+    if rng.random() < 0.6:
+        graph.add_edges_from(nx.gnp_random_graph(n, 0.4, seed=seed).edges)
+    c = int(rng.integers(1, min(3, n - 2) + 1))
+    sizes = rng.integers(5, 400, size=n).tolist()
+    return graph, sizes, c, ("record", "member")[int(rng.integers(2))]
 
 
 def budget_met(plan, c, epsilon, delta):
@@ -219,3 +234,146 @@ def test_twelve_hospitals_end_where_the_advice_said(tmp_path):
     assert abs(run["accuracy"] - run["predicted"]) <= run["half"]
     assert run["half"] <= max(0.03, 2 * run["deviation"]) + 1e-12
     assert run["accuracy"] > 0.85
+
+
+# ---- Candidates: noise on trees is the least that the linear program certifies -----------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
+    """The noise of the advised tree is the closed form, which the linear program cannot beat."""
+    graph, sizes, c, _ = consortium(seed)
+    requirements = sv.advice.Requirements.from_arguments(
+        graph, epsilon=1.0, delta=1e-5, hide="member", colluders=c, records=sizes
+    )
+    uneven = [
+        candidate
+        for candidate in averaging_candidates(requirements)
+        if candidate.noise_allocation == "optimal"
+    ]
+    for candidate in uneven:
+        plan = plan_for(requirements, candidate)
+        program = tree_noise_program(plan.schedule(0), c, floor=0.1)
+        variances = np.square(plan._noise_stds) / max(plan._noise_stds) ** 2
+        assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
+        assert guarantee_against(plan, *requirements.views[0]).epsilon(1e-5) <= 1.0
+        local = plan_for(
+            requirements, next(s for s in averaging_candidates(requirements) if s.protocol == "tree")
+        )
+        share = sv.advice.usefulness(plan).error ** 2 / sv.advice.usefulness(local).error ** 2
+        assert share == pytest.approx(variances.sum() / requirements.n, rel=1e-4)
+    if c == 1 and requirements.n >= 4 and nx.diameter(graph) < requirements.n - 1:
+        assert uneven
+
+
+def test_a_path_of_ten_needs_the_noise_of_its_ends():
+    """path:10 has 2 tau against single observers, here with a floor of a tenth: 2.8 tau."""
+    tree = Tree(sv.graphs.path(10))
+    assert least_tree_noise(tree, 1, floor=0.1).sum() == pytest.approx(2.8)
+    advice = sv.advise("path:10", epsilon=1.0, delta=1e-5, hide="member", masks=False, target=10.0)
+    few = next(row for row in advice.rows if "few leaves" in row.name)
+    assert few.use.error == pytest.approx(1.180 * math.sqrt(2.8 / 10), rel=2e-3)
+
+
+# ---- Plans side by side: the dominated ones are marked, and the front is drawn -----------------------------
+
+
+def test_compare_marks_what_is_dominated():
+    make = lambda network, std: sv.PrivateAveraging("tree", network=network, noise_std=std, radius=0.5)  # noqa: E731
+    rows = compare(
+        {"star": make("star:7", 2.0), "path": make("path:7", 2.0), "loud": make("star:7", 3.0)}, delta=1e-5
+    )
+    by = {row.name: row.dominated_by for row in rows}
+    assert by == {"star": None, "path": "star", "loud": None}  # the loud one reveals less
+    assert rows[1].seconds > rows[0].seconds
+    with pytest.raises(InvalidInput, match="at least one plan"):
+        compare([], delta=1e-5)
+
+
+def test_the_front_is_drawn(tmp_path):
+    advice = sv.advise(4, epsilon=4.0, delta=1e-5, records=30)
+    assert b"<svg" in advice.plot(tmp_path / "front.svg").read_bytes()
+    assert advice.plot(tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(InvalidInput, match="drawn as"):
+        advice.plot(tmp_path / "front.pdf")
+
+
+# ---- Plan files and drafts of agreements describe the recommended plan -------------------------------------
+
+
+def test_plan_file_and_draft_describe_the_recommended_plan(tmp_path):
+    advice = sv.advise([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)], epsilon=6.0, delta=1e-5, hide="member")
+    advice.save(tmp_path)
+    plan, draft = (
+        tomllib.loads((tmp_path / name).read_text()) for name in ("plan.toml", "agreement-draft.toml")
+    )
+    assert plan["version"] == 1
+    assert plan["budget"] == {"epsilon": 6.0, "delta": 1e-5, "view": "network"}
+    assert draft["algorithm"]["noise_multiplier"] == advice.plan.noise_multiplier
+    assert draft["graph"] == "edges:0-1,0-4,1-2,2-3,3-4"
+    assert (tmp_path / "edges.txt").exists()
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_drafts_become_agreements_with_the_same_privacy_cost(tmp_path, masks):
+    """Masked sums are charged the budget, trees the own noise; both fit the members' account."""
+    from sottovoce.peers.agreed_run import AgreedRun
+    from sottovoce.peers.agreement import member_entry, write_agreement
+    from sottovoce.peers.identity import make_identity
+
+    advice = sv.advise(5, epsilon=2.0, delta=1e-5, records=300, masks=masks)
+    members = [make_identity(tmp_path / name, name) for name in ("ada", "bo", "cy", "dee", "eve")]
+    entries = [member_entry(m.certificate, f"{m.name}.example:4433") for m in members]
+    seen = set()
+    for k, row in enumerate(advice.rows):
+        draft = tomllib.loads(sv.advice.files.agreement_draft(advice.requirements, row))
+        agreed = write_agreement(tmp_path / f"{k}.toml", draft, entries)
+        plan, run = agreed.plan, AgreedRun(agreed)
+        if draft["algorithm"]["name"] == "consensus-sgd":
+            assert plan.epsilon(1e-5, "network") == pytest.approx(row.epsilon_network, rel=1e-9)
+        for node in range(5):
+            run.spending(node)  # raises where the budget is too small
+        # another name of the run draws another tree, whose ends are other members
+        noises = [sorted(one.releases(u)[0].noise_std for u in range(5)) for one in (plan, row.plan)]
+        assert noises[0] == pytest.approx(noises[1])
+        if agreed.masked:
+            assert draft["budget"]["epsilon"] == 2.0
+            assert run.charged_guarantee(0).epsilon(1e-5) <= 2.0 < plan.epsilon(1e-5, "local")
+        seen.add(draft["algorithm"]["protocol"])
+    assert {"tree", "tree:kind=few-leaves"} <= seen
+    assert ("masked" in seen) == masks
+
+
+# ---- Requirements that cannot be met are refused in one sentence -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((1,), "two members or more"),
+        (([(0, 1), (2, 3)],), "not connected"),
+        ((nx.disjoint_union(nx.path_graph(3), nx.path_graph(2)),), "connected"),
+        (("path:1",), "two"),
+        ((5, {"records": 0}), "records"),
+        ((5, {"records": [3, 1, 4, -1, 5]}), "records"),
+        ((5, {"delta": 0.0}), "delta"),
+        ((5, {"epsilon": 0.0}), "epsilon"),
+        ((5, {"records": -3}), "records"),
+        ((5, {"records": [1, 2]}), "one number per member"),
+        ((5, {"epsilon": -1.0}), "epsilon"),
+        ((5, {"colluders": 5}), "cannot all collude"),
+        ((5, {"view": "mallory"}), "view must be"),
+        ((5, {"hide": "patient"}), "hide must be"),
+        ((5, {"compute": "median"}), "compute must be"),
+        ((5, {"compute": "logistic"}), "needs features"),
+        ((5, {"values": (1, 0)}), "first end is the smaller"),
+        ((5, {"compute": "net"}), "model="),
+        ((5, {"sample": "synthetic"}), "needs no sample"),
+        ((5, {"silent": "shout"}), "silent must be"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence):
+    members, changed = arguments[0], (arguments[1] if len(arguments) > 1 else {})
+    with pytest.raises(InvalidInput, match=sentence) as refused:
+        sv.advise(members, **({"epsilon": 1.0, "delta": 1e-5} | changed))
+    assert "\n" not in str(refused.value)

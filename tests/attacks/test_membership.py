@@ -6,9 +6,9 @@ from sklearn.datasets import load_digits
 
 import sottovoce as sv
 from sottovoce.attacks import membership
-from sottovoce.attacks.small_net import SmallNet
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import SimulatedNoise
+from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
 torch = pytest.importorskip("torch")
 

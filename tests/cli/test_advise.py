@@ -9,7 +9,7 @@ from sottovoce._io import to_toml
 def test_advice_in_words_and_as_json(call):
     answer = call("advise", 6, "--epsilon", 2, "--records", 100)
     assert answer.code == 0, answer.err
-    assert "Take consensus-sgd over masked. Private: yes; useful: yes." in answer.out
+    assert "Take a secure sum: consensus-sgd over masked. Private: yes; useful: yes." in answer.out
     assert "What it reveals" in answer.out
     assert "If members cannot share keys" in answer.out
     advice = call("advise", 6, "--epsilon", 2, "--records", 100, "--json").json

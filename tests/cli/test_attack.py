@@ -1,4 +1,6 @@
-"""`sottovoce attack` as a person calls it."""
+"""`sottovoce attack` and `sottovoce audit` as a person calls them."""
+
+import re
 
 import pytest
 
@@ -24,29 +26,6 @@ def test_every_protocol_can_be_attacked(call, protocol):
     result = answer(call, *words)
     assert result["protocol"] == protocol
     assert not set(result["reconstructed"]) & {0, 3}
-
-
-def test_account_and_attack_of_masks_change_together(call):
-    """Partners on a circle of six: members 0 and 3 cut it in halves, and 0 and 2 unmask member 1."""
-    shares = {
-        (f"masked:partners={partners}", who): (
-            answer(call, "attack", "gossip", *common, "--attackers", who),
-            answer(call, "account", *common, "--observer", who[0], "--collude", who[2:])["exact"],
-        )
-        for partners in (5, 2)
-        for who in ("0,3", "0,2")
-        for common in [("--graph", "complete:6", "--protocol", f"masked:partners={partners}")]
-    }
-    for who in ("0,3", "0,2"):
-        attack, loss = shares["masked:partners=5", who]
-        assert (attack["rank"], attack["reconstructed"]) == (1, [])
-        assert max(loss) == pytest.approx(1 / 4)
-    halves, loss = shares["masked:partners=2", "0,3"]
-    assert halves["combinations"] == ["x1 + x2", "x4 + x5"]
-    assert [round(loss[u], 9) for u in (1, 2, 4, 5)] == [0.5] * 4
-    unmasked, loss = shares["masked:partners=2", "0,2"]
-    assert unmasked["reconstructed"] == [1]
-    assert loss[1] == pytest.approx(1.0)
 
 
 def test_text_names_the_nodes(call):
@@ -88,3 +67,44 @@ def test_bad_input_is_one_sentence_and_exit_one(call, words, sentence):
     assert out == ""
     assert sentence in err
     assert err.count("\n") == 1
+
+
+# ---- `sottovoce audit` as a person calls it ----------------------------------------------------------------
+
+
+def test_audit_of_masks_looks_as_tapper_member_and_coalition(call):
+    words = ("audit", "--graph", "ring:10", "--protocol", "masked:tolerate=3", "--noise-multiplier", "0.5")
+    result = answer(call, *words, "--runs", "20000")
+    assert result["refuted"] == []
+    claimed = {name: audit["mu_claimed"] for name, audit in result["audits"].items()}
+    for name, rest in (("tapper", 10), ("one member", 9), ("3 colluders", 7)):
+        assert claimed[name] == pytest.approx(2 / 0.5 / rest**0.5)
+        assert result["audits"][name]["tightness"] > 0.85
+    assert result["audits"]["tapper"]["view"] == "a tapper of all links about node 0"
+
+
+def test_audit_of_the_standard_views_holds(call):
+    words = ("audit", "--graph", "ring:6", "--rounds", "4", "--runs", "4000")
+    result = answer(call, *words)
+    assert result["refuted"] == []
+    assert set(result["audits"]) == {"neighbor", "distant node", "two colluders", "public"}
+
+
+def test_audit_refutes_the_published_formula_on_a_path_of_three(call):
+    path = ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0")
+    exact = answer(call, *path, "--noise-multiplier", "4")
+    assert exact["refuted"] == []
+    assert exact["audits"]["observers"]["mu_claimed"] == pytest.approx(0.5)  # 2 radii over 4: all is seen
+    published = answer(call, *path, "--claim", "published", "--noise-multiplier", "4", "--runs", "60000")
+    assert published["refuted"] == ["observers"]
+    assert published["audits"]["observers"]["mu_claimed"] == pytest.approx(0.5 / 3**0.5)  # a third of it
+
+
+def test_a_refuted_claim_says_which_number_refutes_it(call):
+    reply = call(
+        "audit", "--graph", "path:3", "--rounds", 2, "--user", 2, "--observers", 0, "--claim", "published"
+    )
+    text = " ".join(reply.out.split())
+    assert re.search(
+        r"refuted: mu is at least [\d.]+ where 1.16 is claimed; epsilon .* would not show it\.", text
+    )

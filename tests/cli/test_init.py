@@ -9,6 +9,7 @@ import pytest
 
 import sottovoce
 from sottovoce.cli.init import TEMPLATES, write_template
+from sottovoce.cli.main import commands
 from sottovoce.errors import ConfigError, InvalidInput
 
 
@@ -22,10 +23,11 @@ from sottovoce.errors import ConfigError, InvalidInput
 def test_a_folder_runs_at_once_and_answers_well(template, tmp_path, monkeypatch):
     folder = tmp_path / template
     written = write_template(template, folder)
-    assert {"README.md", f"test_{template}.py"} <= set(written)
+    (test_file,) = (name for name in written if name.startswith("test_"))
+    assert (folder / "README.md").read_text().startswith("# ")
     monkeypatch.syspath_prepend(str(folder))
     before = set(sys.modules)
-    spec = importlib.util.spec_from_file_location(f"template_{template}", folder / f"test_{template}.py")
+    spec = importlib.util.spec_from_file_location(f"template_{template}", folder / test_file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     tests = [function for name, function in vars(module).items() if name.startswith("test_")]
@@ -39,12 +41,10 @@ def test_a_folder_runs_at_once_and_answers_well(template, tmp_path, monkeypatch)
 
 def test_every_template_is_listed_and_every_command_named_in_a_page_exists(call):
     assert set(TEMPLATES) == {"average", "train", "net", "consortium", "protocol", "algorithm"}
-    from sottovoce.cli.main import commands
-
-    for template in TEMPLATES:
-        page = Path(sottovoce.__file__).parent / "templates" / template / "README.md"
-        words = [line.split() for line in page.read_text().splitlines() if line.startswith("    sotto")]
-        assert all(line[1] in commands() for line in words)
+    page = Path(sottovoce.__file__).parent / "templates" / "README.md"
+    words = [line.split() for line in page.read_text().splitlines() if line.startswith("    sotto")]
+    assert len(words) > 5
+    assert all(line[1] in commands() for line in words)
     result = call("init", "average", "--json")
     assert result.code == 0, result
     assert result.json["run"] == "sottovoce average plan.toml"

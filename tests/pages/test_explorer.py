@@ -10,8 +10,7 @@ from sottovoce._format import fixed
 from sottovoce.planfile.read import plan_from_settings
 from sottovoce.planfile.schema import check_plan_file
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
-from sottovoce.report.explorer.page import offline_page
-from sottovoce.report.explorer.server import ExplorerServer
+from sottovoce.report.explorer.page import ExplorerServer, offline_page
 
 from .conftest import violations
 

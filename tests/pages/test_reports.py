@@ -29,16 +29,16 @@ def shown(page, inputs, kind, tmp_path):
 def test_page_one_holds_the_record_and_nothing_else(page, inputs, kind, tmp_path):
     results = shown(page, inputs, kind, tmp_path)
     summaries = [result["summary_page"] for result in results if result.get("summary_page")]
-    assert page.locator(".front").count() == len(summaries) > 0
+    assert page.locator(".summary_page").count() == len(summaries) > 0
     for k, summary in enumerate(summaries):
         values = page.eval_on_selector_all(
-            f"[data-front='{k}'] [data-from]", "all => all.map(e => [e.dataset.from, e.textContent])"
+            f"[data-page='{k}'] [data-from]", "all => all.map(e => [e.dataset.from, e.textContent])"
         )
         assert len(values) > 5
         for path, text in values:
             assert text == value_text(summary, path), path
         rest = page.eval_on_selector(
-            f"[data-front='{k}']",
+            f"[data-page='{k}']",
             "e => { const c = e.cloneNode(true); c.querySelectorAll('[data-from]').forEach(x => x.remove());"
             " return c.textContent; }",
         )
@@ -55,28 +55,28 @@ def test_readable_by_everybody_also_on_a_phone(page, inputs, kind, scheme, tmp_p
     shown(page, inputs, kind, tmp_path)
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    for verdict in page.locator(".front .verdict").all():  # the answer needs no scrolling sideways
+    for verdict in page.locator(".summary_page .verdict").all():  # the answer needs no scrolling sideways
         box = verdict.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 400
-    assert page.locator(".front .answer").first.bounding_box()["y"] < 400
+    assert page.locator(".summary_page .answer").first.bounding_box()["y"] < 400
 
 
 def test_what_was_read_and_not_charged_is_red(page, inputs, tmp_path):
     shown(page, inputs, "training", tmp_path)
-    assert page.locator(".front .answer").first.get_attribute("class") == "answer bad"
-    assert page.inner_text(".front .verdict >> nth=0") == "only in part"
+    assert page.locator(".summary_page .answer").first.get_attribute("class") == "answer bad"
+    assert page.inner_text(".summary_page .verdict >> nth=0") == "only in part"
     red = "rgb(168, 31, 51)"
-    lines = page.locator(".front .uncovered li")
+    lines = page.locator(".summary_page .uncovered li")
     assert "mean and deviation of every feature" in lines.first.inner_text()
     assert {line.evaluate("e => getComputedStyle(e).color") for line in lines.all()} == {red}
     assert page.locator(".yes").count() == 0  # no green guarantee in the annex either
-    assert "<of four>" in page.inner_text(".front .purpose")  # shown as text
+    assert "<of four>" in page.inner_text(".summary_page .purpose")  # shown as text
 
 
 def test_an_agreement_shows_who_signed_and_what_was_spent(page, inputs, tmp_path):
     (result,) = shown(page, inputs, "agreement", tmp_path)
-    text = page.inner_text(".front")
+    text = page.inner_text(".summary_page")
     for member in result["summary_page"]["members"]:
         assert member["fingerprint"] in text
         assert member["signed"] is True
@@ -92,7 +92,7 @@ def test_page_one_prints_on_one_sheet(page, inputs, kind, tmp_path):
     page.set_viewport_size({"width": 688, "height": 1017})  # A4 without its margins, at 96 dots per inch
     page.emulate_media(media="print")
     shown(page, inputs, kind, tmp_path)
-    box = page.locator(".front").first.bounding_box()
+    box = page.locator(".summary_page").first.bounding_box()
     assert box["y"] + box["height"] <= 1017
     assert page.evaluate("document.documentElement.scrollWidth") <= 688
     raw = page.pdf(prefer_css_page_size=True)

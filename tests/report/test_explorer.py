@@ -13,7 +13,7 @@ from sottovoce._format import fixed
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 from sottovoce.planfile.read import load_file
-from sottovoce.privacy import account, account_each, gaussian_epsilon
+from sottovoce.privacy import gaussian_epsilon
 from sottovoce.report.explorer.model import (
     ExplorerModel,
     ExplorerSettings,
@@ -22,29 +22,9 @@ from sottovoce.report.explorer.model import (
     open_model,
     open_plan,
 )
-from sottovoce.report.explorer.page import live_page, offline_page
-from sottovoce.report.explorer.server import ExplorerServer
+from sottovoce.report.explorer.page import ExplorerServer, live_page, offline_page
 
 DELTA = 1e-5
-
-
-def plans():
-    network = sv.graphs.florentine()
-    for name in ("gossip:4", "fresh-noise:3:fresh=0.2", "tree", "masked:tolerate=2", "randomized:9"):
-        yield sv.PrivateAveraging(name, network=network, noise_std=1.0, radius=0.5)
-    model = {"objective": sv.objectives.GLM(dim=3), "network": "ring:5", "clip_norm": 1.0, "sizes": [20] * 5}
-    model |= {"steps": 3, "noise_multiplier": 2.0}
-    yield sv.algorithms.ConsensusSGD(protocol="tree:kind=uniform", **model)
-    yield sv.algorithms.MuffliatoSGD(**model)
-
-
-@pytest.mark.parametrize("plan", list(plans()), ids=lambda plan: f"{plan.name}, {plan.schedule(0).name}")
-@pytest.mark.parametrize("who", [(3,), (1, 4)])
-def test_all_users_at_once_cost_what_they_cost_one_by_one(plan, who):
-    each = account_each(plan, who)
-    assert sorted(each) == [u for u in range(plan.n) if u not in who]
-    for u, stated in each.items():
-        assert stated == account(plan, "colluders", colluders=who, user=u)
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.3, 1e-100])

@@ -1,8 +1,9 @@
-"""The HTML page: whole, self-contained, escaped, the same bytes every time."""
+"""The HTML page: whole, self-contained, escaped, the same bytes every time; its elements and files."""
 
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import sottovoce as sv
 from sottovoce import report
 from sottovoce.accounting.published.exact_comparison import compare_with_published
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.report import build, figures, result_files, sections
 from sottovoce.report.inputs import account_result
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -115,3 +117,95 @@ def test_command_writes_a_page(call, refused, tmp_path, account):
     assert call("report", "a.json", "-o", "page.html", "--json").json["inputs"] == 1
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert "missing.json" in refused("report", "a.json", "missing.json", "-o", "other.html")
+
+
+# ---- Elements of a page: guarantees as the page shows them -------------------------------------------------
+
+
+def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
+    stated = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0).privacy(
+        "local"
+    )
+    stored = stated.to_dict(delta=1e-5)
+    assert sections.guarantee_row(stored)["verdict"] == "Guarantee"
+    row = sections.guarantee_row(stored | {"accepted": ["standardize"]})
+    assert row["verdict"] == "Guarantee, except for what was accepted: standardize"
+    result = {"name": "plan", "config": {}, "metrics": {"cost": {"messages": 1}}, "provenance": {}}
+    page = build([result | {"guarantees": [stored | {"accepted": ["standardize"]}]}], "t", "l")
+    assert 'class="yes"' not in page
+
+
+# ---- Sections: the general one, and results that lack what their section shows -----------------------------
+
+
+def test_unknown_results_get_a_general_section():
+    result = sv.Result(
+        "something-new", config={"steps": 3}, metrics={"accuracy": 0.9, "rows": [1, 2]},
+        history=[{"step": k, "loss": 1.0 / k} for k in range(1, 5)],
+    ).to_dict()  # fmt: skip
+    section = sections.section_of(result)
+    assert [b.kind for b in section.blocks] == ["table", "figure", "table"]
+    assert section.blocks[0].rows == (("accuracy", 0.9),)
+
+
+def test_result_without_its_numbers_is_refused():
+    with pytest.raises(DataError, match="lacks what its section shows"):
+        sections.section_of(sv.Result("account").to_dict())
+
+
+# ---- Results on disk: what is no result is refused with a sentence -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"{", "not JSON"),
+        (b"[1]", "has no name"),
+        (b'{"name": 3}', "has no name"),
+        (b'{"name": "x", "metrics": []}', "'metrics'"),
+        (b"\xff\xfe", "not text"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_files_that_are_no_results(tmp_path, content, sentence):
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(DataError, match=sentence):
+        result_files.read_result(tmp_path / "r.json")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataError, match="There is no file"):
+        result_files.read_result(tmp_path / "r.json")
+
+
+def test_results_hold_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        result_files.write_result(tmp_path / "r.json", {"name": "x", "metrics": {"a": float("nan")}})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- Figures: contrast against the page, networks of all sizes ---------------------------------------------
+
+
+def luminance(color):
+    parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("band", ["#f5f7f9", "#1b2129"])
+def test_lines_of_charts_stand_out_from_the_page(band):
+    for color in figures.CYCLE:
+        light, dark = sorted((luminance(color), luminance(band)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, color
+
+
+def test_graph_pictures_of_all_sizes():
+    for network in (
+        sv.graphs.hypercube(4),
+        sv.graphs.ring(3),
+        sv.graphs.regular(150, 4, np.random.default_rng(0)),
+    ):
+        picture = figures.graph_picture(network.edges.tolist(), [0.5] * network.n, observers=[0])
+        assert picture.startswith("<svg")
+        ElementTree.fromstring(picture)

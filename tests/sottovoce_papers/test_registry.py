@@ -15,13 +15,11 @@ from sottovoce.errors import InvalidInput
 from sottovoce.report.sections import section_of
 from sottovoce_papers import drawing, trials
 from sottovoce_papers.bayrooti2023.cells import Cell, trial_key
-from sottovoce_papers.bayrooti2023.printed import printed
-from sottovoce_papers.bayrooti2023.settings import settings_of
+from sottovoce_papers.bayrooti2023.settings import printed, settings_of
 from sottovoce_papers.bayrooti2023.tables import cells_of, from_trials, tuned_apart
 from sottovoce_papers.common import unpack
-from sottovoce_papers.option_help import MEANINGS, OWN, meaning
 from sottovoce_papers.paper_index import ITEMS, stored_results
-from sottovoce_papers.registry import Option, find, options_of, registry
+from sottovoce_papers.registry import MEANINGS, OWN, Option, find, meaning, options_of, registry
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

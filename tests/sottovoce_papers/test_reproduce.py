@@ -44,9 +44,9 @@ def test_a_name_gives_table_record_and_figure(call, tmp_path):
     assert page.code == 0
     text = (tmp_path / "report.html").read_text()
     assert "<svg" in text
-    assert "In this record it" not in text
+    assert "In this result it" not in text
     stored = call("reproduce", "attack-geometric", "--from", RESULTS / "attack-geometric.json")
-    assert "In this record it held." in stored.out
+    assert "In this result it held." in stored.out
 
 
 def test_nothing_prints_pixels(call):
@@ -85,7 +85,7 @@ def test_lists_and_infinity_are_values(call):
         ("table1 --from x --trials 3", "leave the experiment's options out"),
         ("topologies --observers 0", "at least 1, got '0'"),
         ("geometric-distance --quick --n 9", "quick form has its own --n 60"),
-        (f"topologies --from {RESULTS / 'admm-lasso.json'}", "a record of admm-lasso"),
+        (f"topologies --from {RESULTS / 'admm-lasso.json'}", "a result of admm-lasso"),
     ],
 )
 def test_bad_words_are_refused_with_a_sentence(refused, words, sentence):

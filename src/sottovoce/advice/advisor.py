@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sottovoce import graphs
-from sottovoce._format import number, percent, significant
+from sottovoce._format import number, significant
+from sottovoce.accounting.wording import guess
 from sottovoce.advice import files
 from sottovoce.advice.candidates import (
     FEW_LEAVES,
@@ -25,7 +26,7 @@ from sottovoce.advice.candidates import (
     guarantee_against,
     plan_for,
 )
-from sottovoce.advice.comparison import COLUMNS, PlanSummary, draw_front, pareto, summarize
+from sottovoce.advice.comparison import PlanSummary, draw_front, pareto, summarize
 from sottovoce.advice.requirements import Requirements
 from sottovoce.advice.samples import Sample, SampleArgument, features_and_labels
 from sottovoce.advice.suggestions import Suggestion, least, least_whole
@@ -86,10 +87,6 @@ class Advice:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan
 
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str | int, ...]]]:
-        """Return the columns and the rows of the table."""
-        return COLUMNS, [row.cells() for row in self.rows]
-
     def plot(self, path: str | Path) -> Path:
         """Draw the front (time against error) as an SVG or PNG file."""
         values = f"{self.requirements.low:g} to {self.requirements.high:g}"
@@ -110,10 +107,19 @@ class Advice:
             "suggestions": [dict(vars(suggestion)) for suggestion in self.suggestions],
         }
 
+    @property
+    def headline(self) -> str:
+        """What to take, or that nothing fits."""
+        if self.recommended is None:
+            return "Nothing fits."
+        candidate = self.recommended.candidate
+        secure = "a secure sum: " if candidate is not None and candidate.has("masked") else ""
+        return f"Take {secure}{self.recommended.name}."
+
     def __str__(self) -> str:
-        head = "Nothing fits." if self.recommended is None else f"Take {self.recommended.name}."
         suggestions = [suggestion.sentence for suggestion in self.suggestions]
-        return "\n".join([f"{head} {self.reasons}", *self.changes, *suggestions, self.simulated_on])
+        lines = [f"{self.headline} {self.reasons}", *self.changes, *suggestions, self.simulated_on]
+        return "\n".join(lines)
 
 
 def advise(
@@ -179,11 +185,10 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
     linear = requirements.compute == "linear"
     kind = "squared" if linear else requirements.compute
     unit, middle = (requirements.half, requirements.middle) if linear else (1.0, 0.0)
-    if sample is None or (isinstance(sample, str) and sample == "synthetic"):
-        return None if kind == "net" else Sample.synthetic(kind, requirements.features or 1, unit)
-    if isinstance(sample, (str, Sample)):
-        raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-    public = Sample.public(kind, *features_and_labels(sample), unit=unit, middle=middle)
+    if kind == "net" and sample in (None, "synthetic"):
+        return None
+    features = requirements.features or 1
+    public = Sample.from_argument("synthetic" if sample is None else sample, kind, features, unit, middle)
     if kind != "net" and public.features != requirements.features:
         raise InvalidInput(
             f"the sample has {public.features} features, the model {requirements.features}; leave features "
@@ -339,17 +344,21 @@ def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
 def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     best = rows[0]
     next_kind = next((row for row in rows[1:] if row.fits and _kind(row) != _kind(best)), None)
-    limit = number(requirements.epsilon, "limit")
-    first = f"It meets epsilon {limit} against {requirements.adversary} and answers "
-    first += best.use.answer
+    sentences = [
+        f"It meets epsilon {number(requirements.epsilon, 'limit')} against {requirements.adversary}."
+    ]
+    if best.use.error is not None:
+        scale = f"on a scale from {requirements.low:g} to {requirements.high:g}"
+        sentences.append(f"The mean will be right to about {best.use.answer}, {scale}.")
+    else:
+        sentences.append(f"What to expect: {best.use.answer}.")
     if next_kind is not None:
-        first += f", where the next kind of plan, {next_kind.name}, answers {next_kind.use.answer}"
+        sentences.append(f"The next kind of plan, {next_kind.name}: {next_kind.use.answer}.")
     hidden = "a whole member" if requirements.hide == "member" else "a single record"
     rounds = f"{best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} ({best.seconds:.3g} s)"
-    return (
-        f"{first}. It hides {hidden}, takes {rounds} and {best.messages:,} messages, and leaves the worst "
-        f"member guessing right {percent(best.best_guess, 'best guess', 1)} of the time at best."
-    )
+    sentences.append(f"It hides {hidden} and takes {rounds} and {best.messages:,} messages.")
+    sentences.append(f"The best guess of any one member is right {guess(best.best_guess)}.")
+    return " ".join(sentences)
 
 
 def _kind(row: PlanSummary) -> tuple[str, AveragingCandidate | None]:

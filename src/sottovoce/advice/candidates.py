@@ -168,21 +168,21 @@ def _net_objective(text: str) -> Objective:
         from sottovoce.objectives.nets.objective import NetObjective
         from sottovoce.objectives.nets.zoo import build
     except ImportError:
-        raise MissingDependency("a network needs torch; pip install 'sottovoce[deep]'.") from None
+        raise MissingDependency("a neural network needs torch; pip install 'sottovoce[deep]'.") from None
     name, options = parse_net(text)
     try:
         return NetObjective(build(name, **options), clip_norm=1.0)
     except TypeError as error:
-        raise ConfigError(f"the network {text!r} cannot be built: {error}.") from None
+        raise ConfigError(f"the neural network {text!r} cannot be built: {error}.") from None
 
 
 def parse_net(text: str) -> tuple[str, dict[str, int]]:
-    """Return name and options of a network such as ``"mlp:inputs=64:hidden=16"``."""
+    """Return name and options of a neural network such as ``"mlp:inputs=64:hidden=16"``."""
     name, *parts = text.split(":")
     try:
         return name, {key: int(value) for key, value in (part.split("=") for part in parts)}
     except ValueError:
-        raise ConfigError(f"a network is written name:key=number, got {text!r}.") from None
+        raise ConfigError(f"a neural network is written name:key=number, got {text!r}.") from None
 
 
 # ---- the least noise ----------------------------------------------------------------------------------

@@ -30,11 +30,6 @@ _FRONT, _DOMINATED, _CHOSEN = "#1b5e8c", "#9aa5ad", "#b3541e"
 _WAITS = "the step waits for it; if it stays away, the others agree on a run without it"
 _GOES_ON = "its exchanges are left out (late = drop), the others go on"
 
-COLUMNS = tuple(
-    "plan steps batch_size noise outsider network pairwise colluders local answer useful messages rounds "
-    "bytes seconds".split()
-)
-
 
 @dataclass(frozen=True)
 class PlanSummary:
@@ -103,28 +98,20 @@ class PlanSummary:
         value: float | None = vars(self)[f"epsilon_{view}"]
         return value
 
-    def cells(self) -> tuple[str | int, ...]:
-        """Return the row as a table shows it, in the order of `COLUMNS`."""
-        low, high = self.noise
-        epsilons = {
+    def cells(self) -> dict[str, str | int]:
+        """Return the row as tables show it."""
+        cells: dict[str, str | int] = {
             view: "-" if (epsilon := self.epsilon(view)) is None else number(epsilon, "epsilon")
             for view in ("outsider", "network", "pairwise", "colluders", "local")
         }
         if self.colluders_bound:
-            epsilons["colluders"] = f"<= {epsilons['colluders']}"
-        return (
-            self.name,
-            self.plan.steps,
-            "all" if self.batch_size is None else f"{self.batch_size:g}",
-            " to ".join(dict.fromkeys(significant(noise, "noise", 3) for noise in (low, high))),
-            *epsilons.values(),
-            self.use.answer,
-            self.use.verdict,
-            self.messages,
-            self.rounds,
-            "-" if self.bytes is None else self.bytes,
-            f"{self.seconds:.3g}",
-        )
+            cells["colluders"] = f"<= {cells['colluders']}"
+        cells |= {"steps": self.plan.steps, "messages": self.messages, "rounds": self.rounds}
+        cells |= {"answer": self.use.answer, "useful": self.use.verdict, "seconds": f"{self.seconds:.3g}"}
+        cells["batch_size"] = "all" if self.batch_size is None else f"{self.batch_size:g}"
+        cells["noise"] = " to ".join(dict.fromkeys(significant(one, "noise", 3) for one in self.noise))
+        cells["bytes"] = "-" if self.bytes is None else self.bytes
+        return cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain values, for JSON."""

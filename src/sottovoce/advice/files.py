@@ -21,7 +21,7 @@ from sottovoce.planfile.write import agreement_text, plan_tables
 if TYPE_CHECKING:
     from sottovoce.advice.advisor import Advice
 
-_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model", "net": "Network"}
+_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model", "net": "Neural network"}
 
 
 def save(advice: Advice, folder: Path) -> list[Path]:

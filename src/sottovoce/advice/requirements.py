@@ -41,7 +41,7 @@ class Requirements:
     colluders : how many members may collude, at least one.
     compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model), ``"net"``.
     hide : a ``"record"`` or a whole ``"member"``.
-    features, model : columns of a linear model; a network such as ``"mlp:inputs=64:hidden=16"``.
+    features, model : columns of a linear model; a neural network such as ``"mlp:inputs=64:hidden=16"``.
     target : the largest error (mean, linear) or the least accuracy that is of use.
     silent : ``"wait"`` for a silent member, or ``"go on"`` without it.
     latency, seconds : seconds a round takes; the longest a run may take.
@@ -104,7 +104,7 @@ class Requirements:
             raise InvalidInput(f"features are for linear models; leave them out for a {compute}.")
         if (compute == "net") != (model is not None):
             raise InvalidInput(
-                'a network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
+                'a neural network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
                 f"compute={compute!r} and model={model!r}."
             )
 

@@ -6,13 +6,16 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.algorithms.plan import Plan
+from sottovoce.data import load
 from sottovoce.data.base import AgentRecords, Dataset, Shards
+from sottovoce.data.files import read_columns, read_numbers
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
 
@@ -47,7 +50,9 @@ class Sample:
     def synthetic(cls, kind: str, features: int, unit: float = 1.0) -> Sample:
         """Return a source of synthetic records: unit rows, labels from a random linear rule with noise."""
         if kind == "net":
-            raise InvalidInput("a network has no synthetic records; give public ones as sample=(X, y).")
+            raise InvalidInput(
+                "a neural network has no synthetic records; give public ones as sample=(X, y)."
+            )
         return cls(kind, features, unit=unit)
 
     @classmethod
@@ -78,17 +83,24 @@ class Sample:
         return cls(kind, int(features.shape[1]), features, labels, unit, f"{n:,} public records")
 
     @classmethod
-    def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
-        """Return the sample a user gave for a plan: ``"synthetic"``, a pair (X, y) or a Dataset."""
+    def from_argument(
+        cls, sample: SampleArgument, kind: str, features: int, unit: float = 1.0, middle: float = 0.0
+    ) -> Sample:
+        """Return the sample of a user's argument: ``"synthetic"``, a pair (X, y), a Dataset or a `Sample`."""
         if isinstance(sample, Sample):
             return sample
+        if not isinstance(sample, str):
+            return cls.public(kind, *features_and_labels(sample), unit=unit, middle=middle)
+        if sample != "synthetic":
+            raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
+        return cls.synthetic(kind, features, unit)
+
+    @classmethod
+    def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
+        """Return the sample of a user's argument, for the model of a plan."""
         objective = plan.objective  # type: ignore[attr-defined]
         kind = objective.loss if isinstance(objective, GLM) else "net"
-        if isinstance(sample, str):
-            if sample != "synthetic":
-                raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-            return cls.synthetic(kind, n_params(objective))
-        return cls.public(kind, *features_and_labels(sample))
+        return cls.from_argument(sample, kind, n_params(objective) if isinstance(sample, str) else 0)
 
     @property
     def metric(self) -> str:
@@ -184,3 +196,31 @@ def features_and_labels(sample: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[
         raise DataError(
             f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(sample).__name__}.'
         ) from None
+
+
+def read_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | str | None:
+    """Return a public data set by name, or a table whose last column is the label; others stay."""
+    if name is None or name == "synthetic":
+        return name
+    if name.endswith((".csv", ".npz")):
+        return _labeled_table(name)
+    if Path(name).suffix and Path(name).exists():
+        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
+    return load(name)
+
+
+def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features and labels of a file; the labels are the last column, numbers or words."""
+    try:
+        numbers = read_numbers(name)
+    except DataError as error:
+        if not name.endswith(".csv") or not Path(name).exists():
+            raise
+        *features, labels = read_columns(name).values()
+        try:
+            return np.array(features, dtype=float).T, np.array(labels)
+        except ValueError:
+            raise error from None
+    if numbers.ndim != 2 or numbers.shape[1] < 2:
+        raise InvalidInput(f"{name} must hold features and, in its last column, labels; got {numbers.shape}.")
+    return numbers[:, :-1], numbers[:, -1]

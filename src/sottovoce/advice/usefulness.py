@@ -67,7 +67,7 @@ class Score:
     def sentence(self) -> str:
         """The score beside that of no learning and that of no noise."""
         bounds = f"learning nothing: {self.chance:.3g}, without noise: {self.best:.3g}"
-        return f"a run on {self.source} ends at {self} ({bounds})."
+        return f"a simulated run on {self.source} ends at {self} ({bounds})."
 
     def __str__(self) -> str:
         return f"{self.metric} {self.mean:.3g} ± {self.half:.2g}"
@@ -167,8 +167,9 @@ def usefulness(
         return use
     words = "no noise is added"
     if ratio != math.inf:
-        words = f"the largest possible signal is {ratio:.3g} times the noise of the run, "
-        words += "too little to learn from" if too_noisy else "which does not say how good the model is"
+        words = "the noise is too large to learn from" if too_noisy else "the noise is small"
+        words += f" beside what the records can contribute (signal-to-noise {ratio:.3g})"
+        words += "" if too_noisy else ", which does not say how good the model is"
     return replace(use, sentence=f"{words}; {use.sentence}")
 
 

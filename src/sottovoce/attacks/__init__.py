@@ -5,43 +5,16 @@ from __future__ import annotations
 from sottovoce._lazy import lazy_names
 
 _MODULES = {
-    "Audit": "audit",
-    "Combination": "gossip",
-    "GradientAttack": "descent",
-    "InputAttack": "inputs",
-    "LinearInversion": "inversion",
-    "LowerBound": "bounds",
-    "MembershipProblem": "membership",
-    "OneRun": "bounds",
-    "Reconstruction": "gossip",
-    "SmallNet": "small_net",
-    "Trained": "membership",
-    "Transcript": "descent",
-    "attack_network": "inputs",
-    "attack_softmax": "inputs",
-    "audit_averaging": "audit",
-    "audit_consensus": "audit",
-    "audit_membership": "membership",
-    "audit_one_run": "bounds",
-    "audit_outputs": "audit",
-    "audit_view": "audit",
-    "clopper_pearson": "bounds",
-    "digits_problem": "membership",
-    "epsilon_lower": "bounds",
-    "gossip_attack": "gossip",
-    "gradient_attack": "descent",
-    "invert_gradients": "inversion",
-    "invert_linear": "inversion",
-    "lower_bound": "bounds",
-    "mu_lower": "bounds",
-    "one_run_epsilon": "bounds",
-    "psnr": "inversion",
-    "reconstruct_gossip": "gossip",
-    "reconstructed_by_each": "gossip",
-    "run_descent": "descent",
-    "views_of": "audit",
-    "train_models": "membership",
+    "audit": "Audit audit_averaging audit_consensus audit_outputs audit_view views_of",
+    "bounds": "LowerBound OneRun audit_one_run clopper_pearson epsilon_lower lower_bound mu_lower "
+    "one_run_epsilon",
+    "descent": "GradientAttack Transcript gradient_attack run_descent",
+    "gossip": "Combination Reconstruction gossip_attack reconstruct_gossip reconstructed_by_each",
+    "inputs": "InputAttack attack_network attack_softmax",
+    "inversion": "LinearInversion invert_gradients invert_linear psnr",
+    "membership": "MembershipProblem Trained audit_membership digits_problem train_models",
 }
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = sorted(_MODULES)
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__all__ = sorted(_NAMES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -213,7 +213,7 @@ def audit_averaging(
     if _validate.nodes(user, protocol.n, "user")[0] in seen.observers:
         raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
     if guarantee is None:
-        guarantee = _claim(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
+        guarantee = claim_about(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
     noise = as_noise(rng)
     views, estimates = [], []
     for step, rows in _hypotheses(protocol, user, sensitivity, half):
@@ -280,7 +280,7 @@ def audit_consensus(
                 f"{plan.name} does not end its steps in exact consensus, so its views are more than those of "
                 "its averagings; audit its trained models (audit_membership)."
             )
-        guarantee = _claim(plan, user, seen[0].observers)
+        guarantee = claim_about(plan, user, seen[0].observers)
     planned = [[_planned(plan, agent, k) for agent in range(plan.n)] for k in range(plan.steps)]
     noise = as_noise(rng)
     views, scores = [], []
@@ -361,7 +361,7 @@ def _hypotheses(
         yield step, rows
 
 
-def _claim(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guarantee:
+def claim_about(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guarantee:
     """Return the plan's guarantee for the user against these observers."""
     if not observers:
         return account(plan, "outsider", user=user)

@@ -74,7 +74,7 @@ class Combination:
         terms = []
         for node, c in self.coefficients.items():
             size = str(abs(c))
-            if isinstance(c, float) or len(size) > 24:  # a long fraction is easier to read as a decimal
+            if isinstance(c, float) or len(size) > 12:  # a long fraction is easier to read as a decimal
                 size = f"{abs(float(c)):.6g}"
             terms.append(f"{'-' if c < 0 else '+'} {'' if size == '1' else size + ' '}x{node}")
         return " ".join(terms).removeprefix("+ ")

@@ -9,22 +9,22 @@ on the record, as in [1], and the messages themselves (white box), as an observe
 projected on the direction in which the record pulls.
 
 References: [1] Bayrooti, Gao, Prorok 2023, Appendix D and Table 5. [2] Jagielski, Ullman, Oprea 2020.
-Departures from [1]: the network (`SmallNet`, 195 parameters; theirs has 38,424), so that ten thousand models
-take minutes on two cores.
+Departures from [1]: a small network (the reproduction's has 195 parameters, theirs 38,424), so that ten
+thousand models take minutes on two cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol as TypingProtocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.attacks.audit import Audit, audit_view
-from sottovoce.attacks.small_net import SmallNet
+from sottovoce.attacks.audit import Audit, audit_view, claim_about
 from sottovoce.errors import InvalidInput
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.run_randomness import RunRandomness
@@ -106,6 +106,26 @@ def digits_problem(
     return MembershipProblem(normalized, classes, blank, 0, 0)
 
 
+class StackedNet(TypingProtocol):
+    """Many small networks as one array: the parameters of one model are one row of ``theta``."""
+
+    @property
+    def n_params(self) -> int:
+        """Numbers in one row."""
+
+    def patches(self, images: np.ndarray) -> np.ndarray:
+        """Return what the first layer reads of every picture, computed once for all models."""
+
+    def losses(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the loss ``(models, records)`` of every record under every row."""
+
+    def clipped_sums(
+        self, theta: np.ndarray, owner: np.ndarray, patches: np.ndarray, labels: np.ndarray,
+        present: np.ndarray, clip_norm: float, guard: bool = True,
+    ) -> np.ndarray:  # fmt: skip
+        """Return the sum of clipped gradients of every row over its batch ``present``."""
+
+
 class CopiesQuery:
     """Clipped sums of many copies of one problem (see `GradientQuery`).
 
@@ -118,7 +138,7 @@ class CopiesQuery:
     compiled_descent = None
 
     def __init__(
-        self, net: SmallNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
+        self, net: StackedNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
     ) -> None:
         self.net, self.guard, self.dim = net, guard, net.n_params
         n = problem.agents
@@ -156,7 +176,7 @@ class CopiesQuery:
 
 def train_models(
     plan: GradientPlan,
-    net: SmallNet,
+    net: StackedNet,
     problem: MembershipProblem,
     *,
     member: bool,
@@ -214,7 +234,7 @@ def train_models(
 
 def audit_membership(
     plan: GradientPlan,
-    net: SmallNet,
+    net: StackedNet,
     problem: MembershipProblem,
     *,
     models: int,
@@ -246,10 +266,7 @@ def audit_membership(
     losses, who = (inside.losses, outside.losses), "the trained model's loss on the record"
     audits = {"loss": audit_view(*losses, local, view=who, delta=delta, level=level)}
     for name, observers in (views or {}).items():
-        if len(observers) == 1:
-            claim = plan.privacy("pairwise", user=problem.owner, observer=observers[0])
-        else:
-            claim = plan.privacy("colluders", user=problem.owner, colluders=observers)
+        claim = claim_about(plan, problem.owner, observers)
         seen = [(inside.views[name], outside.views[name])]
         if name in inside.decoded:
             seen.append((inside.decoded[name], outside.decoded[name]))
@@ -376,7 +393,7 @@ class Replicated(Protocol):
         return self.copies * self.protocol.messages
 
 
-def _pull(net: SmallNet, problem: MembershipProblem, start: np.ndarray, clip_norm: float) -> np.ndarray:
+def _pull(net: StackedNet, problem: MembershipProblem, start: np.ndarray, clip_norm: float) -> np.ndarray:
     """Return the unit direction in which the canary moves the first model."""
     patches = net.patches(np.nan_to_num(problem.canary)[None])[None]
     labels = np.array([[problem.canary_label]])

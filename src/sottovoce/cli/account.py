@@ -7,24 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import FIELDS, number
-from sottovoce.cli.options import (
-    Draw,
-    Epsilon,
-    Fresh,
-    Graph,
-    Json,
-    Matrix,
-    Out,
-    ProtocolOption,
-    Rounds,
-    TreeOption,
-    Weights,
-    network_of,
-    node_list,
-    node_of,
-    protocol_of,
-)
+from sottovoce._format import FIELDS, number, percent
+from sottovoce.cli import options
 from sottovoce.cli.output import emit, progress, safe, show_guarantees, table
 
 if TYPE_CHECKING:
@@ -34,26 +18,28 @@ if TYPE_CHECKING:
 
 
 def account(
-    graph: Graph = None,
-    matrix: Matrix = None,
-    weights: Weights = None,
-    protocol: ProtocolOption = "gossip",
-    rounds: Rounds = None,
+    graph: options.Graph = None,
+    matrix: options.Matrix = None,
+    weights: options.Weights = None,
+    protocol: options.ProtocolOption = "gossip",
+    rounds: options.Rounds = None,
     observer: Annotated[
-        str | None, Option(help="The curious node, by number or name; without it, every node in turn.")
+        str | None, Option(help="The node that looks, by number or name; without it, every node in turn.")
     ] = None,
     collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
-    tree: TreeOption = None,
-    fresh: Fresh = None,
-    draw: Draw = 0,
+    tree: options.TreeOption = None,
+    fresh: options.Fresh = None,
+    draw: options.Draw = 0,
     own_noise: Annotated[bool, Option(help="Whether observers know their own noise (they do).")] = True,
-    noise: Annotated[float | None, Option(help="Noise over the clip (the radius): print epsilons.")] = None,
-    epsilon: Epsilon = None,
+    noise: Annotated[
+        float | None, Option(help="Noise over the radius of the values: print epsilons.")
+    ] = None,
+    epsilon: options.Epsilon = None,
     delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
     published: Annotated[bool, Option("--published", help="Print what the papers' formulas say.")] = False,
     steps: Annotated[int | None, Option(help="With --published: how often every node takes part.")] = None,
-    out: Out = None,
-    json: Json = False,
+    out: options.Out = None,
+    json: options.Json = False,
 ) -> None:
     """Show what each participant learns about each other, before anything runs.
 
@@ -82,9 +68,12 @@ def account(
 
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
-    network = network_of(graph, matrix, weights)
-    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
-    curious, colluders = node_of(observer, "--observer", network), node_list(collude, "--collude", network)
+    network = options.network_of(graph, matrix, weights)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
+    curious, colluders = (
+        options.node_of(observer, "--observer", network),
+        options.node_list(collude, "--collude", network),
+    )
     with progress("every observer", network.n, quiet=json or curious is not None) as tick:
         assessment = compare_with_published(network, averaging, curious, colluders, own_noise, tick)
     at = 1e-5 if delta is None else _validate.delta(delta)
@@ -123,44 +112,36 @@ def _show(
     )
     for note in assessment.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
-    heads = {
-        "distance": "distance",
-        "pairs": "pairs",
-        "exact_mean": "exact, mean",
-        "exact_max": "exact, largest",
-        "determined": "determined",
-    } | ({"published_mean": "published (at most 1), mean"} if published else {})
+    heads = {"distance": "distance", "pairs": "pairs", "exact_mean": "exact, mean"}
+    heads |= {"exact_max": "exact, largest", "determined": "can be computed"}
+    heads |= {"published_mean": "published (at most 1), mean"} if published else {}
     rows = [[row[key] for key in heads] for row in metrics["by_distance"]]
     if rows:
-        title = "Share of local privacy lost, by distance"
+        title = "Share of local privacy lost, by distance (0: nothing is learned, 1: the noisy value itself)"
         quantities = [FIELDS.get(key, "value") for key in heads]
         screen.print(table(list(heads.values()), rows, title=title, quantities=quantities))
-    rank = "" if assessment["rank"] is None else f", {assessment['rank']} independent numbers seen"
+    rank = "" if assessment["rank"] is None else f"; {assessment['rank']} independent numbers are received"
     mean, largest = number(assessment["mean_exact"], "share"), number(assessment["max_exact"], "share")
-    screen.print(f"mean exact {mean}, largest {largest}{rank}")
+    screen.print(f"Exact: {mean} on average, {largest} at most{rank}.")
     if assessment["understated_pairs"] is not None:
         screen.print(
-            f"mean published {number(assessment['mean_published'])}; the published formula understates "
-            f"{100 * assessment['understated_pairs']:.0f}% of the pairs"
+            f"The published formula, not a guarantee: {number(assessment['mean_published'])} on average; "
+            f"it is too small for {percent(assessment['understated_pairs'], places=0)} of the pairs."
         )
     if "guarantees" in assessment:
         noise = assessment["noise_multiplier"]
-        title = f"At noise multiplier {number(noise, 'noise')} (noise over the clip, here the radius)"
+        title = f"At noise multiplier {number(noise, 'noise')} (noise over the radius of the values)"
         show_guarantees(screen, assessment["guarantees"], assessment["delta"], title)
     if "noise_for_budget" in assessment:
         title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
         title += number(assessment["delta"], "delta")
+        last = ("adjacency", "label")
         rows = [
             # an instruction: the printed noise must keep the budget, so it is rounded upwards
-            [
-                row["against"],
-                number(row["noise_multiplier"], "required noise"),
-                row["adjacency"],
-                row["label"],
-            ]
+            [row["against"], number(row["noise_multiplier"], "required noise"), *(row[key] for key in last)]
             for row in assessment["noise_for_budget"]
         ]
-        screen.print(table(["against", "noise multiplier", "adjacency", "label"], rows, title=title))
+        screen.print(table(["against", "noise multiplier", *last], rows, title=title))
     if "published_bounds" in assessment:
         _show_published(screen, assessment["published_bounds"])
 
@@ -176,7 +157,7 @@ def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
     rows = []
     for row in bounds["losses"]:
         losses = [number(row[key], FIELDS.get(key, "value")) for key in _LOSSES]
-        understated = "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%"
+        understated = "–" if row["understated"] is None else percent(row["understated"], places=0)
         rows.append([row["formula"], *losses, understated, row["bound"], row["label"]])
     columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]
     screen.print(table(columns, rows, title=f"Losses as the papers print them ({local})"))

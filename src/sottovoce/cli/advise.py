@@ -12,14 +12,12 @@ from typer import Argument, Option
 from sottovoce._format import number
 from sottovoce.cli.options import Delta, Json, Latency
 from sottovoce.cli.output import emit, progress, safe, table
-from sottovoce.errors import DataError, InvalidInput
+from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.console import Console
 
     from sottovoce.advice import Advice, PlanSummary
-    from sottovoce.data import Dataset
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
@@ -27,7 +25,7 @@ REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
 
 def advise(
     members: Annotated[str, Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")],
-    epsilon: Annotated[float, Option(help="The budget.")],
+    epsilon: Annotated[float, Option(help="The budget: 1 hides well, above 10 hides little.")],
     delta: Delta = 1e-5,
     compute: Annotated[str, Option(help="mean, logistic, linear or net.")] = "mean",
     records: Annotated[str, Option(help="Records per member: one number, or one each: 500,80,120.")] = "1",
@@ -36,14 +34,14 @@ def advise(
     colluders: Annotated[int, Option(help="How many members may collude.")] = 1,
     values: Annotated[str, Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
     features: Annotated[int | None, Option(help="Columns of a linear model; a sample has its own.")] = None,
-    model: Annotated[str | None, Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
-    target: Annotated[float | None, Option(help="Largest error, or least accuracy, of use.")] = None,
+    model: Annotated[str | None, Option(help="A neural network: mlp:inputs=64:hidden=16.")] = None,
+    target: Annotated[float | None, Option(help="Largest error, or least accuracy, that is of use.")] = None,
     sample: Annotated[str | None, Option(help="Public records: breast_cancer, or a .csv or .npz.")] = None,
     silent: Annotated[str, Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
     latency: Latency = 0.05,
     seconds: Annotated[float | None, Option(help="The longest a run may take.")] = None,
     masks: Annotated[bool, Option(help="Whether members can share keys for masked sums.")] = True,
-    seed: Annotated[int, Option(help="Public chance: trees, simulations.")] = 0,
+    seed: Annotated[int, Option(help="Seed of trees and simulations; public.")] = 0,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
     ] = None,
@@ -61,6 +59,7 @@ def advise(
         sottovoce advise ring:9 --epsilon 1 --records 50 --colluders 2 --values 0,120
     """
     from sottovoce import advice as advisor
+    from sottovoce.advice.samples import read_sample
 
     with progress("candidates", None, quiet=json) as tick:
         advice = advisor.advise(
@@ -76,7 +75,7 @@ def advise(
             features=features,
             model=model,
             target=target,
-            sample=public_sample(sample),
+            sample=read_sample(sample),
             silent=silent,
             latency=latency,
             seconds=seconds,
@@ -94,12 +93,13 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
     show_rows(screen, advice.rows, advice.requirements.delta)
     chosen = advice.recommended
     if chosen is None:
-        lines = [f"Nothing fits. {advice.reasons}", *(f"  {each.sentence}" for each in advice.suggestions)]
+        lines = [f"{advice.headline} {advice.reasons}"]
+        lines += [f"  {each.sentence}" for each in advice.suggestions]
     else:
         lines = [
-            f"Take {chosen.name}. Private: yes; useful: {chosen.use.verdict}.",
+            f"{advice.headline} Private: yes; useful: {chosen.use.verdict}.",
             advice.reasons,
-            f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}.",
+            f"How: {chosen.words}. If a member falls silent, {chosen.silent}.",
             *advice.changes,
         ]
     lines.append(advice.simulated_on)
@@ -111,20 +111,22 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
 
 def show_rows(screen: Console, rows: Sequence[PlanSummary], delta: float, *, dominated: bool = False) -> None:
     """Print what plans are worth and what they reveal, in two tables that fit a terminal."""
-    from sottovoce.advice.comparison import COLUMNS
-
-    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
+    cells = [row.cells() for row in rows]
     worth = [
         (k, safe(row.name), *(cell[key] for key in WORTH), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
     ]
-    heads = ("", "plan", *WORTH, *(["dominated by"] if dominated else []))
+    heads = ("", "plan", *(key.replace("_", " ") for key in WORTH), *(["dominated by"] if dominated else []))
     screen.print(table(heads, worth, title="Accuracy and communication"))
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
     count = rows[0].colluders if rows else 2
     heads = ("", *(f"{count} colluders" if key == "colluders" else key for key in REVEALS))
-    title = f"What it reveals: epsilon at delta {number(delta, 'delta')}; noise over the clip"
+    title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
     screen.print(table(heads, reveals, title=title))
+    screen.print(
+        "  outsider: taps every link; network: any one member; pairwise: one member about one other, "
+        "typically; local: everyone else together"
+    )
 
 
 def _records(text: str) -> int | list[int]:
@@ -143,37 +145,3 @@ def _range(text: str) -> tuple[float, float]:
     except ValueError:
         raise InvalidInput(f"--values must be a range such as 0,1, got {text!r}.") from None
     return low, high
-
-
-def public_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | str | None:
-    """Return a public data set by name, or a table whose last column is the label; others stay."""
-    if name is None or name == "synthetic":
-        return name
-    if name.endswith((".csv", ".npz")):
-        return _labeled_table(name)
-    if Path(name).suffix and Path(name).exists():
-        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
-    from sottovoce.data import load
-
-    return load(name)
-
-
-def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features and labels of a file; the labels are the last column, numbers or words."""
-    import numpy as np
-
-    from sottovoce.data.files import read_columns, read_numbers
-
-    try:
-        numbers = read_numbers(name)
-    except DataError as error:
-        if not name.endswith(".csv") or not Path(name).exists():
-            raise
-        *features, labels = read_columns(name).values()
-        try:
-            return np.array(features, dtype=float).T, np.array(labels)
-        except ValueError:
-            raise error from None
-    if numbers.ndim != 2 or numbers.shape[1] < 2:
-        raise InvalidInput(f"{name} must hold features and, in its last column, labels; got {numbers.shape}.")
-    return numbers[:, :-1], numbers[:, -1]

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option, Typer
 
 from sottovoce._format import number
-from sottovoce.cli.options import (
-    Json,
-    Out,
-    ProtocolOption,
-    Rounds,
-    TreeOption,
-    network_of,
-    node_list,
-    protocol_of,
-)
+from sottovoce.cli import options
 from sottovoce.cli.output import as_result, emit, safe, table
 
 if TYPE_CHECKING:
@@ -39,12 +30,12 @@ Attackers = Annotated[str, Option("--attackers", help="Nodes that share what the
 def gossip(
     graph: Graph,
     attackers: Attackers,
-    rounds: Rounds = None,
-    protocol: ProtocolOption = "gossip",
-    tree: TreeOption = None,
+    rounds: options.Rounds = None,
+    protocol: options.ProtocolOption = "gossip",
+    tree: options.TreeOption = None,
     seed: Annotated[int, Option(help="Seed of trees and random edges; public.")] = 0,
-    out: Out = None,
-    json: Json = False,
+    out: options.Out = None,
+    json: options.Json = False,
 ) -> None:
     """Which nodes' values are determined by an averaging without noise (with noise: value plus noise).
 
@@ -57,9 +48,9 @@ def gossip(
 
     if rounds is not None:
         _validate.count(rounds, "rounds")
-    network = network_of(graph)
-    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
-    outcome = gossip_attack(averaging, node_list(attackers, "--attackers", network))
+    network = options.network_of(graph)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
+    outcome = gossip_attack(averaging, options.node_list(attackers, "--attackers", network))
     names = [str(network.label(u)) for u in outcome.nodes]
     combinations = [str(each) for each in outcome.combinations]
     if network.labels is not None:  # names in place of x0, x1
@@ -104,8 +95,8 @@ def dgd(
     rate: Annotated[float, Option(help="Learning rate.")] = 1e-4,
     noise: Annotated[float, Option(help="Noise std on every gradient coordinate.")] = 0.0,
     seed: Annotated[int, Option(help="Seed of the pictures and of the simulated noise.")] = 0,
-    out: Out = None,
-    json: Json = False,
+    out: options.Out = None,
+    json: options.Json = False,
 ) -> None:
     """Which nodes' pictures come back from decentralized gradient descent (softmax regression).
 
@@ -118,12 +109,12 @@ def dgd(
     from sottovoce.attacks.inputs import attack_softmax, draw_pictures
     from sottovoce.protocols import Gossip
 
-    network = network_of(graph)
+    network = options.network_of(graph)
     rng = np.random.default_rng(seed)
     images, labels = draw_pictures(data, network.n, rng)
     result = attack_softmax(
         Gossip(network, _validate.count(rounds, "rounds")),
-        node_list(attackers, "--attackers", network),
+        options.node_list(attackers, "--attackers", network),
         images,
         labels,
         steps=network.n if steps is None else steps,
@@ -141,15 +132,16 @@ def dgd(
             quality = [number(float(result.psnr[u])), number(float(result.grey[u]))]
             recovered = "recovered" if u in result.recovered else ""
             rows.append([safe(network.label(u)), identifiable, *quality, recovered])
-        screen.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
+        screen.print(table(["node", "gradient determined", "PSNR (dB)", "PSNR of plain grey", ""], rows))
         for word, nodes in (
-            ("identifiable", set(result.attack.identifiable)),
-            ("other", set(result.attack.targets) - set(result.attack.identifiable)),
+            ("is", set(result.attack.identifiable)),
+            ("is not", set(result.attack.targets) - set(result.attack.identifiable)),
         ):
             back, clear = (len(nodes & set(kind)) for kind in (result.recovered, result.above_grey))
-            screen.print(
-                f"{len(nodes)} {word} nodes: {back} pictures come back with a PSNR of 10 or more, "
-                f"{clear} at least 3 dB above grey."
-            )
+            if nodes:
+                screen.print(
+                    f"{len(nodes)} nodes whose gradient {word} determined: {back} pictures come back with a "
+                    f"PSNR of 10 or more, {clear} at least 3 dB above plain grey."
+                )
 
     emit(as_result("attack-dgd", config, result.to_dict()), json, text, out)

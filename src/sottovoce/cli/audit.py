@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from sottovoce._format import number, percent
-from sottovoce.cli.options import (
-    Json,
-    Out,
-    ProtocolOption,
-    Rounds,
-    TreeOption,
-    network_of,
-    node_list,
-    node_of,
-    protocol_of,
-)
+from sottovoce.cli import options
 from sottovoce.cli.output import as_result, emit, progress, safe, table
 
 if TYPE_CHECKING:
@@ -26,12 +16,12 @@ if TYPE_CHECKING:
 
 def audit(
     graph: Annotated[str, Option(help="The graph, for example florentine or hypercube:4.")],
-    rounds: Rounds = None,
-    protocol: ProtocolOption = "gossip",
-    tree: TreeOption = None,
+    rounds: options.Rounds = None,
+    protocol: options.ProtocolOption = "gossip",
+    tree: options.TreeOption = None,
     target: Annotated[str, Option("--user", help="The node whose value is looked for.")] = "0",
     observers: Annotated[str | None, Option(help="Nodes that look: 3,5; else the standard views.")] = None,
-    noise_multiplier: Annotated[float, Option(help="Noise std over the clip (the radius).")] = 1.0,
+    noise_multiplier: Annotated[float, Option(help="Noise over the radius of the values.")] = 1.0,
     runs: Annotated[int, Option(help="Runs per view.")] = 20_000,
     delta: Annotated[float, Option(help="Where epsilon is read.")] = 1e-2,
     confidence: Annotated[float, Option(help="Confidence of all views together.")] = 0.999,
@@ -39,8 +29,8 @@ def audit(
         str, Option(help="exact (the accountant's), or published (equation (6), to see it fail).")
     ] = "exact",
     seed: Annotated[int, Option(help="Seed of the simulated runs.")] = 0,
-    out: Out = None,
-    json: Json = False,
+    out: options.Out = None,
+    json: options.Json = False,
 ) -> None:
     """Run a private averaging thousands of times and hold the best test against the claimed loss.
 
@@ -55,15 +45,15 @@ def audit(
     from sottovoce.attacks.audit import audit_averaging, audit_outputs, published_claim, views_of
     from sottovoce.errors import InvalidInput
 
-    network = network_of(graph)
-    averaging = protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
+    network = options.network_of(graph)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
     _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)
-    user = node_of(target, "--user", network)
+    user = options.node_of(target, "--user", network)
     assert user is not None
     if observers:
-        views = {"observers": node_list(observers, "--observers", network)}
+        views = {"observers": options.node_list(observers, "--observers", network)}
     else:
         views = views_of(averaging, network, user)
     if claim not in ("exact", "published"):
@@ -121,8 +111,9 @@ def audit(
         screen.print(table(heads, rows))
         for name, outcome in refuted.items():
             screen.print(safe(f"{name}: {outcome.verdict}"))
-        sure = f"all views together at confidence {100 * confidence:g} %"
-        screen.print(f"ε at δ = {number(delta, 'delta')}; {sure}.")
+        sure = f"All views together at confidence {100 * confidence:g} %."
+        meaning = "μ: how well two data sets can be told apart, 0 is not at all"
+        screen.print(f"{meaning}; ε at δ = {number(delta, 'delta')}. {sure}")
         if claim == "published":
             screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 

@@ -13,19 +13,7 @@ from typer import Argument, Option
 
 from sottovoce._format import number
 from sottovoce._io import atomic_write, plain
-from sottovoce.cli.options import (
-    Delta,
-    Draw,
-    Epsilon,
-    Fresh,
-    Graph,
-    Json,
-    Matrix,
-    ProtocolOption,
-    Rounds,
-    TreeOption,
-    Weights,
-)
+from sottovoce.cli import options
 from sottovoce.cli.output import emit, require_writable, safe, table
 from sottovoce.cli.plan import show_assessment
 from sottovoce.cli.train import show_lifetime_budget
@@ -40,14 +28,14 @@ if TYPE_CHECKING:
 
 def average(
     values: Annotated[str, Argument(help="A plan file (.toml), a table (.csv, .npz), or numbers: 0.2,0.9")],
-    graph: Graph = None,
-    matrix: Matrix = None,
-    weights: Weights = None,
-    protocol: ProtocolOption = "chebyshev",
-    rounds: Rounds = None,
-    tree: TreeOption = None,
-    fresh: Fresh = None,
-    draw: Draw = 0,
+    graph: options.Graph = None,
+    matrix: options.Matrix = None,
+    weights: options.Weights = None,
+    protocol: options.ProtocolOption = "chebyshev",
+    rounds: options.Rounds = None,
+    tree: options.TreeOption = None,
+    fresh: options.Fresh = None,
+    draw: options.Draw = 0,
     radius: Annotated[float, Option(help="Values are clipped to this radius ...")] = 1.0,
     center: Annotated[float, Option(help="... around this public center.")] = 0.0,
     site_weights: Annotated[
@@ -55,15 +43,15 @@ def average(
         Option(help="How much each node counts, public: 9,58,30 or a file. Noise follows the weight."),
     ] = None,
     noise: Annotated[float | None, Option(help="Noise multiplier: noise over the radius.")] = None,
-    epsilon: Epsilon = None,
-    delta: Delta = 1e-5,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = 1e-5,
     view: Annotated[str, Option(help="local, outsider, network (any one node) or central.")] = "network",
     seed: Annotated[int | None, Option(help="Simulate: reproducible noise, which protects nobody.")] = None,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write the result here: .json, .csv or .npz.")
     ] = None,
     population: Annotated[str | None, Option(help="Whose rows they are, by the lifetime ledger.")] = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Average one row per node privately, in this process.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sottovoce.cli.advise import public_sample, show_rows
+from sottovoce.cli.advise import show_rows
 from sottovoce.cli.options import Delta, Json, Latency
 from sottovoce.cli.output import emit, safe
 from sottovoce.errors import InvalidInput
@@ -38,6 +38,7 @@ def compare(
         sottovoce compare a.toml b.toml --out front.svg
     """
     from sottovoce import advice as advisor
+    from sottovoce.advice.samples import read_sample
     from sottovoce.planfile.read import load_plan
 
     plans: dict[str, Plan] = {}
@@ -46,7 +47,7 @@ def compare(
         if name in plans:
             raise InvalidInput(f"{path} is given twice; name every plan once.")
         plans[name] = load_plan(path)
-    public = public_sample(sample)
+    public = read_sample(sample)
     rows = advisor.compare(plans, delta=delta, colluders=collude, latency=latency, sample=public)
     if out is not None:
         from sottovoce.advice.comparison import draw_front

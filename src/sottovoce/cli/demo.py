@@ -66,14 +66,14 @@ def demo(
 
 OPENING = """[bold]Sottovoce[/bold]: private learning without a server
 
-Sixteen clinics, 28 patients each, want to know the [bold]share of malignant tumours[/bold] among all their \
+Sixteen clinics, 28 patients each, want to know the [bold]share of malignant tumors[/bold] among all their \
 patients, and to train a common classifier. Each talks to four others. Nobody is trusted.
 [dim]The clinics are invented, the patients are a public data set (scikit-learn's breast cancer), and the \
 noise is simulated: it can be repeated, and would protect nobody.[/dim]"""
 SHARES = """Now every clinic adds Gaussian noise once. What is left to learn is a share of local privacy: \
 1.00 means that the network hides nothing, 0 that it hides everything. The formula in the literature, and \
 the truth:"""
-UNDERSTATES = """The formula understates [bold]{share:.0f}%[/bold] of these pairs. Sottovoce computes the \
+UNDERSTATES = """The formula understates [bold]{share:.0f} %[/bold] of these pairs. Sottovoce computes the \
 exact share, labels every number, and checks only guarantees against a budget. Noise for one patient at \
 ε = 1 promises:"""
 ONE_PATIENT = """[dim]Said plainly: this noise hides a patient, not a clinic. Hiding a whole clinic among \
@@ -142,17 +142,9 @@ def _show_guarantees(screen: Console, result: Mapping[str, Any]) -> None:
     names, rows = result["config"].get("labels"), []
     for g in result["guarantees"][:6]:
         label = g["label"] if g["valid"] else f"[yellow]{g['label']}[/yellow]"
-        against = stored_adversary(g["adversary"], names)
-        rows.append(
-            [
-                g.get("what", ""),
-                against,
-                number(g["epsilon"], "epsilon"),
-                number(g["delta"], "delta"),
-                g["adjacency"],
-                label,
-            ]
-        )
+        against = stored_adversary(g["adversary"], names, "clinic")
+        numbers = [number(g["epsilon"], "epsilon"), number(g["delta"], "delta")]
+        rows.append([g.get("what", ""), against, *numbers, g["adjacency"], label])
     columns = ["for", "against", "ε", "δ", "adjacency", "label"]
     first = 0 if any(row[0] for row in rows) else 1
     screen.print(table(columns[first:], [row[first:] for row in rows]))
@@ -183,8 +175,8 @@ def _show_training(screen: Console, result: Mapping[str, Any]) -> None:
         style, label = ("cyan", m["label"]) if m["private"] else ("dim", "")
         bar = f"[{style}]{'█' * round((100 * m['accuracy'] - 70) / 1.25)}[/{style}]"
         spread = f"± {100 * m['spread']:.1f}" if m["spread"] else ""
-        rows.append([m["method"], bar, f"{100 * m['accuracy']:.1f}%", spread, m["against"], label])
-    screen.print(table(["method", "accuracy (from 70%)", "", "", "ε holds against", "label"], rows))
+        rows.append([m["method"], bar, f"{100 * m['accuracy']:.1f} %", spread, m["against"], label])
+    screen.print(table(["method", "accuracy (from 70 %)", "", "", "ε holds against", "label"], rows))
     screen.print(CONSENSUS.format_map(config))
     _show_guarantees(screen, result)
 
@@ -208,7 +200,7 @@ def _show_audit(screen: Console, result: Mapping[str, Any]) -> None:
         screen.print("[bold red]A guarantee of ours was broken. Please report this.[/bold red]")
     else:
         published = "; the published formula was." if broken else "."
-        screen.print(f"No guarantee was broken, at {100 * metrics['confidence']:g}% confidence{published}")
+        screen.print(f"No guarantee was broken, at {100 * metrics['confidence']:g} % confidence{published}")
 
 
 SHOW = {

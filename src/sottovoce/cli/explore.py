@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from sottovoce.cli.options import Json
+from sottovoce.cli.options import Json, Rounds
 from sottovoce.cli.output import console, emit, progress
 
 
@@ -16,10 +16,10 @@ def explore(
     target: Annotated[
         str, Argument(help="A graph such as ring:16, a plan file, or an agreement.")
     ] = "florentine",
-    protocol: Annotated[str | None, Option(help="Of a graph: gossip, chebyshev, tree, masked ...")] = None,
-    rounds: Annotated[int | None, Option(help="Rounds of gossip; the theoretical number.")] = None,
-    noise: Annotated[float | None, Option(help="Noise multiplier, noise over the clip.")] = None,
-    delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5.")] = None,
+    protocol: Annotated[str | None, Option(help="How it averages: gossip, chebyshev, tree, masked")] = None,
+    rounds: Rounds = None,
+    noise: Annotated[float | None, Option(help="Noise multiplier: noise over the values' radius.")] = None,
+    delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write one offline file instead of serving a page.")
     ] = None,
@@ -27,12 +27,12 @@ def explore(
     browser: Annotated[bool, Option(help="Open the page in a browser.")] = True,
     json: Json = False,
 ) -> None:
-    """Open a page that shows who learns what of whom; click, collude, draw.
+    """Open a page that shows what every participant learns about every other.
 
-    The page is served by this machine to this machine (127.0.0.1) under an
-    address with a token, and asks nobody else. With --out one HTML file is
-    written that works without anything: all observers, all rounds and, up to
-    32 participants, all pairs of colluders.
+    The page is served on this machine only (127.0.0.1), under an address with
+    a token, and loads nothing from elsewhere. With --out one HTML file is
+    written that works offline: all observers, all rounds and, up to 32
+    participants, all pairs of colluders.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def explore(
         return
     import webbrowser
 
-    from sottovoce.report.explorer.server import ExplorerServer
+    from sottovoce.report.explorer.page import ExplorerServer
 
     server = ExplorerServer(model, port)
     try:

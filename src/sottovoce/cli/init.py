@@ -22,6 +22,11 @@ TEMPLATES = {
     "protocol": ("An averaging protocol of your own: accounted, run, attacked.", "python my_protocol.py"),
     "algorithm": ("A learning algorithm of your own: accounted, run, judged.", "python my_algorithm.py"),
 }
+# templates that are packages, and the entry point of each
+_ENTRY_POINTS = {
+    "protocol": 'two-stars = "my_protocol:build"',
+    "algorithm": 'sign-descent = "my_algorithm:SignDescent"',
+}
 
 
 def init(
@@ -59,9 +64,16 @@ def write_template(template: str, folder: Path) -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already and not an empty folder; name another place.")
     templates = resources.files("sottovoce") / "templates"
-    files = {file.name: file for file in (templates / template).iterdir() if file.is_file()}
+    files = [file for file in (templates / template).iterdir() if file.is_file()]
     if template == "net":  # learns from the records of the template "train"
-        files |= {name: templates / "train" / name for name in ("records.csv", "public.csv")}
-    for name, file in files.items():
-        atomic_write(folder / name, file.read_text(encoding="utf-8"))
-    return sorted(files)
+        files += [templates / "train" / name for name in ("records.csv", "public.csv", "test_train.py")]
+    pages = (templates / "README.md").read_text(encoding="utf-8").split("\n---\n")
+    (page,) = (page for page in pages if page.startswith(f"{template}\n"))
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    texts["README.md"] = page.partition("\n\n")[2]
+    if template in _ENTRY_POINTS:
+        package = (templates / "pyproject.toml").read_text(encoding="utf-8")
+        texts["pyproject.toml"] = package.replace("KIND", template).replace("ENTRY", _ENTRY_POINTS[template])
+    for name, text in texts.items():
+        atomic_write(folder / name, text)
+    return sorted(texts)

@@ -2,16 +2,8 @@
 
 How to add a command
 --------------------
-1. Write ``cli/NAME.py`` with a typer function (or a `typer.Typer` for a command with sub-commands)::
-
-       from sottovoce.cli.options import Json
-       from sottovoce.cli.output import emit
-
-       def guess(graph: str, json: Json = False) -> None:
-           \"\"\"One sentence. Then, after an empty line, more, and an example in a backspace block.\"\"\"
-           from sottovoce.attacks import ...        # heavy imports inside the function
-           emit({"answer": 42}, json, text)
-
+1. Write ``cli/NAME.py`` with a typer function (or a `typer.Typer` for a command with sub-commands) such as
+   that in ``cli/init.py``: heavy imports inside the function, its answer through `cli.output.emit`.
 2. Add its name and one line about it to `_SUMMARIES` below.
 
 An installed package adds a command with an entry point in the group ``sottovoce.commands`` whose object is a

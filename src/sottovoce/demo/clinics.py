@@ -1,7 +1,7 @@
 """Sixteen clinics: the demonstration. Each part is one function from the consortium to a result.
 
 The clinics and their names are invented; the patients are those of scikit-learn's breast-cancer data
-(Wolberg, Street, Mangasarian 1995), dealt out so that half of the clinics are screening sites, where tumours
+(Wolberg, Street, Mangasarian 1995), dealt out so that half of the clinics are screening sites, where tumors
 are mostly benign, and half are referral hospitals. Every clinic holds as many patients as any other. Features
 are scaled by the ranges printed in the data set's own description, which is public; nothing is read off the
 records.
@@ -36,10 +36,10 @@ NAMES = tuple(
     "Nevebruna Olmatorre Pietravento Roccafiore Selvachiara Torrelieve".split()
 )
 PATIENTS = 28  # per clinic
-# malignant tumours among them; screening sites and referral hospitals take turns along the network
+# malignant tumors among them; screening sites and referral hospitals take turns along the network
 MALIGNANT = (18, 1, 3, 20, 2, 16, 17, 1, 4, 19, 15, 2, 20, 1, 3, 18)
 EPSILON, DELTA = 1.0, 1e-5
-QUANTITY = "share of malignant tumours"
+QUANTITY = "share of malignant tumors"
 SIMULATED = "simulation: reproducible, not protective"
 Tick = Callable[[int], None]
 
@@ -66,7 +66,7 @@ class Consortium:
     y_test: np.ndarray = field(repr=False)
 
     def shares(self) -> np.ndarray:
-        """(16,) share of malignant tumours at every clinic: the private numbers of the first parts."""
+        """(16,) share of malignant tumors at every clinic: the private numbers of the first parts."""
         return np.array([float((self.shards.user(i)[1] < 0).mean()) for i in range(self.network.n)])
 
     def accuracy(self, coef: np.ndarray) -> float:
@@ -347,11 +347,11 @@ def _lead(methods: list[dict[str, Any]]) -> str:
     at = {m["method"]: 100 * m["accuracy"] for m in methods}
     return (
         f"At epsilon {number(EPSILON, 'limit')} for one patient, training over masked sums reaches "
-        f"{at['masked sum']:.1f}% without trusting anybody, over exact consensus without masks "
-        f"{at['exact consensus']:.1f}%. A trusted curator would reach {at['trusted curator']:.1f}%, no "
-        f"privacy at all {at['no privacy']:.1f}%, gossip (whose only guarantee is local) "
-        f"{at['gossip']:.1f}%, and a clinic alone {at['each clinic alone']:.1f}% on average, "
-        f"{100 * methods[-1]['worst']:.1f}% at worst."
+        f"{at['masked sum']:.1f} % without trusting anybody, over exact consensus without masks "
+        f"{at['exact consensus']:.1f} %. A trusted curator would reach {at['trusted curator']:.1f} %, no "
+        f"privacy at all {at['no privacy']:.1f} %, gossip (whose only guarantee is local) "
+        f"{at['gossip']:.1f} %, and a clinic alone {at['each clinic alone']:.1f} % on average, "
+        f"{100 * methods[-1]['worst']:.1f} % at worst."
     )
 
 
@@ -408,7 +408,7 @@ LEAD = (
 
 # a plan of one's own to begin with: the clinics' first question, with nobody to trust
 PLAN = """version = 1
-title = "Sixteen clinics: share of malignant tumours"
+title = "Sixteen clinics: share of malignant tumors"
 
 [network]
 graph = "hypercube:4"         # every clinic talks to four others

@@ -12,10 +12,9 @@ from __future__ import annotations
 from sottovoce._lazy import lazy_names
 
 _MODULES = {
-    "elements": ("Figure", "Section", "Table"),
     "page": ("build",),
     "notebook": ("html", "plot", "report"),
-    "sections": ("SECTIONS", "section_of"),
+    "sections": ("SECTIONS", "Figure", "Section", "Table", "section_of"),
     "result_files": ("read_result", "write_result"),
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}

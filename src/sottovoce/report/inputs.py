@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from sottovoce.protocols import Protocol
 
 STATEMENT, RECORD, LEDGER = "statement.json", "record.json", "run.ledger"
-# outputs of commands without a name, by the keys that tell them apart
-_PRINTED = {
-    "audit": {"audits", "runs", "confidence"},
-    "attack": {"attackers", "reconstructed", "rounds"},
-    "attack-dgd": {"attackers", "recovered", "psnr"},
-}
 
 
 def read_inputs(
@@ -65,13 +59,9 @@ def read_input(path: str | Path, member_directory: MemberDirectory | None = None
         content = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return with_summary_page(read_result(place))  # raises the error with its reason
-    if isinstance(content, dict) and "name" not in content:
+    if isinstance(content, dict) and set(content) >= {"run_id", "member", "guarantee", "budget"}:
         try:
-            if set(content) >= {"run_id", "member", "guarantee", "budget"}:
-                return statement_result(content, place.parent, member_directory)
-            for name, keys in _PRINTED.items():
-                if set(content) >= keys:
-                    return _printed_result(name, content)
+            return statement_result(content, place.parent, member_directory)
         except (KeyError, TypeError, ValueError) as problem:
             raise DataError(f"{place} lacks what its page shows ({problem!r}); make it again.") from None
     return with_summary_page(read_result(place))
@@ -217,9 +207,3 @@ def _lifetime_rows(member_directory: MemberDirectory, run_id: str) -> list[dict[
         sums = {"epsilon": limit.epsilon, "spent": spent, "adds": adds, "total": total}
         rows.append(about | sums)
     return rows
-
-
-def _printed_result(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``--json`` output of a command as a result."""
-    config = {k: v for k, v in content.items() if isinstance(v, (str, int, float)) and k != "count"}
-    return with_summary_page(result_dict(name, config, content))

@@ -30,8 +30,8 @@ from sottovoce.leakage.view import GaussianView
 from sottovoce.models.saved import Fitted
 from sottovoce.protocols import Protocol
 from sottovoce.report import figures
-from sottovoce.report.elements import guarantee_row
 from sottovoce.report.page import build, environment
+from sottovoce.report.sections import guarantee_row
 from sottovoce.runners import Result
 
 if TYPE_CHECKING:
@@ -145,16 +145,10 @@ def _(result: Result) -> str:
     parts: list[dict[str, Any]] = [{"facts": facts}]
     stated = [guarantee_row(dict(g), result.config.get("labels")) for g in result.guarantees]
     if stated:
-        rows = [
-            (
-                g["against"],
-                number(g["epsilon"], "epsilon"),
-                number(g["delta"], "delta"),
-                g["label"],
-                g["verdict"],
-            )
-            for g in stated
-        ]
+        rows = []
+        for g in stated:
+            numbers = number(g["epsilon"], "epsilon"), number(g["delta"], "delta")
+            rows.append((g["against"], *numbers, g["label"], g["verdict"]))
         parts.append({"columns": ("against", "epsilon", "delta", "label", "standing"), "rows": rows})
     noise = str(result.provenance.get("noise", ""))
     if "not protective" in noise:

@@ -10,9 +10,8 @@ from sottovoce import __version__
 from sottovoce._format import FIELDS, Quantity, fixed, number, percent
 from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput
-from sottovoce.report.elements import guarantee_row
 from sottovoce.report.figures import loss_color, placed
-from sottovoce.report.sections import section_of
+from sottovoce.report.sections import guarantee_row, section_of
 
 if TYPE_CHECKING:
     import jinja2

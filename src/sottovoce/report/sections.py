@@ -1,17 +1,134 @@
-"""One function per kind of result: what a reader should see of it, in which words."""
+"""Sections of a page: paragraphs, figures and tables; one function per kind of result says what it shows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from sottovoce._format import FIELDS, Quantity, number, percent
+from sottovoce._format import FIELDS, Quantity, fine, fixed, number, percent
+from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report import figures
-from sottovoce.report.elements import Figure, Section, Table
 from sottovoce.report.standards import nist
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture (inline SVG) and the sentence that says what it shows."""
+
+    svg: str = field(repr=False)
+    caption: str
+    kind: str = field(default="figure", init=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text and numbers under headings; numbers are aligned and shortened.
+
+    ``strong`` marks rows (by index) that the reader should see first. ``quantities`` says what each column
+    holds, or, where the last column holds one value per row, each row: to that side numbers are rounded.
+
+    Examples
+    --------
+    >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).numeric()
+    [False, True]
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    caption: str = ""
+    strong: tuple[int, ...] = ()
+    quantities: Sequence[Quantity] = ()
+    by_row: bool = False
+    kind: str = field(default="table", init=False)
+
+    def numeric(self) -> list[bool]:
+        """Return, per column, whether it holds numbers and nothing else."""
+        return [all(_numeric(row[k]) for row in self.rows) for k in range(len(self.columns))]
+
+    def cells(self) -> list[list[str]]:
+        """Return the text of every cell; a column of numbers has one format, with the digits that count.
+
+        >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).cells()
+        [['ring', '0.500'], ['star', '1.000']]
+        >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 0.00112))).cells()
+        [['ring', '0.5'], ['star', '0.00112']]
+        """
+        form = []
+        for k, numeric in enumerate(self.numeric()):
+            values = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
+            small = any(0 < abs(value) < 0.01 for value in values)  # three decimals would round it away
+            form.append(fine if small else fixed if values else number)
+        return [
+            [write(cell, kind) for write, cell, kind in zip(form, row, self._kinds(i), strict=True)]
+            for i, row in enumerate(self.rows)
+        ]
+
+    def _kinds(self, row: int) -> Sequence[Quantity]:
+        """Return the quantities of the cells of a row."""
+        nothing: list[Quantity] = ["value"] * len(self.columns)
+        if self.by_row:
+            return [*nothing[1:], self.quantities[row]]
+        return self.quantities or nothing
+
+
+@dataclass(frozen=True)
+class Section:
+    """The part of a page for one result: title, lead, figures, tables and guarantees."""
+
+    title: str
+    lead: str = ""
+    blocks: tuple[Figure | Table, ...] = ()
+    guarantees: tuple[dict[str, Any], ...] = ()
+    footnote: str = ""
+
+
+def _numeric(value: object) -> bool:
+    return (
+        value is None or value == "inf" or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    )
+
+
+def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
+    """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing."""
+    delta = stored.get("delta")
+    epsilon = stored.get("epsilon")
+    guess = stored.get("best_guess")
+    if "curve" in stored:
+        from sottovoce.accounting.guarantee import Guarantee
+
+        whole = Guarantee.from_dict(stored)
+        guess = whole.best_guess
+        if epsilon is None:
+            delta = 1e-5 if delta is None else delta
+            value = whole.epsilon(delta)
+            epsilon = "inf" if math.isinf(value) else value
+    verdict, meaning = wording.verdict(str(stored.get("label")))
+    if verdict == "Guarantee" and guess is not None and guess > wording.CERTAIN:
+        verdict = "No protection in practice"
+    if verdict == "Guarantee" and stored.get("accepted"):  # read of private records, and not charged
+        verdict = f"Guarantee, except for what was accepted: {', '.join(stored['accepted'])}"
+    who = stored.get("adversary") or stored.get("against") or ""
+    user = who.get("user") if isinstance(who, dict) else None
+    return {
+        "against": wording.stored_adversary(who, names),
+        "what": stored.get("what", ""),
+        "adjacency": wording.adjacency(str(stored.get("adjacency")), user, names=names, noun="participant"),
+        "epsilon": epsilon,
+        "delta": delta,
+        "guess": guess,
+        "label": stored.get("label"),
+        "verdict": verdict,
+        "meaning": meaning,
+        "assumptions": list(stored.get("assumptions") or ()),
+    }
+
+
+# ---- what a reader should see of each kind of result ---------------------------------------------------
 
 StoredResult = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -104,7 +221,7 @@ def _name(result: StoredResult, v: int) -> str:
     return str(labels[v]) if labels else f"participant {v}"
 
 
-# ---- what an account shows ---------------------------------------------------------------------------
+# ---- what an account shows -----------------------------------------------------------------------------
 
 
 def account(result: StoredResult) -> Section:
@@ -141,13 +258,8 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
     largest, mean = ([row[key] for row in rows] for key in ("exact_max", "exact_mean"))
     series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
     colors = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
-    columns = {
-        "distance": "distance",
-        "pairs": "participants",
-        "exact_mean": "exact, mean",
-        "exact_max": "exact, largest",
-        "determined": "fully determined",
-    }
+    columns = {"distance": "distance", "pairs": "participants", "exact_mean": "exact, mean"}
+    columns |= {"exact_max": "exact, largest", "determined": "can be computed"}
     if rows[0]["published_mean"] is not None:
         series["published formula"] = [row["published_mean"] for row in rows]
         colors["published formula"] = figures.PUBLISHED
@@ -195,9 +307,8 @@ def _standard(result: StoredResult) -> Table | None:
     """The topics of NIST SP 800-226, where a result can answer them."""
     if not result.get("summary_page") or not result["summary_page"]["stated"]:
         return None
-    columns = {key: key for key in ("topic", "question", "answer")}
     caption = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this result."
-    return _table(columns, nist(result), caption)
+    return _table({key: key for key in ("topic", "question", "answer")}, nist(result), caption)
 
 
 def plan(result: StoredResult) -> Section:
@@ -218,14 +329,9 @@ def agreement(result: StoredResult) -> Section:
         options: dict[str, Any] = {"labels": names, "title": "Who talks to whom", "scale_label": None}
         svg = figures.graph_picture(metrics["edge_list"], [0.0] * len(names), **options)
         picture = Figure(svg, "Who talks to whom.")
-    columns = {
-        "member": "member",
-        "epsilon_local": "epsilon, everybody",
-        "epsilon_network": "epsilon, one member",
-        "budget": "budget",
-        "delta": "delta",
-        "releases": "releases",
-    }
+    columns = {"member": "member", "epsilon_local": "epsilon, everybody"}
+    columns |= {"epsilon_network": "epsilon, one member"}
+    columns |= {key: key for key in ("budget", "delta", "releases")}
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
     tables = _table(columns, metrics["costs"]), _costs(metrics["cost"]), pairs(settings, "setting", "value")
     return _section(result, metrics["title"], "", picture, *tables, _standard(result))
@@ -300,12 +406,8 @@ def reconstruction(result: StoredResult) -> Section:
         title="Reconstructed without noise",
         scale_label=None,
     )
-    columns = {
-        "name": "participant",
-        "true": f"true {metrics['quantity']}",
-        "recovered": "computed by the observer",
-        "error": "difference",
-    }
+    columns = {"name": "participant", "true": f"true {metrics['quantity']}"}
+    columns |= {"recovered": "computed by the observer", "error": "difference"}
     lead = (
         f"{observer} follows the protocol, breaks nothing, and solves linear equations in what it received: "
         f"the private numbers of {count} of the {metrics['n'] - 1} others come out exactly."
@@ -318,14 +420,9 @@ def reconstruction(result: StoredResult) -> Section:
 def averages(result: StoredResult) -> Section:
     """The same accuracy, very different exposure: error and epsilon per method."""
     metrics, history = result["metrics"], result["history"]
-    columns = {
-        "method": "method",
-        "trusts": "trusted",
-        "epsilon_worst": "epsilon, worst pair",
-        "epsilon_typical": "epsilon, typical pair",
-        "error": "error of the answer",
-        "messages": "messages",
-    }
+    columns = {"method": "method", "trusts": "trusted", "epsilon_worst": "epsilon, worst pair"}
+    columns |= {"epsilon_typical": "epsilon, typical pair", "error": "error of the answer"}
+    columns |= {"messages": "messages"}
     svg = figures.curves(
         [entry["round"] for entry in history],
         {name: [entry[name] for entry in history] for name in history[0] if name != "round"},
@@ -362,9 +459,10 @@ def training(result: StoredResult) -> Section:
         form="{:.1f}",
     )
     columns = {key: key for key in ("method", "accuracy", "spread", "epsilon", "against", "label")}
+    columns["spread"] = "±"
     at = f"Epsilon at delta = {number(metrics['delta'], 'delta')}."
-    table = _table(columns | {"spread": "±"}, methods, at)
-    caption = "Teal: private. Grey: yardsticks. Whiskers: standard deviation over the repetitions."
+    table = _table(columns, methods, at)
+    caption = "Teal: private. Gray: yardsticks. Whiskers: standard deviation over the repetitions."
     return _section(result, "Private training", metrics["lead"], Figure(svg, caption), table)
 
 
@@ -381,17 +479,11 @@ def audit(result: StoredResult) -> Section:
         [a["view"] for a in audits],
         [a["mu_lower"] for a in audits],
         [a["mu_claimed"] for a in audits],
-        xlabel="μ (0: nothing learnt; larger: easier to tell two data sets apart)",
+        xlabel="μ (0: nothing learned; larger: easier to tell two data sets apart)",
         title="Audit",
     )
-    columns = {
-        "view": "view",
-        "label": "claim",
-        "mu_claimed": "μ claimed, at most",
-        "mu_lower": "μ shown, at least",
-        "tightness": "tightness",
-        "verdict": "verdict",
-    }
+    columns = {"view": "view", "label": "claim", "mu_claimed": "μ claimed, at most"}
+    columns |= {"mu_lower": "μ shown, at least", "tightness": "tightness", "verdict": "verdict"}
     verdict = f"BROKEN GUARANTEES: {', '.join(ours)}." if ours else "No guarantee was broken."
     if len(broken) > len(ours):
         verdict += " The published formula, which is not a guarantee, was broken."

@@ -50,7 +50,7 @@ def table5(
 ) -> Result:
     """Train ``models`` per algorithm, half of them with the canary, and print what they prove."""
     from sottovoce.attacks.membership import audit_membership, digits_problem
-    from sottovoce.attacks.small_net import SmallNet
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
     started = time.perf_counter()
     if quick:
@@ -126,8 +126,8 @@ def loss_histograms(
 ) -> Result:
     """Train ``models`` per budget, half of them with the record, and keep the histograms of their losses."""
     from sottovoce.attacks.membership import digits_problem, train_models
-    from sottovoce.attacks.small_net import SmallNet
     from sottovoce.objectives.nets.objective import NetObjective
+    from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
     started = time.perf_counter()
     if any(not budget > 0 for budget in epsilon):
@@ -173,7 +173,6 @@ def _best_guess(inside: np.ndarray, outside: np.ndarray) -> float:
 
 
 def table5_table(record: dict[str, Any]) -> ResultTable:
-    """Return lower bounds beside claims and the paper's."""
     keys = ("algorithm", "look", "epsilon_claimed", "epsilon_paper", "epsilon_lower", "tightness")
     rows = pick([{"epsilon_paper": None, **h} for h in record["history"]], *keys)
     broken = record["metrics"]["exceeds_claim"]
@@ -191,7 +190,6 @@ def table5_held(record: dict[str, Any]) -> bool:
 
 
 def plot_table5(record: dict[str, Any]) -> Any:
-    """Draw bounds and claims, and under them the loss histograms of every algorithm (Figure 3's form)."""
     history, histograms = record["history"], record["metrics"]["histograms"]
     looks = list(dict.fromkeys(h["look"] for h in history))
     place = {name: k for k, name in enumerate(dict.fromkeys(h["algorithm"] for h in history))}
@@ -228,7 +226,6 @@ def _draw_histograms(
 
 
 def histograms_table(record: dict[str, Any]) -> ResultTable:
-    """Return how well the two sides are told apart."""
     columns = ("budget", "mean loss with", "mean loss without", "std", "best threshold is right")
     rows = pick(record["history"], "budget", "with", "without", "std", "guessed")
     note = f"Loss on the record, {record['config']['models']:,} models a budget; .5 is a coin."
@@ -245,7 +242,6 @@ def histograms_held(record: dict[str, Any]) -> bool | None:
 
 
 def plot_histograms(record: dict[str, Any]) -> Any:
-    """Draw the two histograms of every budget."""
     histograms = record["metrics"]["histograms"]
     with drawing.figure_of(len(histograms)) as (figure, panels):
         for panel, (name, bins) in zip(panels, histograms.items(), strict=True):

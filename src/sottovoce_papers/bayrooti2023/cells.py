@@ -26,8 +26,7 @@ from sottovoce.data.images import load_images
 from sottovoce.data.partition import by_label
 from sottovoce.errors import InvalidInput
 from sottovoce.runners.sweep import read_trial, write_trial
-from sottovoce_papers.bayrooti2023.printed import INF, RATES, printed
-from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
+from sottovoce_papers.bayrooti2023.settings import INF, RATES, Settings, like, printed, settings_of
 from sottovoce_papers.common import SIMULATED, made_here
 
 DELTA = 1e-5

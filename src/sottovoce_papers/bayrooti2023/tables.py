@@ -24,8 +24,16 @@ from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
-from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
-from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
+from sottovoce_papers.bayrooti2023.settings import (
+    EPSILONS,
+    FIEDLERS,
+    GRID,
+    HOURS,
+    INF,
+    SKEWS,
+    WHICH,
+    settings_of,
+)
 from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 
@@ -353,7 +361,6 @@ COLUMNS = ("method", "Fiedler", "t", "epsilon", "paper", "ours as printed", "our
 
 
 def cell_table(record: dict[str, Any]) -> ResultTable:
-    """Return paper, ours as printed and ours tuned, one line per cell."""
     rows, settings = [], [in_setting(record, which) for which in WHICH]
     judged = in_setting(record)
     for one in {row["cell"]: row for row in record["history"]}.values():
@@ -455,7 +462,6 @@ def _name(panel: Any, panels: Sequence[Any], xlabel: str, title: str) -> None:
 
 
 def plot_table1(record: dict[str, Any]) -> Any:
-    """Draw accuracy by budget, one panel per graph, ours solid and the paper's dotted."""
     rows = list(in_setting(record).values())
     graphs: list[float | None] = [f for f in FIEDLERS if any(r["fiedler"] == f for r in rows)]
     graphs = graphs or [None]
@@ -474,7 +480,6 @@ def plot_table1(record: dict[str, Any]) -> Any:
 
 
 def plot_figure1(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the normalized Fiedler value, one panel per method."""
     rows = [row for row in in_setting(record).values() if row["fiedler"] is not None]
     methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
     with drawing.figure_of(max(len(methods), 1), sharey=True) as (figure, panels):
@@ -488,7 +493,6 @@ def plot_figure1(record: dict[str, Any]) -> Any:
 
 
 def plot_skew(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the skew t, one panel per budget, non-private first."""
     rows = list(in_setting(record).values())
     budgets = sorted({r["epsilon"] for r in rows}, key=lambda e: -float(e))
     with drawing.figure_of(len(budgets), sharey=False) as (figure, panels):
@@ -502,7 +506,6 @@ def plot_skew(record: dict[str, Any]) -> Any:
 
 
 def hours_table(record: dict[str, Any]) -> ResultTable:
-    """Return hours for 2,000 steps, ours beside the paper's."""
     rows = tuple(
         (NAMES[r["method"]], "yes" if r["private"] else "no", r["paper_hours"], r["hours"])
         for r in record["history"]
@@ -524,7 +527,6 @@ def many_times_central(record: dict[str, Any]) -> bool | None:
 
 
 def plot_hours(record: dict[str, Any]) -> Any:
-    """Draw hours for 2,000 steps on a logarithmic axis, ours beside the paper's."""
     rows = record["history"]
     with drawing.figure_of() as (figure, (axes,)):
         x = np.arange(len(rows))

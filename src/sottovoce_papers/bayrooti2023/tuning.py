@@ -24,8 +24,7 @@ from sottovoce.runners import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, _graph, _images, _plan, _tensors
-from sottovoce_papers.bayrooti2023.printed import EPSILONS, INF
-from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
+from sottovoce_papers.bayrooti2023.settings import EPSILONS, INF, Settings, settings_of
 from sottovoce_papers.common import SIMULATED, made_here, result, trial_costs
 from sottovoce_papers.registry import Experiment, ResultTable
 
@@ -228,7 +227,6 @@ def chosen(record: Mapping[str, Any]) -> dict[str, Settings]:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return every setting tried, and which was chosen."""
     best = chosen(record)
     rows = tuple(
         (
@@ -253,7 +251,6 @@ def _label(row: Mapping[str, Any], title: str) -> str:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the held-out accuracy of every setting against its first rate; what was chosen is filled."""
     best, floor = chosen(record), 80.0
     kinds: dict[str, list[Any]] = {}
     for row in record["history"]:

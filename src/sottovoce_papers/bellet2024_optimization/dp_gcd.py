@@ -165,7 +165,6 @@ def _balanced(guess: np.ndarray, truth: np.ndarray | None) -> float:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return training objectives by penalty and method, beside the optimum and the zero vector."""
     metrics = record["metrics"]
     forms = {"l1": metrics} if "values" in metrics else metrics
     rows = []
@@ -194,7 +193,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the training objective over the passes beside zero and the optimum, one panel per penalty."""
     metrics = record["metrics"]
     forms = {"l1": metrics} if "values" in metrics else {form: metrics[form] for form in ("l1", "l2")}
     with drawing.figure_of(len(forms)) as (figure, panels):

@@ -201,7 +201,6 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return printed order and measured risk by number of records or nodes."""
     rows = tuple(
         (r["problem"], r["n"], r["order"], r["excess"], r["std"], r["excess"] / r["order"])
         for r in record["history"]
@@ -220,7 +219,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw measured risks and printed orders over n."""
     rows = record["history"]
     counted = "number of nodes n" if record["name"] == "muffliato-rate" else "number of records n"
     with drawing.figure_of() as (figure, (axes,)):

@@ -197,7 +197,6 @@ def consensus_mnist(
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return ours beside Bayrooti et al.'s central and best decentralized accuracy."""
     rows = tuple(
         (
             "none" if row["epsilon"] == "inf" else row["epsilon"], row.get("paper_central"),
@@ -224,7 +223,6 @@ def held(record: dict[str, Any]) -> bool | None:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw ours beside Bayrooti et al.'s central and best decentralized accuracy."""
     rows = record["history"]
     x = list(range(len(rows)))
     with drawing.figure_of() as (figure, (axes,)):

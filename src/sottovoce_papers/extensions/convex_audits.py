@@ -342,7 +342,6 @@ class Tape:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return claim and lower bound per plan."""
     keys = ("name", "against", "label", "measure", "claimed", "lower_bound", "tightness")
     rows = pick([{"name": name, **row} for name, row in record["metrics"].items()], *keys)
     columns = ("plan", "against", "label", "measure", "claimed at most", "shown at least", "ratio")
@@ -357,7 +356,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw claim and lower bound per plan."""
     names = list(record["metrics"])
     with drawing.figure_of(height=0.3 * len(names) + 1.2, width=7.2) as (figure, (axes,)):
         rows = [record["metrics"][name] for name in names]

@@ -299,7 +299,6 @@ def fine_tuning(
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return one row per epsilon."""
     metrics, task = record["metrics"], record["config"]["task"]
     rows = tuple(
         (task, f"{float(e):g}", *(round(metrics[way][e]["accuracy"], 1) for way in WAYS),
@@ -316,7 +315,6 @@ def table(record: dict[str, Any]) -> ResultTable:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the accuracy against epsilon for every way, and the line without noise."""
     metrics = record["metrics"]
     with drawing.figure_of(1, 1, width=5.0) as (figure, (panel,)):
         for k, way in enumerate(WAYS):

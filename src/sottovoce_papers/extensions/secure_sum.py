@@ -38,11 +38,9 @@ from sottovoce.runners import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import Cell, cell_trial
-from sottovoce_papers.bayrooti2023.printed import printed
-from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
+from sottovoce_papers.bayrooti2023.settings import Settings, printed, settings_of
 from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
-from sottovoce_papers.extensions.reference_check import Job, accuracies
-from sottovoce_papers.feature_rows import rows_of
+from sottovoce_papers.feature_rows import Job, accuracies, rows_of
 from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 DELTA = 1e-5
@@ -508,7 +506,6 @@ def secure_sum_mean(
 
 
 def mean_table(record: dict[str, Any]) -> ResultTable:
-    """Return the standard deviation of the mean, measured and by the formula."""
     rows = pick(record["history"], "members", "against", "formula", "measured", "ratio")
     columns = ("members", "against", "formula", "measured", "measured / formula")
     return ResultTable(
@@ -527,7 +524,6 @@ def _curves(
 
 
 def mean_plot(record: dict[str, Any]) -> Any:
-    """Draw the noise in the mean against the number of members."""
     rows = record["history"]
     with drawing.figure_of() as (figure, (panel,)):
         for k, who in enumerate(dict.fromkeys(row["against"] for row in rows)):
@@ -551,7 +547,6 @@ def _result(name: str, rows: list[dict[str, Any]], started: float, quick: bool, 
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return the accuracies with the central figures beside them."""
     rows = tuple(
         (row["data"], row["epsilon"], WORDS[row["against"]], row["accuracy"], row["std"], row["trials"],
          row.get("epsilon_local"), ", ".join(f"{k} {v}" for k, v in row["anchors"].items()))
@@ -565,7 +560,6 @@ def table(record: dict[str, Any]) -> ResultTable:
 
 
 def agents_table(record: dict[str, Any]) -> ResultTable:
-    """Return the accuracies by number of agents."""
     rows = [{**row, "against": WORDS[row["against"]]} for row in record["history"]]
     columns = ("agents", "who must not learn more", "accuracy", "± std", "trials")
     picked = pick(rows, "agents", "against", "accuracy", "std", "trials")
@@ -573,7 +567,6 @@ def agents_table(record: dict[str, Any]) -> ResultTable:
 
 
 def tuning_table(record: dict[str, Any]) -> ResultTable:
-    """Return the settings tried."""
     rows = [{**row, "noise": "own" if row["own"] else "any one member"} for row in record["history"]]
     keys = ("data", "epsilon", "noise", "features", "steps", "learning_rate", "held_out_accuracy")
     columns = ("data", "epsilon", "noise", "features", "steps", "learning rate", "accuracy, held out")
@@ -582,7 +575,6 @@ def tuning_table(record: dict[str, Any]) -> ResultTable:
 
 
 def network_table(record: dict[str, Any]) -> ResultTable:
-    """Return the accuracies beside those that Bayrooti et al. printed for their methods."""
     rows = tuple(
         (NETWORK_WORDS[row["method"]], row["epsilon"], row["accuracy"], row["std"], row["trials"],
          ", ".join(f"{PRINTED_METHODS[name]} {value:.2f}" for name, value in row["printed"].items()))
@@ -594,7 +586,6 @@ def network_table(record: dict[str, Any]) -> ResultTable:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the budget, one curve per adversary, with the central figures as open points."""
     rows = [row for row in record["history"] if row["accuracy"] is not None]
     sets = list(dict.fromkeys(row["data"] for row in rows)) or ["none"]
     with drawing.figure_of(len(sets)) as (figure, panels):
@@ -611,7 +602,6 @@ def plot(record: dict[str, Any]) -> Any:
 
 
 def agents_plot(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the number of agents."""
     rows = [row for row in record["history"] if row["accuracy"] is not None]
     with drawing.figure_of() as (figure, (panel,)):
         _curves(panel, [row for row in rows if row["against"] != "central"], "agents", "against", WORDS)
@@ -623,7 +613,6 @@ def agents_plot(record: dict[str, Any]) -> Any:
 
 
 def network_plot(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the budget, with Bayrooti et al.'s methods as open points."""
     rows, title = record["history"], "MNIST, Bayrooti et al.'s network"
     with drawing.figure_of() as (figure, (panel,)):
         _curves(panel, rows, "epsilon", "method", NETWORK_WORDS)
@@ -636,7 +625,6 @@ def network_plot(record: dict[str, Any]) -> Any:
 
 
 def tuning_plot(record: dict[str, Any]) -> Any:
-    """Draw what the settings of the grid reached, cell by cell."""
     rows = record["history"]
     sets = list(dict.fromkeys(row["data"] for row in rows))
     with drawing.figure_of(len(sets)) as (figure, panels):

@@ -256,7 +256,6 @@ def _spread(one: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def table(record: dict[str, Any]) -> ResultTable:
-    """Return accuracies by method and number of users."""
     rows = tuple(
         (users, name, one["noise_multiplier"], *_spread(one), one["messages_per_node"])
         for users, methods in record["metrics"].items()
@@ -280,7 +279,6 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw accuracies by method, one panel per number of users."""
     metrics = record["metrics"]
     with drawing.figure_of(len(metrics), sharey=True) as (figure, panels):
         for panel, (users, by_method) in zip(panels, metrics.items(), strict=True):
@@ -299,7 +297,6 @@ def plot(record: dict[str, Any]) -> Any:
 
 
 def walk_table(record: dict[str, Any]) -> ResultTable:
-    """Return the walk beside gossip."""
     rows = tuple(
         (name, one["noise_multiplier"], one["learning_rate"], *_spread(one), one["messages"])
         for name, one in _methods(record["metrics"]).items()
@@ -324,7 +321,6 @@ def walk_held(record: dict[str, Any]) -> bool:
 
 
 def plot_walk(record: dict[str, Any]) -> Any:
-    """Draw accuracy along both runs, each over its own share done: median, least and most."""
     with drawing.figure_of() as (figure, (axes,)):
         for k, method in enumerate(("walk", "gossip", COMPLETE)):
             curve = record["metrics"][method]["curve"]

@@ -244,7 +244,7 @@
     } catch (problem) { place.textContent = problem.message; return; }
     if (!found) { place.textContent = "Too many participants for a matrix on a page."; return; }
     const made = document.createElement("table"), head = made.createTHead().insertRow();
-    head.append(element("th", "learnt of \\ by", {scope: "col"}));
+    head.append(element("th", "learned of \\ by", {scope: "col"}));
     scene.names.forEach(name => head.append(element("th", name, {scope: "col", className: "num"})));
     const body = made.createTBody();
     found.shown.forEach((texts, u) => {

@@ -1,25 +1,30 @@
-"""What attackers reconstruct: nodes from gossip, pictures from decentralized gradient descent.
+"""Bellet 2024, talk "Privacy in decentralized machine learning": attacks, and a walk against gossip.
 
-Paper: Bellet, talk "Privacy in decentralized machine learning", 2024, figures 1 to 5 (El Mrini, Cyffers,
-Bellet 2024). The talk prints pictures and no numbers; what must come out is their shape. Figures 1 to 3:
-reconstruction spreads from the attacker with the rounds, more attackers know more, and on the ego graph the
-number a node reconstructs depends on where it sits. Figures 4 and 5: on a line of 31 nodes the attacker at
-one end recovers inputs far away; on the Florentine graph the success rate (PSNR of at least 10) depends on
-the attacker. A picture of one grey scores about 10 as well, so results carry that score beside the attack's,
-and count pictures at least 3 decibels above it, of nodes with a determined gradient and of others apart.
-Departures: the network of the MNIST figure is not given there; a small one with sigmoids is used
-(`line_network`), with fewer search iterations.
+Figures 1 to 5 (El Mrini, Cyffers, Bellet 2024): nodes from gossip, pictures from gradient descent. The talk
+prints pictures and no numbers; what must come out is their shape. Figures 1 to 3: reconstruction spreads from
+the attacker with the rounds, more attackers know more, and on the ego graph the number a node reconstructs
+depends on where it sits. Figures 4 and 5: on a line of 31 nodes the attacker at one end recovers inputs far
+away; on the Florentine graph the success rate (PSNR of at least 10) depends on the attacker. A picture of one
+grey scores about 10 as well, so results carry that score beside the attack's, and count pictures at least 3
+decibels above it, of nodes with a determined gradient and of others apart. Departures: the network of the
+MNIST figure is not given there; a small one with sigmoids is used (`line_network`), with fewer iterations.
+
+The walk against gossip for averaging, loss by distance at equal noise in the result, twice: by our
+accountants (the exact view; the walk's path is public), and as the talk draws it, the printed formula of the
+walk against Theorem 1's formula (6) of gossip, neither of which is a bound of what is run.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from sottovoce import graphs
+from sottovoce import graphs, protocols
+from sottovoce.accounting.published.formulas import published_loss, published_walk_loss
 from sottovoce.attacks.gossip import gossip_attack, reconstruct_gossip, reconstructed_by_each
 from sottovoce.attacks.inputs import draw_pictures
 from sottovoce.data import data_folder
@@ -28,7 +33,8 @@ from sottovoce.graphs import Network
 from sottovoce.protocols import Gossip
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
-from sottovoce_papers.common import result
+from sottovoce_papers.common import draw_curve, result
+from sottovoce_papers.muffliato2022.losses import by_distance
 from sottovoce_papers.registry import Experiment, ResultTable, pick
 
 TALK = "Bellet 2024 (talk), El Mrini, Cyffers, Bellet 2024"
@@ -133,7 +139,6 @@ def _connected(n: int, p: float, rng: np.random.Generator) -> Network:
 
 
 def geometric_table(record: dict[str, Any]) -> ResultTable:
-    """Return how many nodes are known after how many rounds."""
     others = record["config"]["n"] - 1
     rows = tuple((int(r), count, count / others) for r, count in record["metrics"]["count"].items())
     return ResultTable(
@@ -148,7 +153,6 @@ def geometric_held(record: dict[str, Any]) -> bool:
 
 
 def plot_geometric(record: dict[str, Any]) -> Any:
-    """Draw the graph after three numbers of rounds: attacker, reconstructed, not reconstructed."""
     config, nodes = record["config"], record["metrics"]["nodes"]
     rounds = sorted(nodes, key=int)
     chosen = [rounds[0], rounds[len(rounds) // 2], rounds[-1]]
@@ -163,7 +167,6 @@ def plot_geometric(record: dict[str, Any]) -> Any:
 
 
 def shares_table(record: dict[str, Any]) -> ResultTable:
-    """Return the share reconstructed by size, density, rounds and number of attackers."""
     rows = tuple(
         (h["n"], h["p"], h["rounds"], h["attackers"], h["share"], h["std"]) for h in record["history"]
     )
@@ -179,7 +182,6 @@ def shares_held(record: dict[str, Any]) -> bool:
 
 
 def plot_shares(record: dict[str, Any]) -> Any:
-    """Draw the share reconstructed over the size, densities across and rounds down, with std over graphs."""
     history = record["history"]
     densities = sorted({h["p"] for h in history})
     cells = [(rounds, p) for rounds in sorted({h["rounds"] for h in history}) for p in densities]
@@ -206,7 +208,6 @@ def plot_shares(record: dict[str, Any]) -> Any:
 
 
 def ego_table(record: dict[str, Any]) -> ResultTable:
-    """Return how many others a node reconstructs: least, mean, most."""
     metrics, others = record["metrics"], record["config"]["n"] - 1
     rows = tuple(
         (what, value, value / others)
@@ -224,7 +225,6 @@ def ego_held(record: dict[str, Any]) -> bool:
 
 
 def plot_ego(record: dict[str, Any]) -> Any:
-    """Draw every node colored by how many it reconstructs, and the best placed attacker in detail."""
     config, metrics = record["config"], record["metrics"]
     positions = drawing.layout(config["edges"], config["n"])
     with drawing.figure_of(2, height=4.0, width=9.0) as (figure, panels):
@@ -392,7 +392,6 @@ def _thumbnails(truth: np.ndarray, reconstructed: np.ndarray) -> dict[str, Any]:
 
 
 def line_table(record: dict[str, Any]) -> ResultTable:
-    """Return the score of every node by distance, beside that of a grey picture."""
     repeats = record["config"]["repeats"]
     determined = sum(row["identifiable"] for row in record["history"])
     rows = tuple(
@@ -421,7 +420,6 @@ def line_held(record: dict[str, Any]) -> bool:
 
 
 def plot_line(record: dict[str, Any]) -> Any:
-    """Draw the scores by distance above two rows of pictures: what nodes hold, what the attacker makes."""
     rows, repeats = record["history"], record["config"]["repeats"]
     scored = [row["distance"] for row in rows]
     with drawing.figure_of(1, 2, width=8.2, height=2.6, height_ratios=(2.2, 1)) as (figure, panels):
@@ -442,7 +440,6 @@ def plot_line(record: dict[str, Any]) -> Any:
 
 
 def florentine_table(record: dict[str, Any]) -> ResultTable:
-    """Return one line per family, most successful first; identifiable and other nodes apart."""
     rows = (
         (*head, *(shares[group] for group in ("identifiable", "others", "all")), *rest)
         for head, shares, rest in zip(
@@ -471,7 +468,6 @@ def florentine_held(record: dict[str, Any]) -> bool:
 
 
 def plot_florentine(record: dict[str, Any]) -> Any:
-    """Draw the families colored by success as attackers, and an example of what one of them sees."""
     rows, example, network = record["history"], record["metrics"]["example"], graphs.florentine()
     edges, families = network.edges.tolist(), [row["attacker"] for row in rows]
     with drawing.figure_of(1, 2, width=7.4, height=3.0, height_ratios=(4, 1)) as (figure, panels):
@@ -485,6 +481,96 @@ def plot_florentine(record: dict[str, Any]) -> Any:
         panels[1].set_axis_off()
         who = families[example["attacker"]]
         panels[1].set_title(f"above: the others' pictures; below: what {who} reconstructs", fontsize=9)
+    return figure
+
+
+METHODS = ("walk", "gossip", "walk, printed formula", "gossip, formula (6)")
+
+
+def averaging(
+    quick: bool = False, *, n: int = 64, visits: int = 8, draws: int = 5, observers: int = 6, seed: int = 0
+) -> Result:
+    """Return loss by distance of walk and gossip whose results carry the same noise, on four graphs.
+
+    Gossip adds noise of variance s^2 once and keeps s^2 / n of it; a walk of T hops adds v in every hop and
+    keeps v / T of it, so v = s^2 T / n. Losses are in units of gossip's local loss.
+    """
+    started = time.perf_counter()
+    if quick:
+        n, visits, draws, observers = 16, 3, 1, 2
+    rng = np.random.default_rng(seed)
+    d = n.bit_length() - 1
+    networks = {
+        "complete": graphs.complete(n),
+        "hypercube": graphs.hypercube(d),
+        "geometric": graphs.geometric(n, 2.2 * math.sqrt(math.log(n) / (math.pi * n)), rng),
+        "ring": graphs.ring(n),
+    }
+    by_graph: dict[str, Any] = {}
+    for name, network in networks.items():
+        rounds = protocols.rounds_for(network)
+        chebyshev = protocols.Chebyshev(network, rounds)
+        remaining = float((chebyshev.apply(np.eye(network.n)) ** 2).sum(axis=1).mean())  # about 1 / n
+        who = rng.choice(network.n, size=min(observers, network.n), replace=False).tolist()
+        losses: dict[str, dict[int, list[float]]] = {method: {} for method in METHODS}
+        hops = visits * network.n
+        printed = published_walk_loss(network, hops) / (hops * remaining), published_loss(network, rounds)
+        for _ in range(draws):
+            walk = protocols.Walk(network, hops, rng, final_public=True)
+            for v in who:
+                # per unit of the walk's noise; the same noise in the result makes it kept * T times gossip's
+                _add_by_distance(losses["walk"], network, v, walk.view(v).leakage() / (hops * remaining))
+        for v in who:
+            exact = protocols.Gossip(network, rounds).view(v).leakage()
+            for method, loss in zip(METHODS[1:], (exact, *(table[:, v] for table in printed)), strict=True):
+                _add_by_distance(losses[method], network, v, loss)
+        by_graph[name] = {"n": network.n, "rounds": rounds, "hops": hops}
+        for method, by in losses.items():
+            mean = float(np.mean([x for values in by.values() for x in values]))
+            by_graph[name][method] = {**by_distance(by), "mean": mean}
+    config = {"n": n, "visits": visits, "draws": draws, "seed": seed}
+    return result("walk-vs-gossip-averaging", started, config, metrics=by_graph, seed=seed)
+
+
+def _add_by_distance(losses: dict[int, list[float]], network: Any, observer: int, loss: np.ndarray) -> None:
+    for u, far in enumerate(network.distances_from(observer).tolist()):
+        if u != observer:
+            losses.setdefault(int(far), []).append(float(loss[u]))
+
+
+def averaging_table(record: dict[str, Any]) -> ResultTable:
+    rows = []
+    for graph, f in record["metrics"].items():
+        for method in METHODS:
+            loss, count = f[method]["loss"], f["hops" if "walk" in method else "rounds"]
+            rows.append((graph, method, count, f[method]["mean"], loss[0], loss[-1]))
+    columns = ("graph", "method", "hops or rounds", "mean loss", "neighbors", "furthest")
+    smaller = [graph for graph, f in record["metrics"].items() if _closer(f, *METHODS[2:])]
+    note = (
+        "Losses at the same noise in the result, in units of gossip's local loss (1). In the talk's "
+        f"accounting neighbors learn less from the walk on: {', '.join(smaller) or 'none of the graphs'}."
+    )
+    return ResultTable(columns, tuple(rows), note, dict.fromkeys(columns[3:], "loss"))
+
+
+def averaging_held(record: dict[str, Any]) -> bool:
+    """Whether neighbors learn less from the walk than from gossip, on every graph."""
+    return all(_closer(f, *METHODS[:2]) for f in record["metrics"].values())
+
+
+def _closer(by_method: Mapping[str, Any], walk: str, gossip: str) -> bool:
+    return bool(by_method[walk]["loss"][0] <= by_method[gossip]["loss"][0])
+
+
+def plot_averaging(record: dict[str, Any]) -> Any:
+    by_graph = record["metrics"]
+    with drawing.figure_of(len(by_graph), width=3.0 * len(by_graph), sharey=True) as (figure, panels):
+        for panel, (graph, f) in zip(panels, by_graph.items(), strict=True):
+            for k, method in enumerate(METHODS):
+                draw_curve(panel, f[method]["distances"], f[method], k, method, floor=1e-4, middle="loss")
+            drawing.level(panel, 1.0, "local, gossip")
+            labels = "distance (hops)", "loss at equal utility", f"{graph}, n = {f['n']}"
+            drawing.names(panel, *labels, legend=panel is panels[0], yscale="log")
     return figure
 
 
@@ -518,5 +604,11 @@ EXPERIMENTS = {
         "Every node of Facebook ego graph 414 as attacker", f"{TALK}, figure 3", ego414,
         plot_ego, table=ego_table, held=ego_held,
         claim="On a real friendship graph what a node reconstructs depends on where it sits.",
+    ),
+    "walk-vs-gossip-averaging": Experiment(
+        "Walk against gossip for averaging: loss by distance at equal utility",
+        "Bellet 2024 (talk on walks)", averaging, plot_averaging, table=averaging_table,
+        held=averaging_held,
+        claim="At the same utility a walk incurs a smaller loss than gossip for close enough nodes.",
     ),
 }  # fmt: skip

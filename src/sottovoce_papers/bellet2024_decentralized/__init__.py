@@ -1,1 +1,0 @@
-"""Bellet 2024, talk "Privacy in decentralized machine learning": attacks and random walks."""
