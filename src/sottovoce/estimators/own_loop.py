@@ -61,7 +61,7 @@ def make_private(
     group: str | Sites | None = None,
     label: str | None = None,
     classes: Sequence[object] | None = None,
-    physical_batch: int = 4096,
+    physical_batch: int | None = None,
     accept: Sequence[str] = (),
     rng: np.random.Generator | ProtectiveNoise | None = None,
     population: str | None = None,
@@ -84,7 +84,7 @@ def make_private(
     clip_norm : l2 bound of one record's gradient.
     algorithm : by default consensus-sgd over a network, dp-sgd without one.
     group, label, classes, accept, rng, population, options : as in `sottovoce.fit`.
-    physical_batch : records through the network at a time.
+    physical_batch : records through the network at a time; None for as many as fit into about 256 MB.
 
     Guarantees
     ----------

@@ -60,7 +60,8 @@ class TrainingOptions:
         loss, or a function (outputs, targets) -> one number per record; by default what fits the labels.
     initial : ``"keep"`` starts from the module's weights, ``"reset"`` from new ones.
     classes : public class names, in order.
-    physical_batch, device : records through the network at a time, and where.
+    physical_batch, device : records through the network at a time (None: as many as fit into about 256 MB),
+        and where.
     evaluate_every : steps between two entries of the history; by default a twentieth of the steps.
     early_stopping : ends training when a score on public test records no longer improves: an `EarlyStopping`,
         or the number of evaluations without improvement of the loss.
@@ -83,7 +84,7 @@ class TrainingOptions:
     loss: Loss = None
     initial: Literal["keep", "reset"] = "keep"
     classes: Sequence[object] | None = None
-    physical_batch: int = 4096
+    physical_batch: int | None = None
     device: str = "cpu"
     evaluate_every: int | None = None
     early_stopping: EarlyStopping | int | None = None

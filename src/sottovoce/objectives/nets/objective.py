@@ -17,6 +17,7 @@ References
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -41,6 +42,8 @@ from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
 
+_PIECE_BYTES = 1 << 28
+
 
 class NetObjective:
     """A network and its loss, as a function of parameter rows, one row per agent.
@@ -55,8 +58,9 @@ class NetObjective:
         ``"absolute_error"``, or a function ``(outputs, targets) -> (samples,)``,
         such as the losses of torch with ``reduction="none"``.
     clip_norm : C; ``inf`` for no clipping.
-    physical_batch : how many samples, all agents together, go through the network at a time; a larger batch
-        is split into such chunks whose sums are added, and is still one batch.
+    physical_batch : how many records, all agents together, go through the network at a time; a larger batch
+        is split into such pieces whose sums are added, and is still one batch. None takes as many as keep
+        activations and gradients near 256 MB, judged from shapes.
     device : the device of the computation.
     initial : ``"keep"`` starts a run from the weights the module came with, ``"reset"`` draws new ones.
 
@@ -196,16 +200,17 @@ class NetObjective:
             present = torch.ones(agents, batch_size, dtype=torch.bool)
         inputs, targets = self.paths.typed(inputs, targets)
         path = self.paths.choose(inputs, targets, self.clip_norm)
-        chunk = max(1, batch_size if self.physical_batch is None else self.physical_batch // agents)
-        for first in range(0, batch_size, chunk):
-            part = slice(first, first + chunk)
-            pieces = (inputs[:, part], targets[:, part], present[:, part])
-            x, y, there = (piece.to(self.device) for piece in pieces)
+        most = self.physical_batch or max(1, _PIECE_BYTES // path.record_bytes)
+        # whole batches of several agents, or a part of one: what an agent gets depends on no other
+        records, together = min(most, batch_size), max(1, most // batch_size)
+        for who, part in itertools.product(range(0, agents, together), range(0, batch_size, records)):
+            at, which = slice(who, who + together), slice(part, part + records)
+            x, y, there = (t[at, which].to(self.device) for t in (inputs, targets, present))
             try:
                 if path.trace is None:
-                    add_single_sums(path.each, theta, x, y, there, self.clip_norm, sums)
+                    add_single_sums(path.each, theta[at], x, y, there, self.clip_norm, sums[at])
                 else:
-                    self._add_stacked_sums(path.trace, theta, x, y, there, sums)
+                    self._add_stacked_sums(path.trace, theta[at], x, y, there, sums[at])
             except (RuntimeError, IndexError) as error:
                 raise InvalidInput(
                     "the batch holds a value that network or loss cannot use (a label or a token out of "
