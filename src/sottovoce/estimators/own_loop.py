@@ -326,7 +326,7 @@ class PrivateCriterion:
         with torch.no_grad():
             plain = pytree.tree_map(lambda leaf: leaf.detach() if torch.is_tensor(leaf) else leaf, outputs)
             losses = state.prepared.adapter.objective.loss(plain, targets)
-        value = losses.double().mean() if len(losses) else torch.zeros((), dtype=torch.float64)
+        value = losses.cpu().double().mean() if len(losses) else torch.zeros((), dtype=torch.float64)
 
         def done() -> None:
             state.backward_done = True

@@ -22,6 +22,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import checks
 from sottovoce.objectives.nets.float64_sums import add_weighted_rows, row_squares
+from sottovoce.objectives.nets.integer_sums import add_integer_sums, has_float64
 from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_copy
 from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy, fresh_loss, sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
@@ -264,7 +265,7 @@ def _saved_storages() -> Iterator[dict[int, int]]:
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
+        sizes[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
@@ -283,6 +284,9 @@ def add_single_sums(
     """Add the clipped sum of every agent's batch to ``sums``, one record at a time."""
     for a in range(theta.shape[0]):
         gradients = each(theta[a], inputs[a], targets[a])
+        if gradients.device != sums.device:  # it has no float64
+            add_integer_sums(gradients, present[a], clip_norm, sums[a])
+            continue
         squared = row_squares(gradients)
         weights = clip_weights(squared, clip_norm) * present[a]
         gradients.masked_fill_(~torch.isfinite(squared)[:, None], 0.0)
@@ -374,6 +378,8 @@ class GradientPaths:
         checks.refuse_mixing(forms.training, forms.loss, *forms.random_batch(inputs, targets, 8))
         each = forms.one_by_one()
         try:
+            if not has_float64(forms.device):
+                raise NotPerSample(f"device '{forms.device}' has no float64")
             steps = forms.list_steps(inputs, targets)
             if self._is_correct(steps, inputs, targets, clip_norm):
                 return GradientPath(steps, each.loop, "", forms.record_bytes(steps, inputs, targets))
