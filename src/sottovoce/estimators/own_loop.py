@@ -287,7 +287,7 @@ class _LoopState:
         """Return inputs and targets that the next step samples, of all sites together."""
         mechanism, data = self.mechanism, self.running.data
         places = range(len(mechanism.agents))
-        x, y, present = data.gather(mechanism.batches.draw(places, self.running.done, 0), list(places))
+        x, y, present = data.gather_ahead(mechanism.batches.draw(places, self.running.done, 0), list(places))
         objective, layout = self.prepared.adapter.objective, self.prepared.adapter.layout
         inputs, targets = objective.paths.typed(x, y)
         rows = inputs[present]

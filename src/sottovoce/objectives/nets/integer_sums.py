@@ -60,12 +60,13 @@ def add_integer_sums(gradients: Tensor, present: Tensor, clip_norm: float, sums:
     weights = clip_weights(squared, clip_norm) * present.cpu() * ((1 - 2.0**-21) / grid)
     gradients.masked_fill_(~usable.to(gradients.device)[:, None], 0.0)
     shares = gradients.mul_(weights.float().to(gradients.device)[:, None]).to(torch.int32)
-    for part in shares.split(_TOGETHER):
+    for part in torch.split(shares, _TOGETHER):
         sums += part.sum(0, dtype=torch.int32).cpu().double() * grid
 
 
 def _squared_norms(gradients: Tensor) -> Tensor:
     """Return the most that the squared norms of float32 rows may truly be, in float64 on the host."""
-    runs = torch.nn.functional.pad(gradients, (0, -gradients.shape[1] % _RUN)).unflatten(1, (-1, _RUN))
+    padded = torch.nn.functional.pad(gradients, (0, -gradients.shape[1] % _RUN))
+    runs = padded.view(len(gradients), -1, _RUN)
     squares = runs.square().sum(2).cpu().double()
     return squares.sum(1) * (1 + (_RUN + 4) * _UNIT) + 2 * gradients.shape[1] * _TINY
