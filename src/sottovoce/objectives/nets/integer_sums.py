@@ -51,9 +51,8 @@ def add_integer_sums(gradients: Tensor, present: Tensor, clip_norm: float, sums:
     """
     squared = _squared_norms(gradients)
     usable = torch.isfinite(squared)
-    scale = (
-        clip_norm if math.isfinite(clip_norm) else float(squared[usable].sqrt().max()) if usable.any() else 0
-    )
+    longest = float(squared[usable].max().sqrt()) if bool(usable.any()) else 0.0
+    scale = clip_norm if math.isfinite(clip_norm) else longest
     if scale < _LEAST:
         return
     grid = 2.0 ** (math.ceil(math.log2(scale)) - _BITS)

@@ -70,10 +70,10 @@ class NetObjective:
     One record changes the sum of its agent by at most C in Euclidean norm (add or remove; 2C for replace), up
     to N^2 2^-53 C in a batch of N records: norms and sums are taken in float64, and noise is to be added in
     float64 too, before the row is rounded. A record with NaN or infinity anywhere in its gradient contributes
-    zero. On a device without float64 each record's gradient is formed, and `integer_sums` adds what it
-    guarantees. This holds by construction for every module: either each step of network and loss is on the list of
-    operations that keep samples apart, or the gradient of a record is computed from that record alone, on a
-    fresh copy of module and loss. Not covered: a network or loss that keeps records outside itself, in a
+    zero. On a device without float64 shares are cut to whole numbers and added exactly: at most C, without
+    the term in N (`integer_sums`). This holds by construction for every module: either each step of network
+    and loss is on the list of operations that keep samples apart, or the gradient of a record is computed
+    from that record alone, on a fresh copy of module and loss. Not covered: a network or loss that keeps records outside itself, in a
     global variable. Networks that are seen to mix samples are refused: BatchNorm by name, others by checks on
     random inputs before the first batch.
 
@@ -379,7 +379,7 @@ def _require_types(module: nn.Module, device: torch.device) -> None:
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         if value.dtype == torch.float64 and not has_float64(device):
             raise InvalidInput(
-                f"device '{device}' has no float64, the type of '{name}'; use module.float(), or device='cpu'."
+                f"device '{device}' has no float64, the type of '{name}'; use module.float()."
             )
 
 
