@@ -66,7 +66,7 @@ def test_records_read_ahead_are_read_once_unless_reading_draws_random_numbers(ra
     data = LazyData(read, [[0, 1, 2], [3, 4]])
     batches = [np.array([0, 2]), np.array([1])]
     reads.clear()
-    x, y, present = data.gather_ahead(batches, [0, 1])
+    x, y, _ = data.gather_ahead(batches, [0, 1])
     again = data.gather([np.array([0, 2])], [0])  # agent by agent, as seeded sums read
     assert reads == ([0, 2, 4, 0, 2] if random else [0, 2, 4])
     assert torch.equal(again[0][0], x[0]) is not random

@@ -1,7 +1,7 @@
 """Training loops written for Opacus, and the same moved to Sottovoce; tests and benchmarks run both.
 
-The text classifier is in the style of HuggingFace: a record is a dict, `forward` takes its entries by name, the
-output is an object with attributes.
+The text classifier is in the style of HuggingFace: a record is a dict, `forward` takes its entries by name,
+the output is an object with attributes.
 """
 
 from types import SimpleNamespace

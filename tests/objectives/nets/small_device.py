@@ -1,4 +1,4 @@
-"""A torch device without float64, as Apple's graphics cards are: numbers live on the host, float64 is refused.
+"""A torch device without float64, as some graphics cards are: its numbers live on the host.
 
 It is a backend of its own (PrivateUse1), for the whole process, so tests run this file in a process:
 

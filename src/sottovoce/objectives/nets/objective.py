@@ -73,9 +73,9 @@ class NetObjective:
     zero. On a device without float64 shares are cut to whole numbers and added exactly: at most C, without
     the term in N (`integer_sums`). This holds by construction for every module: either each step of network
     and loss is on the list of operations that keep samples apart, or the gradient of a record is computed
-    from that record alone, on a fresh copy of module and loss. Not covered: a network or loss that keeps records outside itself, in a
-    global variable. Networks that are seen to mix samples are refused: BatchNorm by name, others by checks on
-    random inputs before the first batch.
+    from that record alone, on a fresh copy of module and loss. Not covered: a network or loss that keeps
+    records outside itself, in a global variable. Networks that are seen to mix samples are refused: BatchNorm
+    by name, others by checks on random inputs before the first batch.
 
     Examples
     --------
@@ -378,9 +378,7 @@ def _require_types(module: nn.Module, device: torch.device) -> None:
     """Raise if the module holds numbers of a type that the device does not have."""
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         if value.dtype == torch.float64 and not has_float64(device):
-            raise InvalidInput(
-                f"device '{device}' has no float64, the type of '{name}'; use module.float()."
-            )
+            raise InvalidInput(f"device '{device}' has no float64, the type of '{name}'; use module.float().")
 
 
 def _layout(module: nn.Module) -> list[Slot]:
