@@ -1,8 +1,11 @@
 """Records of agents as tensors, in memory or read when needed."""
 
 import numpy as np
+import pytest
 import torch
 from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
+
+from sottovoce.data.agent_tensors import LazyData
 
 
 class Lazily(torch.utils.data.Dataset):
@@ -50,3 +53,23 @@ def test_random_transforms_follow_the_runs_seed():
     three = fit(mlp(), Lazily(X, y, shaken), rng=rng(5), **options)
     assert np.array_equal(one.rows, two.rows)
     assert not np.array_equal(one.rows, three.rows)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_records_read_ahead_are_read_once_unless_reading_draws_random_numbers(random):
+    reads = []
+
+    def read(i):
+        reads.append(i)
+        return torch.rand(2) if random else torch.tensor([i, 1.0]), torch.tensor(i % 2)
+
+    data = LazyData(read, [[0, 1, 2], [3, 4]])
+    batches = [np.array([0, 2]), np.array([1])]
+    reads.clear()
+    x, y, _ = data.gather_ahead(batches, [0, 1])
+    again = data.gather([np.array([0, 2])], [0])  # agent by agent, as seeded sums read
+    assert reads == ([0, 2, 4, 0, 2] if random else [0, 2, 4])
+    assert torch.equal(again[0][0], x[0]) is not random
+    assert torch.equal(again[1][0], y[0])
+    data.gather(batches, [0, 1])
+    assert reads[3 if not random else 5 :] == ([0, 2, 4] if random else [0, 2])  # what was handed out is gone

@@ -82,6 +82,10 @@ class AgentData:
         self.inputs, self.targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
         self._whole = None
 
+    def gather_ahead(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
+        """Return what the next `gather` of these batches returns."""
+        return self.gather(batches, agents)
+
     def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
         """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
         sizes = np.array([len(batch) for batch in batches])
@@ -125,11 +129,12 @@ class LazyData(AgentData):
     ) -> None:
         self.order, self.offsets = deal(parts)
         self.read, self.test = read, _as_tensors(test)
+        self._ahead: dict[int, tuple[np.ndarray, Tensor, Tensor]] = {}
         first = read(int(self.order[0]))
         self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public
 
     def _take(self, places: np.ndarray) -> None:
-        self.order = self.order[places]
+        self.order, self._ahead = self.order[places], {}
 
     def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
         """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
@@ -138,9 +143,24 @@ class LazyData(AgentData):
         present = torch.from_numpy(np.arange(longest) < sizes[:, None])
         x, y = (torch.zeros(len(batches), longest, *shape, dtype=dtype) for shape, dtype in self.like)
         for row, (batch, a) in enumerate(zip(batches, agents, strict=True)):
+            if a in self._ahead and np.array_equal(self._ahead[a][0], batch):
+                x[row, : len(batch)], y[row, : len(batch)] = self._ahead.pop(a)[1:]
+                continue
             for place, i in enumerate(batch):
                 number = int(self.order[self.offsets[a] + i])
                 x[row, place], y[row, place] = self._checked(number)
+        return x, y, present
+
+    def gather_ahead(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
+        """Return what the next `gather` of these batches returns, which reads no record again.
+
+        Records whose reading draws torch's random numbers are read again: a step seeds them.
+        """
+        before = torch.get_rng_state()
+        x, y, present = self.gather(batches, agents)
+        if torch.equal(before, torch.get_rng_state()):
+            rows = zip(agents, batches, x, y, strict=True)
+            self._ahead = {a: (batch, xs[: len(batch)], ys[: len(batch)]) for a, batch, xs, ys in rows}
         return x, y, present
 
     def _checked(self, number: int) -> tuple[Tensor, Tensor]:

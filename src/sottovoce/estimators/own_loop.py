@@ -61,7 +61,7 @@ def make_private(
     group: str | Sites | None = None,
     label: str | None = None,
     classes: Sequence[object] | None = None,
-    physical_batch: int = 4096,
+    physical_batch: int | None = None,
     accept: Sequence[str] = (),
     rng: np.random.Generator | ProtectiveNoise | None = None,
     population: str | None = None,
@@ -84,7 +84,7 @@ def make_private(
     clip_norm : l2 bound of one record's gradient.
     algorithm : by default consensus-sgd over a network, dp-sgd without one.
     group, label, classes, accept, rng, population, options : as in `sottovoce.fit`.
-    physical_batch : records through the network at a time.
+    physical_batch : records through the network at a time; None for as many as fit into about 256 MB.
 
     Guarantees
     ----------
@@ -287,7 +287,7 @@ class _LoopState:
         """Return inputs and targets that the next step samples, of all sites together."""
         mechanism, data = self.mechanism, self.running.data
         places = range(len(mechanism.agents))
-        x, y, present = data.gather(mechanism.batches.draw(places, self.running.done, 0), list(places))
+        x, y, present = data.gather_ahead(mechanism.batches.draw(places, self.running.done, 0), list(places))
         objective, layout = self.prepared.adapter.objective, self.prepared.adapter.layout
         inputs, targets = objective.paths.typed(x, y)
         rows = inputs[present]
@@ -326,7 +326,7 @@ class PrivateCriterion:
         with torch.no_grad():
             plain = pytree.tree_map(lambda leaf: leaf.detach() if torch.is_tensor(leaf) else leaf, outputs)
             losses = state.prepared.adapter.objective.loss(plain, targets)
-        value = losses.double().mean() if len(losses) else torch.zeros((), dtype=torch.float64)
+        value = losses.cpu().double().mean() if len(losses) else torch.zeros((), dtype=torch.float64)
 
         def done() -> None:
             state.backward_done = True

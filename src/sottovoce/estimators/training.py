@@ -62,7 +62,8 @@ class TrainingOptions:
     class_weight : how much the loss of a record counts by its class: ``{"no": 1, "yes": 9}``, or weights in
         the order of the classes, both public; or ``"balanced"``, which weights every class by one over its
         public share, ``class_shares``. Weighted gradients are clipped like others: the guarantee stays.
-    physical_batch, device : records through the network at a time, and where.
+    physical_batch, device : records through the network at a time (None: as many as fit into about 256 MB),
+        and where.
     evaluate_every : steps between two entries of the history; by default a twentieth of the steps.
     early_stopping : ends training when a score on public test records no longer improves: an `EarlyStopping`,
         or the number of evaluations without improvement of the loss.
@@ -87,7 +88,7 @@ class TrainingOptions:
     classes: Sequence[object] | None = None
     class_weight: ClassNumbers | Literal["balanced"] | None = None
     class_shares: ClassNumbers | None = None
-    physical_batch: int = 4096
+    physical_batch: int | None = None
     device: str = "cpu"
     evaluate_every: int | None = None
     early_stopping: EarlyStopping | int | None = None

@@ -55,7 +55,7 @@ class ModelOptions:
     accept: tuple[str, ...] = ()
     label: Label = None
     label_bounds: Sequence[float] | None = None
-    physical_batch: int | None = 4096
+    physical_batch: int | None = None
     device: str = "cpu"
 
     def weights(self, target: Target, count: int | None = None) -> tuple[float, ...] | None:

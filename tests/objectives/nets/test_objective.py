@@ -29,8 +29,43 @@ def test_padding_and_chunks_change_nothing():
         torch.cat([y, torch.zeros(2, 3, dtype=torch.long)], 1),
     )
     assert close(objective.clipped_sums(theta, *padded, present), whole, 1e-6)
-    objective.physical_batch = 4
+
+
+@pytest.mark.parametrize(
+    ("most", "pieces"), [(4, [4, 2, 4, 2]), (6, [6, 6]), (11, [6, 6]), (12, [12]), (None, [12])]
+)
+@pytest.mark.parametrize("limit", ["records", "memory"])
+def test_pieces_hold_at_most_the_limit_and_change_nothing(monkeypatch, most, pieces, limit):
+    """Whole batches of several agents, or a part of one; by a number of records or by their memory."""
+    objective, x, y = small()
+    theta = objective.start(2)
+    whole = objective.clipped_sums(theta, x, y)
+    path, sizes = objective.paths.choose(x, y, 1.0), []
+    assert 4 * 2 * 16 * 4 <= path.record_bytes <= 100_000  # at least four maps of the convolution
+    if limit == "records":
+        objective.physical_batch = most
+    elif most is not None:
+        monkeypatch.setattr("sottovoce.objectives.nets.objective._PIECE_BYTES", most * path.record_bytes + 1)
+    add = objective._add_stacked_sums
+    objective._add_stacked_sums = lambda steps, theta, *rest: (
+        sizes.append(rest[2].numel()) or add(steps, theta, *rest)
+    )
     assert close(objective.clipped_sums(theta, x, y), whole, 1e-6)
+    assert sizes == pieces
+
+
+def test_memory_of_a_record_follows_its_activations():
+    """Twice the side is four times the maps; a larger model alone costs a record nothing."""
+
+    def record_bytes(side, hidden=2):
+        net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                            nn.Linear(2, hidden), nn.Linear(hidden, 3))  # fmt: skip
+        objective = NetObjective(net)
+        inputs = (torch.zeros(1, 4, 1, side, side), torch.zeros(1, 4, dtype=torch.long))
+        return objective.paths.choose(*inputs, 1.0).record_bytes
+
+    assert 3.5 <= record_bytes(64) / record_bytes(32) <= 4.0
+    assert record_bytes(32, hidden=2000) - record_bytes(32) <= 10 * 2000 * 4
 
 
 def test_agents_permute():

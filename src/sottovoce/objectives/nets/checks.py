@@ -15,22 +15,23 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sottovoce.errors import InvalidInput, SottovoceError
+from sottovoce.objectives.nets.inputs import Unpacking
 from sottovoce.objectives.nets.losses import PerSampleLoss, fresh_loss, logits
 
 
 def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Return random inputs; whole numbers are tokens that every embedding of ``module`` knows."""
+    """Return random inputs; whole numbers are tokens that every embedding knows, masks hide nothing."""
     g = torch.Generator().manual_seed(seed)
     tables = (m.num_embeddings for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     known = min(tables, default=2)
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return torch.randint(0, known, shape, generator=g).to(dtype)
-    numbers = torch.randn(shape, generator=g).to(dtype)
-    tokens = getattr(module, "token_columns", None)  # some columns of a row are tokens (`inputs`)
-    if tokens is not None and shape[1:] == tokens.shape:
-        whole = torch.randint(0, known, (shape[0], int(tokens.sum())), generator=g)
-        numbers[:, tokens] = whole.to(dtype)
-    return numbers
+    floating = dtype.is_floating_point or dtype.is_complex
+    numbers = torch.randn(shape, generator=g) if floating else torch.randint(0, known, shape, generator=g)
+    if isinstance(module, Unpacking) and shape[1:] == module.token_columns.shape:
+        tokens = module.token_columns
+        if floating:
+            numbers[:, tokens] = torch.randint(0, known, (shape[0], int(tokens.sum())), generator=g).float()
+        numbers[:, module.mask_columns] = 1
+    return numbers.to(dtype)
 
 
 def random_targets(outputs: object, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
@@ -99,9 +100,8 @@ def refuse_mixing(module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) 
     other = x.clone()
     if x.is_floating_point():
         changed = 3 - 2 * x[moved].flip(0)
-        tokens = getattr(module, "token_columns", None)
-        if tokens is not None and x.shape[1:] == tokens.shape:
-            changed[:, tokens] = x[moved].flip(0)[:, tokens]
+        if isinstance(module, Unpacking) and x.shape[1:] == module.token_columns.shape:
+            changed[:, module.token_columns] = x[moved].flip(0)[:, module.token_columns]
         other[moved] = changed
     else:  # another token that is known to be one
         other[moved] = torch.where(x[moved] == 0, x.max(), torch.zeros_like(x[moved]))

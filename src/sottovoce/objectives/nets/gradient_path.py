@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import checks
 from sottovoce.objectives.nets.float64_sums import add_weighted_rows, row_squares
+from sottovoce.objectives.nets.integer_sums import add_integer_sums, has_float64
 from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_copy
 from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy, fresh_loss, sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
@@ -36,6 +38,7 @@ class GradientPath(NamedTuple):
     trace: Trace | None
     each: RecordGradients
     reason: str
+    record_bytes: int  # memory that one more record in a batch takes
 
 
 class OneByOne:
@@ -57,11 +60,11 @@ class OneByOne:
     ) -> None:
         self.module, self.loss, self.named = module, loss, named
 
-    def _loss_of(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def _loss_of(self) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
         module, loss = sharing_copy(self.module), fresh_loss(self.loss)
 
-        def loss_of(row: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            out = torch.func.functional_call(module, self.named(row), (x[None],))
+        def loss_of(named: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            out = torch.func.functional_call(module, named, (x[None],))
             value = loss(out, y[None])
             if value.shape != (1,):
                 raise InvalidInput(
@@ -74,20 +77,25 @@ class OneByOne:
 
     def loop(self, row: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradients (samples, parameters), each from a pass and a copy of its own."""
-        rows = []
-        for x, y in zip(inputs, targets, strict=True):
-            leaf = row.detach().clone().requires_grad_()
+        rows = row.new_zeros(len(inputs), len(row))
+        for at, (x, y) in enumerate(zip(inputs, targets, strict=True)):
+            # one leaf for each parameter: of one for all, every use would have a gradient of the whole row
+            leaves = {name: t.detach().clone().requires_grad_() for name, t in self.named(row).items()}
             with torch.enable_grad():
-                loss = self._loss_of()(leaf, x, y)
-                gradient = None
+                loss = self._loss_of()(leaves, x, y)
                 if loss.requires_grad:
-                    (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
-            rows.append(torch.zeros_like(row) if gradient is None else gradient)
-        return torch.stack(rows) if rows else row.new_zeros(0, len(row))
+                    gradients = torch.autograd.grad(loss, [*leaves.values()], materialize_grads=True)
+                    torch.cat([gradient.flatten() for gradient in gradients], out=rows[at].detach())
+        return rows
 
     def mapped(self, row: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the same by `torch.func`, the records side by side; some modules refuse."""
-        each = torch.func.vmap(torch.func.grad(self._loss_of()), in_dims=(None, 0, 0), randomness="different")
+        loss_of = self._loss_of()
+
+        def of_row(row: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return loss_of(self.named(row), x, y)
+
+        each = torch.func.vmap(torch.func.grad(of_row), in_dims=(None, 0, 0), randomness="different")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")
             return each(row, inputs, targets)
@@ -119,7 +127,7 @@ class NetworkForms:
         self.split = sharing_copy(training)  # the form that is traced: large layers are taken apart
         self.attention, recurrent = split_layers(self.split)
         slots = split_slots({slot.name: slot for slot in layout}, self.attention, recurrent)
-        self.stacked = copy.deepcopy(self.split)
+        self.stacked = sharing_copy(self.split)
         self.copies = _replace_layers(self.stacked, slots)
         self.anchor = torch.zeros((), device=device, requires_grad=True, dtype=dtype)
 
@@ -167,24 +175,51 @@ class NetworkForms:
         sums: Tensor,
     ) -> None:
         """Add the clipped sum of every agent's batch to ``sums``, all records at once."""
+        squared, used = self._squared_norms(steps, theta, inputs, targets)
+        weights = clip_weights(squared, clip_norm)
+        weights = torch.where(present.flatten(), weights, torch.zeros_like(weights))
+        bad = ~torch.isfinite(squared)
+        for stacked in used:
+            stacked.add_weighted(sums, weights, bad if bool(bad.any()) else None)
+        self._forget()
+
+    def _squared_norms(
+        self, steps: Trace, theta: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, list[Stacked]]:
+        """Return the squared norm of every record's gradient, and the layers that hold what it is made of."""
         assert self.copies is not None
-        agents, batch_size = present.shape
         for stacked in self.copies:
             stacked.load(theta, self.anchor)
         with torch.enable_grad():
             losses = steps(inputs.flatten(0, 1), targets.flatten(0, 1))
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
-        squared = torch.zeros(agents * batch_size, device=self.device, dtype=torch.float64)
+        squared = torch.zeros(inputs.shape[:2].numel(), device=self.device, dtype=torch.float64)
         used = [stacked for stacked in self.copies if stacked.seen]  # the others have no gradient
         for stacked in used:
             squared += stacked.squared_norms()
-        weights = clip_weights(squared, clip_norm)
-        weights = torch.where(present.flatten(), weights, torch.zeros_like(weights))
-        bad = ~torch.isfinite(squared)
-        for stacked in used:
-            stacked.add_weighted(sums, weights, bad if bool(bad.any()) else None)
+        return squared, used
+
+    def _forget(self) -> None:
+        """Drop the last batch and the parameters, of which the layers hold views."""
+        for stacked in self.copies or ():
             stacked.forget()
+            stacked.weights = {}
+
+    def record_bytes(self, steps: Trace, inputs: Tensor, targets: Tensor) -> int:
+        """Return the memory that one more record in a batch takes: passes over four and two random ones."""
+
+        def of_a_pass(samples: int) -> int:
+            x, y = (t[None] for t in self.random_batch(inputs, targets, samples))
+            with torch.random.fork_rng(devices=[]), _saved_storages() as saved:
+                _, used = self._squared_norms(steps, theta, x, y)
+            held = (part for stacked in used for seen in stacked.seen for part in seen[1:])
+            total = sum(saved.values()) + sum(part.nbytes for part in held if part is not None)
+            self._forget()
+            return total
+
+        theta = torch.as_tensor(self.start(1), device=self.device)
+        return max(1, (of_a_pass(4) - of_a_pass(2)) // 2)
 
     def random_batch(
         self, inputs: Tensor, targets: Tensor, samples: int, seed: int = 0
@@ -204,21 +239,37 @@ class NetworkForms:
         """Return the weights of the module with random changes."""
         start = torch.as_tensor(self.start(agents), device=self.device)
         noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(seed)).to(start)
-        return start * (1 + 0.1 * noise) + 0.01 * noise
+        return start.mul_(1 + 0.1 * noise).add_(noise.mul_(0.01))  # in place: rows may be large
 
     def paths_agree(self, steps: Trace, inputs: Tensor, targets: Tensor, clip_norm: float) -> bool:
         """Return whether both paths give the same sums on random records, and no buffer changes."""
         theta = self.random_rows(2).to(self.dtype)
         x, y = (t[:, None] for t in self.random_batch(inputs, targets, 2))
         present = torch.ones(2, 1, dtype=torch.bool, device=self.device)
-        fast, slow = (torch.zeros_like(theta, dtype=torch.float64) for _ in range(2))
+        sums = torch.zeros_like(theta, dtype=torch.float64)
         before = [buffer.clone() for buffer in self.stacked.buffers()]
         with torch.random.fork_rng(devices=[]):
-            self.add_stacked_sums(steps, theta, x, y, present, clip_norm, fast)
-            add_single_sums(self.one_by_one().loop, theta, x, y, present, clip_norm, slow)
+            self.add_stacked_sums(steps, theta, x, y, present, clip_norm, sums)
+            size = float(sums.norm())
+            # what is left is the difference; in place, since rows may be large
+            add_single_sums(self.one_by_one().loop, theta, x, y, present, clip_norm, sums.neg_())
         unchanged = all(torch.equal(a, b) for a, b in zip(before, self.stacked.buffers(), strict=True))
         tolerance = 1e-6 if self.dtype == torch.float64 else 1e-2
-        return unchanged and bool((fast - slow).norm() <= tolerance * slow.norm() + 1e-9)
+        return unchanged and bool(sums.norm() <= tolerance * size + 1e-9)
+
+
+@contextmanager
+def _saved_storages() -> Iterator[dict[int, int]]:
+    """Collect the sizes of the storages that forward passes keep for their backward passes."""
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield sizes
 
 
 def add_single_sums(
@@ -233,10 +284,13 @@ def add_single_sums(
     """Add the clipped sum of every agent's batch to ``sums``, one record at a time."""
     for a in range(theta.shape[0]):
         gradients = each(theta[a], inputs[a], targets[a])
+        if gradients.device != sums.device:  # it has no float64
+            add_integer_sums(gradients, present[a], clip_norm, sums[a])
+            continue
         squared = row_squares(gradients)
         weights = clip_weights(squared, clip_norm) * present[a]
-        finite = torch.where(torch.isfinite(squared)[:, None], gradients, 0.0)
-        add_weighted_rows(sums[a : a + 1], 0, weights[None], finite[None])
+        gradients.masked_fill_(~torch.isfinite(squared)[:, None], 0.0)
+        add_weighted_rows(sums[a : a + 1], 0, weights[None], gradients[None])
 
 
 class GradientPaths:
@@ -324,9 +378,11 @@ class GradientPaths:
         checks.refuse_mixing(forms.training, forms.loss, *forms.random_batch(inputs, targets, 8))
         each = forms.one_by_one()
         try:
+            if not has_float64(forms.device):
+                raise NotPerSample(f"device '{forms.device}' has no float64")
             steps = forms.list_steps(inputs, targets)
             if self._is_correct(steps, inputs, targets, clip_norm):
-                return GradientPath(steps, each.loop, "")
+                return GradientPath(steps, each.loop, "", forms.record_bytes(steps, inputs, targets))
             reason = "the fast form does not give the gradients of single records"
         except NotPerSample as problem:
             reason = str(problem)
@@ -335,7 +391,12 @@ class GradientPaths:
         row = forms.random_rows(1)[0]
         random = _refuse_memory(each, row, x[:3], y[:3])
         vectorizes = _vectorizes(each, row, x[:2], y[:2], random)
-        return GradientPath(None, each.mapped if vectorizes else each.loop, reason)
+        with torch.random.fork_rng(devices=[]), _saved_storages() as saved:
+            gradient = each.loop(row, x[:1], y[:1])
+        record_bytes = (
+            sum(saved.values()) + 3 * gradient.nbytes
+        )  # beside the gradient its square and its share
+        return GradientPath(None, each.mapped if vectorizes else each.loop, reason, record_bytes)
 
     def _is_correct(self, steps: Trace, inputs: Tensor, targets: Tensor, clip_norm: float) -> bool:
         """Return whether the fast form gives what single records give, on random ones.

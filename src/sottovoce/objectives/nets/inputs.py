@@ -111,6 +111,10 @@ class Layout:
         """Return which columns hold whole numbers, (numbers,)."""
         return torch.cat([torch.full((part.size,), part.kind != "number") for part in self.parts])
 
+    def masks(self) -> Tensor:
+        """Return which columns belong to a mask, by the name of the input, such as attention_mask."""
+        return torch.cat([torch.full((part.size,), str(part.name).endswith("mask")) for part in self.parts])
+
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
         return {"parts": [[part.name, list(part.shape), part.kind] for part in self.parts]}
@@ -127,7 +131,7 @@ class Unpacking(nn.Module):
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         super().__init__()
         self.module, self.layout = module, layout
-        self.token_columns = layout.tokens()
+        self.token_columns, self.mask_columns = layout.tokens(), layout.masks()
 
     def forward(self, rows: Tensor) -> Any:
         parts = self.layout.unpack(rows)

@@ -17,6 +17,7 @@ References
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -35,11 +36,14 @@ from sottovoce.objectives.nets.gradient_path import (
     add_single_sums,
     flatten,
 )
+from sottovoce.objectives.nets.integer_sums import has_float64
 from sottovoce.objectives.nets.layers import Slot
 from sottovoce.objectives.nets.losses import LOSSES, TASKS, PerSampleLoss, logits, sharing_copy
 from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
+
+_PIECE_BYTES = 1 << 28
 
 
 class NetObjective:
@@ -55,8 +59,9 @@ class NetObjective:
         ``"absolute_error"``, or a function ``(outputs, targets) -> (samples,)``,
         such as the losses of torch with ``reduction="none"``.
     clip_norm : C; ``inf`` for no clipping.
-    physical_batch : how many samples, all agents together, go through the network at a time; a larger batch
-        is split into such chunks whose sums are added, and is still one batch.
+    physical_batch : how many records, all agents together, go through the network at a time; a larger batch
+        is split into such pieces whose sums are added, and is still one batch. None takes as many as keep
+        activations and gradients near 256 MB, judged from shapes.
     device : the device of the computation.
     initial : ``"keep"`` starts a run from the weights the module came with, ``"reset"`` draws new ones.
 
@@ -65,11 +70,12 @@ class NetObjective:
     One record changes the sum of its agent by at most C in Euclidean norm (add or remove; 2C for replace), up
     to N^2 2^-53 C in a batch of N records: norms and sums are taken in float64, and noise is to be added in
     float64 too, before the row is rounded. A record with NaN or infinity anywhere in its gradient contributes
-    zero. This holds by construction for every module: either each step of network and loss is on the list of
-    operations that keep samples apart, or the gradient of a record is computed from that record alone, on a
-    fresh copy of module and loss. Not covered: a network or loss that keeps records outside itself, in a
-    global variable. Networks that are seen to mix samples are refused: BatchNorm by name, others by checks on
-    random inputs before the first batch.
+    zero. On a device without float64 shares are cut to whole numbers and added exactly: at most C, without
+    the term in N (`integer_sums`). This holds by construction for every module: either each step of network
+    and loss is on the list of operations that keep samples apart, or the gradient of a record is computed
+    from that record alone, on a fresh copy of module and loss. Not covered: a network or loss that keeps
+    records outside itself, in a global variable. Networks that are seen to mix samples are refused: BatchNorm
+    by name, others by checks on random inputs before the first batch.
 
     Examples
     --------
@@ -107,10 +113,11 @@ class NetObjective:
         self.clip_norm, self.keeps_weights = float(clip_norm), initial == "keep"
         self.physical_batch = None if physical_batch is None else _validate.count(physical_batch, "batch")
         self.device = _usable_device(device)
-        self.network = copy.deepcopy(module).to(self.device).eval()
-        self.layout = _layout(self.network)
+        self.layout = _layout(module)
         self.n_params = self.layout[-1].stop
-        self.dtype = _number_type(self.network)
+        self.dtype = _number_type(module)
+        _require_types(module, self.device)
+        self.network = copy.deepcopy(module).to(self.device).eval()
         training = sharing_copy(self.network).train()
         self.forms = NetworkForms(self.network, training, self.loss, self.layout, self.device, self.dtype)
         self.paths = GradientPaths(self.forms)
@@ -187,25 +194,27 @@ class NetObjective:
         inputs, targets : (agents, batch, ...); shorter batches are padded to the longest.
         present : (agents, batch) bool, False on padding; all True by default.
         """
-        theta = torch.as_tensor(theta, dtype=self.dtype, device=self.device)
+        theta = torch.as_tensor(theta, dtype=self.dtype).to(self.device)
         agents, batch_size = self._check(theta, inputs, targets)
-        sums = torch.zeros(agents, self.n_params, device=self.device, dtype=torch.float64)
+        where = self.device if has_float64(self.device) else "cpu"
+        sums = torch.zeros(agents, self.n_params, device=where, dtype=torch.float64)
         if not agents * batch_size:
             return sums
         if present is None:
             present = torch.ones(agents, batch_size, dtype=torch.bool)
         inputs, targets = self.paths.typed(inputs, targets)
         path = self.paths.choose(inputs, targets, self.clip_norm)
-        chunk = max(1, batch_size if self.physical_batch is None else self.physical_batch // agents)
-        for first in range(0, batch_size, chunk):
-            part = slice(first, first + chunk)
-            pieces = (inputs[:, part], targets[:, part], present[:, part])
-            x, y, there = (piece.to(self.device) for piece in pieces)
+        most = self.physical_batch or max(1, _PIECE_BYTES // path.record_bytes)
+        # whole batches of several agents, or a part of one: what an agent gets depends on no other
+        records, together = min(most, batch_size), max(1, most // batch_size)
+        for who, part in itertools.product(range(0, agents, together), range(0, batch_size, records)):
+            at, which = slice(who, who + together), slice(part, part + records)
+            x, y, there = (t[at, which].to(self.device) for t in (inputs, targets, present))
             try:
                 if path.trace is None:
-                    add_single_sums(path.each, theta, x, y, there, self.clip_norm, sums)
+                    add_single_sums(path.each, theta[at], x, y, there, self.clip_norm, sums[at])
                 else:
-                    self._add_stacked_sums(path.trace, theta, x, y, there, sums)
+                    self._add_stacked_sums(path.trace, theta[at], x, y, there, sums[at])
             except (RuntimeError, IndexError) as error:
                 raise InvalidInput(
                     "the batch holds a value that network or loss cannot use (a label or a token out of "
@@ -271,7 +280,7 @@ class NetObjective:
         task = TASKS.get(self.loss)
         losses, scores = [], []
         for outputs in self.outputs(rows[:1] if identical else rows, inputs):
-            losses.append(float(self.loss(outputs, targets).double().mean()))
+            losses.append(float(self.loss(outputs, targets).cpu().double().mean()))
             score = _score(task, outputs, targets)
             if score is not None:
                 scores.append(score)
@@ -286,7 +295,7 @@ class NetObjective:
 
     def outputs(self, theta: Tensor | np.ndarray, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
         """Yield the outputs of each agent's network for all inputs, in evaluation mode."""
-        theta = torch.as_tensor(theta, dtype=self.dtype, device=self.device)
+        theta = torch.as_tensor(theta, dtype=self.dtype).to(self.device)
         inputs = inputs.to(self.paths.input_type(inputs[None]))
         with torch.no_grad():
             for row in theta:
@@ -354,7 +363,6 @@ def _per_sample_loss(loss: str | PerSampleLoss) -> PerSampleLoss:
 
 
 def _usable_device(name: str | torch.device) -> torch.device:
-    """Return a device that is there and computes in float64, in which norms and sums are taken."""
     try:
         device = torch.device(name)
         float(torch.zeros(1, device=device))
@@ -363,13 +371,14 @@ def _usable_device(name: str | torch.device) -> torch.device:
             f"device {str(name)!r} is not there for torch {torch.__version__}; take device='cpu', or install "
             "a torch that has it."
         ) from None
-    try:
-        float(torch.zeros(1, device=device, dtype=torch.float64))
-    except (RuntimeError, TypeError):
-        raise InvalidInput(
-            f"device {str(name)!r} has no float64, in which influence is bounded; take device='cpu'."
-        ) from None
     return device
+
+
+def _require_types(module: nn.Module, device: torch.device) -> None:
+    """Raise if the module holds numbers of a type that the device does not have."""
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if value.dtype == torch.float64 and not has_float64(device):
+            raise InvalidInput(f"device '{device}' has no float64, the type of '{name}'; use module.float().")
 
 
 def _layout(module: nn.Module) -> list[Slot]:
@@ -416,6 +425,8 @@ def _joined(parts: list[Any]) -> Any:
 def _score(task: str | None, outputs: object, targets: Tensor) -> float | None:
     """Return the accuracy or the root mean squared error; None if neither fits."""
     out = logits(outputs)
+    if torch.is_tensor(out):  # a device may have no float64
+        out, targets = out.cpu(), targets.cpu()
     if task == "regression":
         return float((out - targets.reshape(out.shape)).double().square().mean().sqrt())
     if task == "labels":

@@ -19,6 +19,7 @@ _CURES = {
     "outside its layer": "hold the parameter in a layer, as nn.Embedding(1, width) for a learned token",
     "share a parameter": "give each layer its own, or freeze the shared one with requires_grad_(False)",
     "trains a part": "train all parameters of the layer, or freeze all of them with requires_grad_(False)",
+    "has no float64": "take device='cpu' or device='cuda' for the fast path",
     "has no fast form": "use linear, convolutional, embedding, attention, recurrent or normalization layers "
     "of torch.nn in its place, or freeze it with requires_grad_(False)",
     "": "write that part with layers and functions of torch that act on each sample alone",
