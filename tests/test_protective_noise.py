@@ -48,6 +48,7 @@ HANDED_ON = "only makes a source, which a charged run is handed"
 SAMPLER = "draws for whoever holds the source"
 SIMULATED = "takes a numpy generator or a simulated source only"
 STORED = "a key and a nonce for what is on the disk"
+NO_NOISE = "a random delay of what is sent, whatever it holds"
 NO_RECORDS = "noise without records: synthetic worst cases, zeros, or no noise at all"
 SITES = {
     "sottovoce/runners/run.py:run": CHARGED,
@@ -89,6 +90,7 @@ SITES = {
     "sottovoce/attacks/audit.py:audit_outputs": NO_RECORDS,
     "sottovoce/integrations/flower.py:ServerSide.__init__": NO_RECORDS,
     "sottovoce/peers/core.py:Core.__init__": NO_RECORDS,
+    "sottovoce/peers/paced_sender.py:_delay": NO_NOISE,
     "sottovoce/ledger/state_key.py:StateKey.__init__": STORED,
     "sottovoce/ledger/state_key.py:StateKey.encrypt": STORED,
     "sottovoce_papers/extensions/secure_sum.py:secure_sum_mean": NO_RECORDS,

@@ -510,7 +510,7 @@ BUGS = [
         ("only the driver notices an expired certificate", "TlsTransport._receive",
          ignored("self.expired(sender, self.node)"), "outlive"),
         ("a refused frame ends the connection", "TlsTransport._receive",
-         edited("self.refuse(sender, BAD_FRAME, str(error))", "connection.close()"), "after_a_refused"),
+         edited("why, details = BAD_FRAME, str(error)", "connection.close()"), "after_a_refused"),
         ("a frame is lost with its connection", "TlsTransport._lost",
          edited("contact.queue.extendleft(reversed(connection.take_back()))", "pass"), "partly_sent")),
     *bugs("peers.connection", "peers/test_transport.py",

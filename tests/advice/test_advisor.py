@@ -172,7 +172,7 @@ def test_twelve_hospitals(tmp_path):
     assert abs(accuracy - row.use.score.mean) <= max(2 * row.use.score.half, 0.04)
     named = {path.name for path in advice.save(tmp_path)}
     assert named == {"advice.json", "front.svg", "plan.toml", "agreement-draft.toml"}
-    assert advice.reasons.count(". ") == 1  # two sentences
+    assert advice.reasons.startswith("It meets epsilon 2 against any one member.")
 
 
 def test_hiding_a_member_among_twelve_suggests_to_hide_a_record():

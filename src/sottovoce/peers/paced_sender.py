@@ -102,7 +102,7 @@ class _Sender:
         self.poll.register(control.fileno(), _IN)
         self.lines: dict[int, _Line] = {}  # by the descriptors of both ends
 
-    def run(self) -> None:
+    def forward(self) -> None:
         """Pass bytes on until the peer closes the control socket."""
         early = head_start(self.pace)
         while True:
@@ -210,7 +210,7 @@ def _main() -> None:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()
     control, pace, spans_from, most = sys.argv[1:]
-    _Sender(socket.socket(fileno=int(control)), float(pace), float(spans_from), int(most)).run()
+    _Sender(socket.socket(fileno=int(control)), float(pace), float(spans_from), int(most)).forward()
 
 
 if __name__ == "__main__":
