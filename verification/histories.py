@@ -183,7 +183,7 @@ class History:
         if what == 0:
             self._put_back(backup, backup / "h")
         elif what == 1:
-            shutil.copy(backup / "h" / "lifetime.ledger", self.member_directory.folder / "lifetime.jsonl")
+            shutil.copy(backup / "h" / "lifetime.ledger", self.member_directory.folder / "lifetime.ledger")
         elif folders:
             self._put_back(backup, sorted(folders)[int(self.rng.integers(len(folders)))])
 

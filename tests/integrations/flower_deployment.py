@@ -121,7 +121,7 @@ class Federation:
 
     def charged(self, user):
         folder = self.folder / f"client-{user}"
-        return len(read_ledger(folder)["saved"].releases) if (folder / "session").exists() else 0
+        return len(read_ledger(folder)["saved"].releases) if (folder / "run.ledger").exists() else 0
 
 
 def model_of_one_process():
