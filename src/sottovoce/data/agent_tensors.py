@@ -54,6 +54,7 @@ class AgentData:
         picked = inputs if whole else np.asarray(inputs)[order]
         self.inputs = torch.as_tensor(np.ascontiguousarray(picked))
         self.targets = torch.as_tensor(np.ascontiguousarray(labels[order]))
+        self.like = _like(*(part.new_empty(part.shape[1:]) for part in (self.inputs, self.targets)))
         self.test = _as_tensors(test)
         self._whole: Gathered | None = None
 
@@ -130,8 +131,7 @@ class LazyData(AgentData):
         self.order, self.offsets = deal(parts)
         self.read, self.test = read, _as_tensors(test)
         self._ahead: dict[int, tuple[np.ndarray, Tensor, Tensor]] = {}
-        first = read(int(self.order[0]))
-        self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public
+        self.like = _like(*read(int(self.order[0])))
 
     def _take(self, places: np.ndarray) -> None:
         self.order, self._ahead = self.order[places], {}
@@ -172,6 +172,11 @@ class LazyData(AgentData):
                     "the dataset pad or crop to one shape."
                 )
         return record
+
+
+def _like(*record: Tensor) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    """Return shape and type of a record's inputs and target, which are public."""
+    return tuple((tuple(part.shape), part.dtype) for part in record)
 
 
 def _padded(sizes: np.ndarray) -> int:
