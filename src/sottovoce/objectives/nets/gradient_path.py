@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ class NetworkForms:
 
     def start(self, agents: int) -> np.ndarray:
         """Return the weights the module came with, (agents, n_params)."""
-        return np.repeat(flatten(self.evaluation)[None], agents, axis=0)
+        return np.repeat(flatten(self.evaluation.parameters())[None], agents, axis=0)
 
     def one_by_one(self) -> OneByOne:
         """Return the gradients of single records."""
@@ -456,10 +456,9 @@ def _runs(module: nn.Module, x: Tensor) -> bool:
     return True
 
 
-def flatten(module: nn.Module) -> np.ndarray:
-    """Return the trainable parameters of a module as one row."""
-    rows = [parameter.detach().flatten() for parameter in module.parameters() if parameter.requires_grad]
-    return torch.cat(rows).cpu().numpy()
+def flatten(parameters: Iterable[nn.Parameter]) -> np.ndarray:
+    """Return the trainable ones of some parameters as one row."""
+    return torch.cat([part.detach().flatten() for part in parameters if part.requires_grad]).cpu().numpy()
 
 
 def _without_twin(net: nn.Module) -> str:

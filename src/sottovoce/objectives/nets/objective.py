@@ -162,7 +162,7 @@ class NetObjective:
                 reset = getattr(layer, "reset_parameters", None)  # torch's convention, without a base class
                 if reset is not None:
                     reset()
-        return np.repeat(flatten(module)[None], agents, axis=0)
+        return np.repeat(flatten(module.parameters())[None], agents, axis=0)
 
     def initial_rows(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
         """Return the rows a run starts from: the module's own weights, or new ones with ``"reset"``."""
@@ -318,6 +318,7 @@ class NetQuery:
         self.dim, self.sizes = objective.n_params, data.sizes
         self.dtype = np.float64 if objective.dtype == torch.float64 else np.float32
         self._seeds: Callable[[int], int] | None = None
+        self._random: bool | None = None
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Draw dropout and random transforms of the next sums from ``seeds(place)``.
@@ -344,10 +345,12 @@ class NetQuery:
         """Return whether sums may draw random numbers: dropout, transforms, unknown steps."""
         if type(self.data) is not AgentData:
             return True
-        paths = self.objective.paths
-        one = paths.typed(self.data.inputs[None, :1], self.data.targets[None, :1])  # only shapes matter
-        steps = paths.choose(*one, self.objective.clip_norm).trace
-        return steps is None or steps.random
+        if self._random is None:
+            paths = self.objective.paths
+            one = paths.typed(self.data.inputs[None, :1], self.data.targets[None, :1])  # only shapes matter
+            steps = paths.choose(*one, self.objective.clip_norm).trace
+            self._random = steps is None or steps.random
+        return self._random
 
     def _sums(self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
         x, y, present = self.data.gather(batches, list(places))
