@@ -38,7 +38,14 @@ from sottovoce.objectives.nets.gradient_path import (
 )
 from sottovoce.objectives.nets.integer_sums import has_float64
 from sottovoce.objectives.nets.layers import Slot
-from sottovoce.objectives.nets.losses import LOSSES, TASKS, PerSampleLoss, logits, sharing_copy
+from sottovoce.objectives.nets.losses import (
+    LOSSES,
+    TASKS,
+    PerSampleLoss,
+    logits,
+    restore_generators,
+    sharing_copy,
+)
 from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
@@ -156,7 +163,7 @@ class NetObjective:
     def random_init(self, rng: np.random.Generator, agents: int = 1) -> np.ndarray:
         """Return freshly drawn parameters, the same row for every agent, (agents, n_params)."""
         module = copy.deepcopy(self.forms.training)
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(self.device):
             torch.manual_seed(int(rng.integers(2**62)))
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)  # torch's convention, without a base class
@@ -335,7 +342,7 @@ class NetQuery:
         if self._seeds is None or not len(places) or not self._is_random():
             return self._sums(theta, batches, places)
         rows = []
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(self.objective.device):
             for row, batch, place in zip(theta, batches, places, strict=True):
                 torch.manual_seed(self._seeds(place))
                 rows.append(self._sums(row[None], [batch], [place]))
