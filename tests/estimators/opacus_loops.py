@@ -66,7 +66,7 @@ def with_opacus(train_data, test_data, epochs):
     return float(right), epsilon
 
 
-def with_sottovoce(train_data, test_data, epochs):
+def with_sottovoce(train_data, test_data, epochs, rng=None):
     import sottovoce as sv
 
     torch.manual_seed(0)
@@ -82,6 +82,7 @@ def with_sottovoce(train_data, test_data, epochs):
         budget=sv.Budget(3.0, 1e-5),
         epochs=epochs,
         clip_norm=1.0,
+        rng=rng,
     )
     model, optimizer, criterion, loader = private
     model.train()
