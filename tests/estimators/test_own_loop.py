@@ -237,7 +237,7 @@ def test_a_loop_for_opacus_moves_over_with_few_changed_lines():
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_accuracy_and_epsilon_are_those_of_opacus():
-    """All is seeded; from seed to seed accuracy deviates by 0.0006. Wrong gradients move it, more noise hardly."""
+    """All is seeded; from seed to seed accuracy deviates by 0.0006. More noise hardly moves it."""
     pytest.importorskip("opacus")
     data = (blobs(3000, 0), blobs(4000, 1))
     theirs, their_epsilon = with_opacus(*data, 3)
