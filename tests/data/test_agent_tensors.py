@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
-from sottovoce.data.agent_tensors import LazyData
+from sottovoce.data.agent_tensors import AgentData, LazyData
 
 
 class Lazily(torch.utils.data.Dataset):
@@ -73,3 +74,37 @@ def test_records_read_ahead_are_read_once_unless_reading_draws_random_numbers(ra
     assert torch.equal(again[1][0], y[0])
     data.gather(batches, [0, 1])
     assert reads[3 if not random else 5 :] == ([0, 2, 4] if random else [0, 2])  # what was handed out is gone
+
+
+def as_lists(X, y):
+    return DataLoader([(x, label) for x, label in zip(X, y, strict=True)], 20)
+
+
+def as_a_part(X, y):
+    whole = TensorDataset(torch.cat([X[:5], X]), torch.cat([y[:5], y]))
+    return DataLoader(Subset(Subset(whole, range(3, len(whole))), range(2, len(whole) - 3)), 20)
+
+
+@pytest.mark.parametrize(
+    ("loader", "in_memory"),
+    [
+        (as_lists, True),
+        (as_a_part, True),
+        (lambda X, y: DataLoader(Lazily(X, y), 20), False),  # may draw random numbers
+        (lambda X, y: DataLoader(as_lists(X, y).dataset, 20, collate_fn=lambda b: default_collate(b)), False),
+        (lambda X, y: as_lists([*X[:-1], torch.zeros(3)], y), False),  # an odd record that no batch holds
+    ],
+)
+def test_items_in_memory_are_packed_once_and_give_the_same_numbers(loader, in_memory, monkeypatch):
+    X, y = (torch.as_tensor(part) for part in circles(120))
+    X = X.float()
+    options = {"network": "ring:3", "steps": 3, **BUDGET}
+    gathered = []
+    for kind in (AgentData, LazyData):
+        real = kind.gather
+        monkeypatch.setattr(kind, "gather", lambda *args, k=kind, g=real: gathered.append(k) or g(*args))
+    fitted = fit(mlp(), loader(X, y), rng=rng(), **options)
+    assert set(gathered) == {AgentData if in_memory else LazyData}
+    assert np.array_equal(
+        fitted.rows, fit(mlp(), DataLoader(TensorDataset(X, y), 20), rng=rng(), **options).rows
+    )

@@ -4,6 +4,7 @@ The text classifier is in the style of HuggingFace: a record is a dict, `forward
 the output is an object with attributes.
 """
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 WORDS, LENGTH, CLASSES = 60, 16, 3
+SECONDS = []  # of processor time, of each pass of the last loop
+
+
+def passes(epochs):
+    SECONDS.clear()
+    for epoch in range(epochs):
+        begin = time.process_time()
+        yield epoch
+        SECONDS.append(time.process_time() - begin)
 
 
 def blobs(n, seed):
@@ -40,7 +50,7 @@ def with_opacus(train_data, test_data, epochs):
         max_grad_norm=1.0,
     )
     model.train()
-    for _ in range(epochs):
+    for _ in passes(epochs):
         losses = []
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -56,7 +66,7 @@ def with_opacus(train_data, test_data, epochs):
     return float(right), epsilon
 
 
-def with_sottovoce(train_data, test_data, epochs):
+def with_sottovoce(train_data, test_data, epochs, rng=None):
     import sottovoce as sv
 
     torch.manual_seed(0)
@@ -72,10 +82,11 @@ def with_sottovoce(train_data, test_data, epochs):
         budget=sv.Budget(3.0, 1e-5),
         epochs=epochs,
         clip_norm=1.0,
+        rng=rng,
     )
     model, optimizer, criterion, loader = private
     model.train()
-    for _ in range(epochs):
+    for _ in passes(epochs):
         losses = []
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -173,7 +184,7 @@ def texts_with_opacus(train_data, test_data, epochs, seed):
         max_grad_norm=1.0,
     )
     model.train()
-    for _ in range(epochs):
+    for _ in passes(epochs):
         for batch in loader:
             labels = batch.pop("labels")
             optimizer.zero_grad()
@@ -206,7 +217,7 @@ def texts_with_sottovoce(train_data, test_data, epochs, seed, rng=None):
     )
     model, optimizer, criterion, loader = private
     model.train()
-    for _ in range(epochs):
+    for _ in passes(epochs):
         for batch, labels in loader:
             optimizer.zero_grad()
             outputs = model(**batch)

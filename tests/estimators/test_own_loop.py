@@ -230,19 +230,19 @@ def changed_lines(old, new):
 
 def test_a_loop_for_opacus_moves_over_with_few_changed_lines():
     assert 0 < changed_lines(with_opacus, with_sottovoce) <= 20
-    right, epsilon = with_sottovoce(blobs(2000, 0), blobs(1000, 1), epochs=3)
+    right, epsilon = with_sottovoce(blobs(2000, 0), blobs(1000, 1), epochs=3, rng=rng())
     assert right > 0.85
     assert 2.9 < epsilon <= 3.0
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_accuracy_and_epsilon_are_those_of_opacus():
+    """All is seeded; from seed to seed accuracy deviates by 0.0006. More noise hardly moves it."""
     pytest.importorskip("opacus")
-    pairs = [
-        (with_sottovoce(*data, 3), with_opacus(*data, 3)) for data in [(blobs(3000, 0), blobs(4000, 1))] * 3
-    ]
-    (ours, our_epsilon), (theirs, their_epsilon) = np.array(pairs).mean(axis=0)
-    assert abs(ours - theirs) <= 0.01
+    data = (blobs(3000, 0), blobs(4000, 1))
+    theirs, their_epsilon = with_opacus(*data, 3)
+    ours, our_epsilon = np.mean([with_sottovoce(*data, 3, rng=rng(seed)) for seed in range(3)], axis=0)
+    assert abs(ours - theirs) <= 0.005
     assert our_epsilon <= 3.0
     assert their_epsilon <= 3.1
 
@@ -254,10 +254,10 @@ def test_a_text_classifier_for_opacus_moves_over():
     loops = (texts_with_opacus, texts_with_sottovoce)
     assert 0 < changed_lines(*loops) <= 20
     data = (texts(1500, 0), texts(1500, 1), 3)
-    results = np.array([[loop(*data, seed) for loop in loops] for seed in range(2)])
-    (theirs, their_epsilon), (ours, our_epsilon) = results.mean(axis=0)
-    assert ours > 0.6  # three classes
-    assert abs(ours - theirs) <= 0.01
+    theirs, their_epsilon = np.mean([texts_with_opacus(*data, seed) for seed in range(2)], axis=0)
+    ours, our_epsilon = np.mean([texts_with_sottovoce(*data, seed, rng(seed)) for seed in range(2)], axis=0)
+    assert theirs > 0.75  # three classes
+    assert abs(ours - theirs) <= 0.05  # four deviations of such a mean; all is seeded
     assert our_epsilon <= 8.0
     assert their_epsilon <= 8.1
 

@@ -54,8 +54,10 @@ class AgentData:
         picked = inputs if whole else np.asarray(inputs)[order]
         self.inputs = torch.as_tensor(np.ascontiguousarray(picked))
         self.targets = torch.as_tensor(np.ascontiguousarray(labels[order]))
+        self.like = _like(*(part.new_empty(part.shape[1:]) for part in (self.inputs, self.targets)))
         self.test = _as_tensors(test)
         self._whole: Gathered | None = None
+        self._next: tuple[Sequence[np.ndarray], Gathered] | None = None
 
     @property
     def n(self) -> int:
@@ -80,14 +82,18 @@ class AgentData:
     def _take(self, places: np.ndarray) -> None:
         at = torch.from_numpy(places)
         self.inputs, self.targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
-        self._whole = None
+        self._whole = self._next = None
 
     def gather_ahead(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
-        """Return what the next `gather` of these batches returns."""
-        return self.gather(batches, agents)
+        """Return what the next `gather` of this list of batches of these agents returns."""
+        self._next = (batches, self.gather(batches, agents))
+        return self._next[1]
 
     def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
         """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
+        ahead, self._next = self._next, None
+        if ahead is not None and ahead[0] is batches:
+            return ahead[1]
         sizes = np.array([len(batch) for batch in batches])
         full = bool((sizes == self.sizes[list(agents)]).all())
         if full and self._whole is not None and len(batches) == self.n:
@@ -130,8 +136,7 @@ class LazyData(AgentData):
         self.order, self.offsets = deal(parts)
         self.read, self.test = read, _as_tensors(test)
         self._ahead: dict[int, tuple[np.ndarray, Tensor, Tensor]] = {}
-        first = read(int(self.order[0]))
-        self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public
+        self.like = _like(*read(int(self.order[0])))
 
     def _take(self, places: np.ndarray) -> None:
         self.order, self._ahead = self.order[places], {}
@@ -145,10 +150,11 @@ class LazyData(AgentData):
         for row, (batch, a) in enumerate(zip(batches, agents, strict=True)):
             if a in self._ahead and np.array_equal(self._ahead[a][0], batch):
                 x[row, : len(batch)], y[row, : len(batch)] = self._ahead.pop(a)[1:]
-                continue
-            for place, i in enumerate(batch):
-                number = int(self.order[self.offsets[a] + i])
-                x[row, place], y[row, place] = self._checked(number)
+            else:
+                for place, i in enumerate(batch):
+                    x[row, place], y[row, place] = self._checked(int(self.order[self.offsets[a] + i]))
+            if len(batch):  # of zeros the gradient may not be finite, and sums with such gradients are slow
+                x[row, len(batch) :], y[row, len(batch) :] = x[row, 0], y[row, 0]
         return x, y, present
 
     def gather_ahead(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> Gathered:
@@ -172,6 +178,11 @@ class LazyData(AgentData):
                     "the dataset pad or crop to one shape."
                 )
         return record
+
+
+def _like(*record: Tensor) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    """Return shape and type of a record's inputs and target, which are public."""
+    return tuple((tuple(part.shape), part.dtype) for part in record)
 
 
 def _padded(sizes: np.ndarray) -> int:

@@ -50,6 +50,25 @@ def loader_dataset(loader: BatchLoader) -> Any:
     return CollatedItems(loader.dataset, loader.collate_fn)
 
 
+def items_in_memory(dataset: Any) -> Any:
+    """Return all items of a list of a loader, or of a part of a TensorDataset, as one batch; else None.
+
+    These are read as they lie in memory. What other datasets and collations do in a call, such as drawing
+    random numbers or padding to the longest item, is not known, so their items are read one at a time.
+    """
+    from torch.utils.data import Subset, TensorDataset, default_collate
+
+    if isinstance(dataset, CollatedItems):
+        known = type(dataset.dataset) in (list, tuple) and dataset.collate_fn is default_collate
+        items = dataset.dataset
+    else:
+        source = items = dataset
+        while type(source) is Subset:
+            source = source.dataset
+        known = type(source) is TensorDataset
+    return default_collate([items[i] for i in range(len(items))]) if known else None
+
+
 def loader_batch_size(loader: BatchLoader) -> int:
     """Return the batch size of a loader; refuse a sampler that is not a plain pass over all records."""
     if loader.batch_size is None:

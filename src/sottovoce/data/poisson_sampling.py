@@ -62,7 +62,7 @@ class PoissonSampler:
         self.key = key if isinstance(key, bytes) else _validate.count(key, "the sampling key", minimum=0)
         # full batches are made once and shared: thousands of agents draw them in every step
         self._whole: dict[int, np.ndarray] = {}
-        self._everybody: tuple[tuple[int, ...], list[np.ndarray]] = ((), [])
+        self._last: tuple[tuple[int, ...], list[np.ndarray]] = ((), [])
         self._always = all(rate == 1 for rate in self.rates)
         if isinstance(self.key, int):
             words = np.random.SeedSequence([self.key, 0x107]).generate_state(2, np.uint64)
@@ -72,13 +72,14 @@ class PoissonSampler:
             self._rng = np.random.Generator(self._bits)
 
     def draw(self, places: Sequence[int], step: int, stream: int = 0) -> list[np.ndarray]:
-        """Return, for the agents at some places, the rows of the batch within the agent's records."""
-        if not self._always:
-            return [self._one(int(place), step, stream) for place in places]
-        key = tuple(places)
-        if self._everybody[0] != key:
-            self._everybody = (key, [self._all(self.sizes[place]) for place in key])
-        return self._everybody[1]
+        """Return, for the agents at some places, the rows of the batch within the agent's records.
+
+        Drawn again at once, the same list is returned: a loop looks at the batch of the next step.
+        """
+        key = (0, 0, *places) if self._always else (step, stream, *places)
+        if self._last[0] != key:
+            self._last = (key, [self._one(int(place), step, stream) for place in places])
+        return self._last[1]
 
     def _one(self, place: int, step: int, stream: int) -> np.ndarray:
         size, rate, number = self.sizes[place], self.rates[place], self.numbers[place]

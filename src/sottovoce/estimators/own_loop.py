@@ -227,7 +227,9 @@ class _LoopState:
         self.module, self.optimizer, self.prepared, self.running = module, optimizer, prepared, running
         self.mechanism, self.rates, self.steps_per_pass = mechanism, rates, steps_per_pass
         self.backward_done = False
-        self.row = flatten(module)  # what the module holds while nobody else changes it
+        self.parameters = list(module.parameters())  # a walk through all layers takes longer than a small one
+        self.trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        self.row = flatten(self.trained)  # what the module holds while nobody else changes it
         self.fixed = self._options()
 
     def _options(self) -> list[list[Any]]:
@@ -256,12 +258,12 @@ class _LoopState:
         self.require_steps()
         if not self.backward_done:
             raise InvalidInput("call loss.backward() of private.criterion before optimizer.step().")
-        if any(p.grad is not None for p in self.module.parameters()):
+        if any(parameter.grad is not None for parameter in self.parameters):
             raise InvalidInput(
                 "a parameter has a gradient of another loss, which a private step cannot use; for a penalty "
                 "take weight_decay of the optimizer."
             )
-        if not np.array_equal(flatten(self.module), self.row, equal_nan=True):
+        if not np.array_equal(flatten(self.trained).view(np.uint8), self.row.view(np.uint8)):
             raise InvalidInput(
                 "the weights were changed beside the optimizer; load them before make_private."
             )
@@ -276,12 +278,10 @@ class _LoopState:
         self.backward_done = False
         rows = self.running.rows
         self.row = rows[0] if bool((rows == rows[0]).all()) else rows.mean(axis=0).astype(rows.dtype)
-        at = 0
         with torch.no_grad():
-            for parameter in (p for p in self.module.parameters() if p.requires_grad):
-                values = self.row[at : at + parameter.numel()]
-                parameter.copy_(torch.as_tensor(values).view_as(parameter))
-                at += parameter.numel()
+            parts = torch.split(torch.as_tensor(self.row), [parameter.numel() for parameter in self.trained])
+            for parameter, values in zip(self.trained, parts, strict=True):
+                parameter.copy_(values.view_as(parameter))
 
     def batch(self) -> tuple[Any, Tensor]:
         """Return inputs and targets that the next step samples, of all sites together."""
@@ -348,7 +348,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the last backward pass."""
         self._state.forget_backward()
-        for parameter in self._state.module.parameters():
+        for parameter in self._state.parameters:
             parameter.grad = None
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

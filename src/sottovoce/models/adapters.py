@@ -18,6 +18,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Features, Shards, is_tensor
+from sottovoce.data.batch_loaders import items_in_memory
 from sottovoce.data.images import ImageReading
 from sottovoce.data.ingest import IndexedDataset, IngestedRecords, Target
 from sottovoce.data.tables import Classes, ClassNumbers, Columns, Scale
@@ -39,6 +40,7 @@ Label = str | Sequence[str] | None
 LINEAR = ("logistic", "squared", "huber")
 SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
 TEST = "the test records are public"
+_WHOLE_BYTES = 1 << 28  # items of a dataset that lie in memory are packed once up to this size
 _ERRORS = ("rmse", "trivial_rmse")  # in the unit of the labels
 
 
@@ -252,6 +254,15 @@ def _adapt_network(
         data = AgentData(example, encoded(private.targets), parts, test=test, classes=classes)
     else:
         data = LazyData(read, parts, test=test)
+        if len(private.dataset) * example.nbytes <= _WHOLE_BYTES:
+            try:
+                batch = items_in_memory(private.dataset)
+                if batch is not None:
+                    inputs, labels = split_item(batch, options.label)
+                    whole = AgentData(pack(inputs), encoded(labels), parts, test=test, classes=classes)
+                    data = whole if whole.like == data.like else data
+            except (DataError, RuntimeError, TypeError, KeyError, ValueError):
+                pass  # an odd item is named when a batch holds it
     _check_one_record(objective, data)
     return NetworkAdapter(objective, data, target, layout=layout)
 

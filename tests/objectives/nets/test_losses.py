@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.objectives.nets import losses
+from sottovoce.objectives.nets.losses import restore_generators
 from sottovoce.objectives.nets.objective import NetObjective
 
 
@@ -74,3 +75,19 @@ def test_a_dictionary_of_outputs():
     data = AgentData(x[0], y[0], [np.arange(12)], test=(x[0], y[0]))
     assert 0 <= objective.metrics(objective.start(1), data)["accuracy"] <= 1
     assert next(objective.outputs(objective.start(1), x[0]))["logits"].shape[0] == 12
+
+
+def test_generators_of_the_host_and_of_a_card_are_restored(monkeypatch):
+    card = [7]
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: card[0])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: card.__setitem__(0, state))
+    before = torch.get_rng_state()
+    with restore_generators(torch.device("cuda")):
+        torch.rand(3)
+        card[0] = 8
+    assert card == [7]
+    with restore_generators(torch.device("cpu")):
+        torch.rand(3)
+        card[0] = 8
+    assert card == [8]
+    assert torch.equal(torch.get_rng_state(), before)

@@ -40,6 +40,10 @@ STEPS = {
     "a step not listed": lambda h: torch.linalg.qr(h)[0],
     "one hot of unknown width": lambda h: F.one_hot(h.argmax(1)),
     "training statistics": lambda h: F.batch_norm(h, None, None, training=True),
+    "rows of a constant": lambda h: h + torch.ones(2, 8).expand(h.shape),
+    "a constant across the samples": lambda h: h + torch.ones(8, 1).expand((8, h.shape[0])).sum(1),
+    "filled with the batch's length": lambda h: h + torch.full((h.shape[0], 8), h.shape[0]),
+    "a shape with the batch's length inside": lambda h: torch.zeros((1, h.shape[0])) + h,
     "written in place": lambda h: torch.zeros(8).add_(h[:, 0].mean()) + h,
 }
 
@@ -49,3 +53,22 @@ def test_steps_that_do_not_keep_samples_apart_are_not_on_the_list(name):
     module = Does(STEPS[name])
     with pytest.raises(NotPerSample):
         trace(module, lambda out, y: out.exp()[:, 0], (WIDTH,), torch.float32, (), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        lambda h: torch.arange(8.0).expand(h.shape),
+        lambda h: torch.arange(8.0)[None].expand(h.size()),
+        lambda h: torch.arange(8.0).expand_as(h),
+        lambda h: torch.broadcast_to(torch.arange(8.0), h.shape),
+        lambda h: torch.zeros(h.shape),
+        lambda h: torch.full(h.shape, 2.0, dtype=h.dtype),
+    ],
+)
+def test_constants_spread_over_the_samples_keep_them_apart(spread):
+    module = Does(lambda h: h * (1 + spread(h)))
+    steps = trace(module, lambda out, y: out.square().sum(1), (WIDTH,), torch.float32, (), torch.float32)
+    x, y = torch.randn(5, WIDTH), torch.zeros(5)
+    assert torch.equal(steps(x, y), module(x).square().sum(1))
+    assert torch.allclose(steps(x[3:4], y[:1]), steps(x, y)[3:4])

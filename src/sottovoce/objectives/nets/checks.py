@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from sottovoce.errors import InvalidInput, SottovoceError
 from sottovoce.objectives.nets.inputs import Unpacking
-from sottovoce.objectives.nets.losses import PerSampleLoss, fresh_loss, logits
+from sottovoce.objectives.nets.losses import PerSampleLoss, fresh_loss, logits, restore_generators
 
 
 def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -124,7 +124,7 @@ def refuse_mixing(module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) 
 def _one_pass(
     module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with restore_generators(x.device), torch.no_grad():
         torch.manual_seed(0)
         outputs = copy.deepcopy(module)(x)
         losses = fresh_loss(loss)(outputs, y)
@@ -172,7 +172,7 @@ def output_shape(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype)
     parameter = next(network.parameters())
     x = random_inputs(network, (1, *shape), dtype).to(parameter.device)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), restore_generators(x.device):
             return tuple(scores(copy.deepcopy(network)(x)).shape[1:])
     except Exception:  # the first batch raises an error that explains the reason
         return None

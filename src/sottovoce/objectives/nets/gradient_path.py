@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,7 +24,13 @@ from sottovoce.objectives.nets import checks
 from sottovoce.objectives.nets.float64_sums import add_weighted_rows, row_squares
 from sottovoce.objectives.nets.integer_sums import add_integer_sums, has_float64
 from sottovoce.objectives.nets.layers import Slot, Stacked, stacked_copy
-from sottovoce.objectives.nets.losses import PerSampleLoss, cross_entropy, fresh_loss, sharing_copy
+from sottovoce.objectives.nets.losses import (
+    PerSampleLoss,
+    cross_entropy,
+    fresh_loss,
+    restore_generators,
+    sharing_copy,
+)
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.split_layers import split_layers, split_slots
 from sottovoce.objectives.nets.trace import Trace, trace
@@ -145,7 +151,7 @@ class NetworkForms:
 
     def start(self, agents: int) -> np.ndarray:
         """Return the weights the module came with, (agents, n_params)."""
-        return np.repeat(flatten(self.evaluation)[None], agents, axis=0)
+        return np.repeat(flatten(self.evaluation.parameters())[None], agents, axis=0)
 
     def one_by_one(self) -> OneByOne:
         """Return the gradients of single records."""
@@ -211,7 +217,7 @@ class NetworkForms:
 
         def of_a_pass(samples: int) -> int:
             x, y = (t[None] for t in self.random_batch(inputs, targets, samples))
-            with torch.random.fork_rng(devices=[]), _saved_storages() as saved:
+            with restore_generators(self.device), _saved_storages() as saved:
                 _, used = self._squared_norms(steps, theta, x, y)
             held = (part for stacked in used for seen in stacked.seen for part in seen[1:])
             total = sum(saved.values()) + sum(part.nbytes for part in held if part is not None)
@@ -248,7 +254,7 @@ class NetworkForms:
         present = torch.ones(2, 1, dtype=torch.bool, device=self.device)
         sums = torch.zeros_like(theta, dtype=torch.float64)
         before = [buffer.clone() for buffer in self.stacked.buffers()]
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(self.device):
             self.add_stacked_sums(steps, theta, x, y, present, clip_norm, sums)
             size = float(sums.norm())
             # what is left is the difference; in place, since rows may be large
@@ -358,7 +364,7 @@ class GradientPaths:
             return checks.random_targets(outputs, (1, *targets.shape[2:]), target_type).to(forms.device)
 
         try:
-            with torch.random.fork_rng(devices=[]):
+            with restore_generators(forms.device):
                 checks.run_explained(forms.training, forms.loss, x, make_targets)
         except InvalidInput as error:
             return error
@@ -391,7 +397,7 @@ class GradientPaths:
         row = forms.random_rows(1)[0]
         random = _refuse_memory(each, row, x[:3], y[:3])
         vectorizes = _vectorizes(each, row, x[:2], y[:2], random)
-        with torch.random.fork_rng(devices=[]), _saved_storages() as saved:
+        with restore_generators(forms.device), _saved_storages() as saved:
             gradient = each.loop(row, x[:1], y[:1])
         record_bytes = (
             sum(saved.values()) + 3 * gradient.nbytes
@@ -420,7 +426,7 @@ def _refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
     """Raise if a record's gradient changes after other records; return whether gradients are random."""
 
     def gradient(at: int, seed: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(row.device):
             torch.manual_seed(seed)
             return each.loop(row, x[at : at + 1], y[at : at + 1])
 
@@ -438,7 +444,7 @@ def _refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
 def _vectorizes(each: OneByOne, row: Tensor, x: Tensor, y: Tensor, random: bool) -> bool:
     """Return whether `torch.func` takes the network and agrees with the loop."""
     try:
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(row.device):
             mapped, looped = each.mapped(row, x, y), each.loop(row, x, y)
     except InvalidInput:
         raise
@@ -449,17 +455,16 @@ def _vectorizes(each: OneByOne, row: Tensor, x: Tensor, y: Tensor, random: bool)
 
 def _runs(module: nn.Module, x: Tensor) -> bool:
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), restore_generators(x.device):
             copy.deepcopy(module)(x)
     except Exception:
         return False
     return True
 
 
-def flatten(module: nn.Module) -> np.ndarray:
-    """Return the trainable parameters of a module as one row."""
-    rows = [parameter.detach().flatten() for parameter in module.parameters() if parameter.requires_grad]
-    return torch.cat(rows).cpu().numpy()
+def flatten(parameters: Iterable[nn.Parameter]) -> np.ndarray:
+    """Return the trainable ones of some parameters as one row."""
+    return torch.cat([part.detach().flatten() for part in parameters if part.requires_grad]).cpu().numpy()
 
 
 def _without_twin(net: nn.Module) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -114,6 +115,13 @@ class WeightedLoss(nn.Module):
         each = self.loss(outputs, targets)
         classes = targets.reshape(each.shape).to(torch.int64)
         return each * self.weights(classes).reshape(each.shape).to(each.dtype)
+
+
+def restore_generators(device: torch.device) -> AbstractContextManager[None]:
+    """Restore afterwards the states of torch's generators on the host and on the device in use."""
+    if device.type == "cpu" or not hasattr(getattr(torch, device.type, None), "get_rng_state"):
+        return torch.random.fork_rng(devices=[])
+    return torch.random.fork_rng(devices=[device], device_type=device.type)
 
 
 def sharing_copy(module: nn.Module) -> nn.Module:

@@ -38,7 +38,14 @@ from sottovoce.objectives.nets.gradient_path import (
 )
 from sottovoce.objectives.nets.integer_sums import has_float64
 from sottovoce.objectives.nets.layers import Slot
-from sottovoce.objectives.nets.losses import LOSSES, TASKS, PerSampleLoss, logits, sharing_copy
+from sottovoce.objectives.nets.losses import (
+    LOSSES,
+    TASKS,
+    PerSampleLoss,
+    logits,
+    restore_generators,
+    sharing_copy,
+)
 from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
@@ -156,13 +163,13 @@ class NetObjective:
     def random_init(self, rng: np.random.Generator, agents: int = 1) -> np.ndarray:
         """Return freshly drawn parameters, the same row for every agent, (agents, n_params)."""
         module = copy.deepcopy(self.forms.training)
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(self.device):
             torch.manual_seed(int(rng.integers(2**62)))
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)  # torch's convention, without a base class
                 if reset is not None:
                     reset()
-        return np.repeat(flatten(module)[None], agents, axis=0)
+        return np.repeat(flatten(module.parameters())[None], agents, axis=0)
 
     def initial_rows(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
         """Return the rows a run starts from: the module's own weights, or new ones with ``"reset"``."""
@@ -318,6 +325,7 @@ class NetQuery:
         self.dim, self.sizes = objective.n_params, data.sizes
         self.dtype = np.float64 if objective.dtype == torch.float64 else np.float32
         self._seeds: Callable[[int], int] | None = None
+        self._random: bool | None = None
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Draw dropout and random transforms of the next sums from ``seeds(place)``.
@@ -334,7 +342,7 @@ class NetQuery:
         if self._seeds is None or not len(places) or not self._is_random():
             return self._sums(theta, batches, places)
         rows = []
-        with torch.random.fork_rng(devices=[]):
+        with restore_generators(self.objective.device):
             for row, batch, place in zip(theta, batches, places, strict=True):
                 torch.manual_seed(self._seeds(place))
                 rows.append(self._sums(row[None], [batch], [place]))
@@ -344,10 +352,12 @@ class NetQuery:
         """Return whether sums may draw random numbers: dropout, transforms, unknown steps."""
         if type(self.data) is not AgentData:
             return True
-        paths = self.objective.paths
-        one = paths.typed(self.data.inputs[None, :1], self.data.targets[None, :1])  # only shapes matter
-        steps = paths.choose(*one, self.objective.clip_norm).trace
-        return steps is None or steps.random
+        if self._random is None:
+            paths = self.objective.paths
+            one = paths.typed(self.data.inputs[None, :1], self.data.targets[None, :1])  # only shapes matter
+            steps = paths.choose(*one, self.objective.clip_norm).trace
+            self._random = steps is None or steps.random
+        return self._random
 
     def _sums(self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
         x, y, present = self.data.gather(batches, list(places))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sottovoce.errors import SottovoceError
+from sottovoce.objectives.nets.losses import restore_generators
 from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
 from sottovoce.objectives.nets.recurrence import Recurrence
 
@@ -191,12 +192,34 @@ def _reshape(call: Call) -> None:
         call.refuse("takes its shape from values")
 
 
+def _of_every_sample(call: Call, sizes: Any) -> None:
+    """Sizes of a tensor that is the same for every sample: that of the batch, then plain numbers."""
+    if not isinstance(sizes, (list, tuple)) or list(sizes[:1]) != [Count(*BATCH_SIZES)]:
+        call.refuse("gives a constant another first axis than that of the samples")
+    if any(isinstance(leaf, (Batch, Count)) for leaf in _leaves(list(sizes[1:]))):
+        call.refuse("computes with the size of the batch")
+
+
 def _expand(call: Call) -> None:
-    value, sizes = call.first(), call.sizes()
+    value, sizes = call.args[0], call.sizes()
+    if isinstance(value, Tensor):
+        _of_every_sample(call, sizes)
+        if call.kwargs or (value.ndim == len(sizes) and value.shape[0] != 1):
+            call.refuse(BY_PLACE)
+        return
+    value = call.first()
     if call.kwargs or isinstance(sizes, Count) or len(sizes) != value.ndim:
         call.refuse("puts an axis before the samples")
     if sizes[0] != -1 and sizes[0] != Count(*BATCH_SIZES):
         call.refuse("stretches the axis of the samples")
+
+
+def _filled(call: Call) -> None:
+    """zeros, ones and full: a constant for every sample."""
+    _of_every_sample(call, call.argument(0, "size"))
+    rest = {key: value for key, value in call.kwargs.items() if key != "size"}
+    if any(isinstance(leaf, (Batch, Count)) for leaf in _leaves([call.args[1:], rest])):
+        call.refuse("computes with the size of the batch")
 
 
 def _repeat(call: Call) -> None:
@@ -368,7 +391,7 @@ def _distance(call: Call) -> None:
 _POINTWISE = """add sub subtract mul multiply div divide true_divide pow maximum minimum fmax fmin where
     masked_fill clamp clip clamp_min clamp_max lerp addcmul addcdiv remainder fmod floor_divide
     eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor atan2 hypot xlogy
-    truediv floordiv mod and_ or_ xor copysign rsub logaddexp __and__ __or__ __rsub__"""
+    truediv floordiv mod and_ or_ xor copysign rsub logaddexp __and__ __or__ __rsub__ expand_as"""
 _UNARY = """neg abs exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square reciprocal sign sin cos tan asin
     acos atan sinh cosh tanh asinh acosh atanh sigmoid logit erf erfc erfinv floor ceil round trunc frac relu
     relu6 leaky_relu elu selu celu gelu silu mish softplus softsign hardtanh hardswish hardsigmoid hardshrink
@@ -388,6 +411,7 @@ _ELEMENT_LOSSES = """mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_ent
     binary_cross_entropy_with_logits kl_div poisson_nll_loss soft_margin_loss hinge_embedding_loss
     margin_ranking_loss"""
 _CLASS_LOSSES = "cross_entropy nll_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss"
+_FILLED = ("zeros", "ones", "full")
 _TABLE: list[tuple[str, Rule]] = [
     (_POINTWISE, _pointwise),
     (_UNARY, Call.alone),
@@ -407,7 +431,8 @@ _TABLE: list[tuple[str, Rule]] = [
     ("flip", _along(1, several=True)),
     ("gumbel_softmax", _along(4, default=-1)),
     ("permute", _permute),
-    ("expand", _expand),
+    ("expand broadcast_to", _expand),
+    (" ".join(_FILLED), _filled),
     ("repeat", _repeat),
     ("unsqueeze", _unsqueeze),
     ("cat concat concatenate", _join(0)),
@@ -450,9 +475,10 @@ _FUNCTIONS = _functions()
 
 def judge_function(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return what a function gives for abstract arguments, or raise `NotPerSample`."""
-    if not any(isinstance(leaf, (Batch, Weight)) for leaf in _leaves([args, kwargs])):
-        raise NotPerSample("the computation depends on the size of the batch")
     name = _FUNCTIONS.get(function)
+    from_sizes = name in _FILLED or name == "broadcast_to"
+    if not from_sizes and not any(isinstance(leaf, (Batch, Weight)) for leaf in _leaves([args, kwargs])):
+        raise NotPerSample("the computation depends on the size of the batch")
     if name is None:
         raise NotPerSample(f"{getattr(function, '__name__', function)!r} is not on the list")
     return _run(Call(name, args, kwargs), function)
@@ -482,7 +508,7 @@ def judge_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         raise NotPerSample(f"{kind.__name__} {WRONG_AXIS}")
     if along:
         raise NotPerSample(f"{kind.__name__} goes along the axis of the samples")
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), restore_generators(value.small.device):
         return _checked(kind.__name__, module(value.small), module(value.large))
 
 
@@ -529,7 +555,8 @@ def _run(call: Call, function: Callable[..., Any]) -> Any:
     if call.kwargs.get("out") is not None:
         call.refuse("writes into a tensor passed as out=")
     RULES[call.name](call)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    devices = (leaf.small.device for leaf in call.leaves() if isinstance(leaf, Batch))
+    with torch.no_grad(), restore_generators(next(devices, torch.device("cpu"))):
         small, large = (function(*_at(call.args, i), **_at(call.kwargs, i)) for i in (0, 1))
     return _checked(call.name, small, large)
 

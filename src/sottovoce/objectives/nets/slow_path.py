@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sottovoce.objectives.nets.losses import fresh_loss, sharing_copy
+from sottovoce.objectives.nets.losses import fresh_loss, restore_generators, sharing_copy
 from sottovoce.objectives.nets.objective import NetObjective
 
 _RECORDS = 32
@@ -62,7 +62,7 @@ def _slowdown(objective: NetObjective, inputs: Tensor, targets: Tensor) -> float
             total = loss(torch.func.functional_call(module, forms.named(leaf), (x,)), y).sum()
             torch.autograd.grad(total, leaf, allow_unused=True)
 
-    with torch.random.fork_rng(devices=[]):
+    with restore_generators(forms.device):
         try:
             batched = _seconds(plain)
         except Exception:  # a module that takes one sample at a time only
