@@ -621,7 +621,7 @@ BUGS = [
          with_arguments(lambda rate: (min(1.0, 2 * rate),)), BATCHES)),
     # ---- accounting and curves ------------------------------------------------------------------------
     *bugs("accounting.release", "accounting/test_release.py",
-        ("several draws are charged as one", "count_by_key",
+        ("several draws are charged as one", "count_by_kind",
          edited("1 if release.joint else release.draws", "1"), ""),
         ("releases under unlike adjacencies are added", "Spending.fits",
          edited("key.adjacency != self.budget.adjacency", "False"), "")),
@@ -634,7 +634,7 @@ BUGS = [
         ("an undefined order gives epsilon 0", "_least",
          edited("math.inf if math.isnan(result) else result", "result"), "undefined")),
     *bugs("accounting.curve", "accounting/test_guarantee.py",
-        ("an infinite order stays in the table", "Curve.rdp", edited("if a != math.inf]", "]"), "undefined")),
+        ("an infinite order stays in the table", "Curve.from_renyi", edited("if a != math.inf]", "]"), "undefined")),
     # ---- mechanisms -----------------------------------------------------------------------------------
     *bugs("mechanisms.base", "peers/test_equivalence.py",
         ("draws are not compared with the plan", "AnnouncedReleases.check", does_nothing, "not_planned"),

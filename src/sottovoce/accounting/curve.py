@@ -153,7 +153,7 @@ class Curve:
         return cls._repeated(Laplace(_validate.loss(ratio, "ratio")), count)
 
     @classmethod
-    def rdp(cls, loss: RenyiLoss, count: int = 1) -> Curve:
+    def from_renyi(cls, loss: RenyiLoss, count: int = 1) -> Curve:
         """Return a curve known by its Rényi losses: a function of alpha, or (orders, values).
 
         A function is tabulated once, so that the curve can be stored and compared; between two orders the
@@ -201,7 +201,8 @@ class Curve:
         choices = [(curve.alternatives, count) for curve, count in counted.items()]
         if math.prod(math.comb(len(some) + k - 1, k) for some, k in choices) > _PAIRINGS:
             return cls.total(
-                (cls.rdp(curve.renyi) if curve.others else curve) * count for curve, count in counted.items()
+                (cls.from_renyi(curve.renyi) if curve.others else curve) * count
+                for curve, count in counted.items()
             )
         pairings = product(*(combinations_with_replacement(some, k) for some, k in choices))
         return cls.worst(cls.total(chain.from_iterable(pairing)) for pairing in pairings)
@@ -408,7 +409,7 @@ _BUILDERS: dict[str, Callable[..., Curve]] = {
     "gaussian-mixture": Curve.gaussian_mixture,
     "pure": Curve.pure,
     "laplace": Curve.laplace,
-    "rdp": lambda orders, values, count: Curve.rdp((orders, values), count),
+    "rdp": lambda orders, values, count: Curve.from_renyi((orders, values), count),
 }
 
 

@@ -28,7 +28,7 @@ from sottovoce.accounting.observation.coalitions import (
     worst_coalitions,
 )
 from sottovoce.accounting.question import PrivacyQuestion
-from sottovoce.accounting.release import MechanismKey, Release, ShareCurves
+from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
 
@@ -146,11 +146,11 @@ def _rounding_shift(question: PrivacyQuestion, protocol: Protocol) -> float:
     return math.sqrt(coordinates) / STEPS_PER_STD
 
 
-def _add_rounding(h: float, counts: Counter[MechanismKey], rounding: float) -> float:
+def _add_rounding(h: float, counts: Counter[ReleaseKind], rounding: float) -> float:
     """Return the share with the rounding shift added: lengths of shifts add up at most."""
     if not rounding or h <= 0:
         return h
-    largest = max((key.noise_to_sensitivity for key in counts), default=0.0)
+    largest = max((kind.noise_to_sensitivity for kind in counts), default=0.0)
     return float(min((math.sqrt(h) + rounding * largest) ** 2, max(h, 1.0)))
 
 
