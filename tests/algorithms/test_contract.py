@@ -25,7 +25,7 @@ from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives import GLM
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.runners import State, run_stacked
-from sottovoce.runners.plan import has_noise
+from sottovoce.runners.plan_interface import has_noise
 
 ADJACENCIES = ("add-remove", "replace-one", "user")
 PAIRS = [

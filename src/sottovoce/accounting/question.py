@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.guarantee import POISSON, Adjacency, Adversary, Guarantee, Label, ViewName
 from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves, count_by_kind
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import Protocol as CommunicationProtocol
+from sottovoce.protocols import Protocol
 
 if TYPE_CHECKING:
     from sottovoce.accounting.observation.base import ObservationModel
@@ -25,7 +26,7 @@ SAMPLED_CLIENTS = "Poisson sampling: every client takes part in every round inde
 _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
-class AccountablePlan(Protocol):
+class AccountablePlan(typing.Protocol):
     """The facts of a plan that the accountant and the ledger read; `RunnablePlan` adds what runners read.
 
     The noise of releases is in the unit of the rows that the schedule averages, so that the noise of one
@@ -65,7 +66,7 @@ class AccountablePlan(Protocol):
         """The assumptions of every guarantee about this plan."""
 
     @property
-    def schedule(self) -> Callable[[int], CommunicationProtocol]:
+    def schedule(self) -> Callable[[int], Protocol]:
         """The protocol of every step."""
 
     def releases(self, agent: int) -> Sequence[Release]:

@@ -24,7 +24,7 @@ from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.protocols import Protocol
-from sottovoce.runners.plan import has_noise
+from sottovoce.runners.plan_interface import has_noise
 
 _HIDES = {
     "user": "everything a member holds: one whole member may be replaced",

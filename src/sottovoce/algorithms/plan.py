@@ -149,7 +149,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     @abstractmethod
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
-        """Return the mechanism before the records ``data`` of the hosted ``agents``, in their order."""
+        """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
 
     @abstractmethod
     def releases(self, agent: int) -> Sequence[Release]:

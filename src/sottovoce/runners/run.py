@@ -31,7 +31,7 @@ from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.divergence import DivergenceCheck
 from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.in_process import run_stacked
-from sottovoce.runners.plan import RunnablePlan, has_noise
+from sottovoce.runners.plan_interface import RunnablePlan, has_noise
 from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
