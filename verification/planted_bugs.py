@@ -235,14 +235,14 @@ def half_the_noise(applies: Callable[[Any], bool]) -> Callable[[Any], Any]:
 def records_first_stream_only(right: Any) -> Any:
     """Record one of several draws of a step."""
 
-    def release(self: Any, values: Any, places: Any, step: int, stream: int = 0) -> Any:
+    def add_noise(self: Any, values: Any, places: Any, step: int, stream: int = 0) -> Any:
         before = None if self._recorded is None else list(self._recorded)
         noisy = right(self, values, places, step, stream)
         if stream:
             self._recorded = before
         return noisy
 
-    return release
+    return add_noise
 
 
 def without_noise_multiplier(right: Any) -> Any:
@@ -638,8 +638,9 @@ BUGS = [
          edited("if a != math.inf]", "]"), "undefined")),
     # ---- mechanisms -----------------------------------------------------------------------------------
     *bugs("mechanisms.base", "peers/test_equivalence.py",
-        ("draws are not compared with the plan", "AnnouncedReleases.check", does_nothing, "not_planned"),
-        ("one of several draws of a step is charged", "Mechanism.release", records_first_stream_only, COST)),
+        ("draws are not compared with the plan", "ReleaseCheck.check", does_nothing, "not_planned"),
+        ("one of several draws of a step is charged", "Mechanism.add_noise",
+         records_first_stream_only, COST)),
     *bugs("mechanisms.gradient", "peers/test_equivalence.py",
         ("records are clipped at twice the clip norm", "inner_clip",
          with_arguments(lambda clip_norm, slack: (2 * clip_norm, slack)), HAND),
@@ -648,7 +649,7 @@ BUGS = [
         ("half the noise at record level", "GradientMechanism.draw",
          half_the_noise(lambda mechanism: not mechanism.user_level), SPREAD)),
     *bugs("mechanisms.value", "peers/test_equivalence.py",
-        ("half the noise in an average", "ValueMechanism.released",
+        ("half the noise in an average", "ValueMechanism.noisy_rows",
          with_result(lambda noisy, self, step: (noisy + self.rows) / 2), SPREAD)),
     *bugs("mechanisms.value", "algorithms/test_averaging.py",
         ("an average does not pay for rounding", "ValueMechanism.__post_init__",

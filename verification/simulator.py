@@ -207,7 +207,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
 def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple[Any, Any]:
     """Return algorithm and mechanism of some members, each with one record: its row of ``values``."""
     data = Shards(np.ascontiguousarray(values), np.ones(len(values)), np.arange(len(values) + 1))
-    random = RunRandomness(noise, batches=0, start=0)
+    random = RunRandomness(noise, batches=0, start_seed=0)
     mechanism = plan.mechanism(data, nodes, random)
     return plan.algorithm(mechanism, plan.starting(data, random, nodes)), mechanism
 

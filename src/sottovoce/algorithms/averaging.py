@@ -312,7 +312,7 @@ def averaging(mechanism: ValueMechanism) -> Algorithm:
     """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
     return Algorithm(
         init=lambda: State((), (np.zeros_like(mechanism.rows),)),
-        message=lambda state, k: mechanism.released(k),
+        message=lambda state, k: mechanism.noisy_rows(k),
         # means of integer sums are float64, whatever the rows were
         update=lambda state, received, k: State((), (received.astype(mechanism.rows.dtype, copy=False),)),
         output=lambda state: state.own[0],

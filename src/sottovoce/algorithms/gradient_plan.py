@@ -265,7 +265,7 @@ class GradientPlan(Plan):
     def mechanism(
         self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
     ) -> Mechanism:
-        """Return the mechanism before the hosted agents' records; audits pass a query instead of records."""
+        """Return the mechanism that reads the hosted agents' records; audits pass a query instead."""
         query = self.objective.query(data) if isinstance(data, AgentRecords) else data
         hosted = [int(a) for a in agents]
         public = [self._public_divisors[a] for a in hosted]
@@ -297,7 +297,7 @@ class GradientPlan(Plan):
         return self.objective.prepared(records)
 
     def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        rng = np.random.default_rng(random.start)
+        rng = np.random.default_rng(random.start_seed)
         dim = self.objective.query(data).dim
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 

@@ -186,7 +186,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     ) -> AnyMechanism:
         """Return a mechanism with the options it has in common with this plan; ``facts`` are the others."""
         common = {item.name for item in fields(kind)} & {item.name for item in fields(self)}  # type: ignore[arg-type]
-        arguments = {name: getattr(self, name) for name in common} | {"releases": self._announced(agents)}
+        arguments = {name: getattr(self, name) for name in common} | {
+            "announced_releases": self._announced(agents)
+        }
         return kind(agents=agents, random=random, **(arguments | facts))
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
@@ -360,7 +362,7 @@ def noise_on_grid(
     if grid is None:
         return random
     places = ((int(agent), float(unit)) for agent, unit in zip(agents, units, strict=True))
-    hosted = dict(zip(random.keys_for(agents), places, strict=True))
+    hosted = dict(zip(random.noise_ids_of(agents), places, strict=True))
     return replace(random, noise=GridNoise(random.noise, grid, hosted))
 
 
