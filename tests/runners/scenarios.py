@@ -501,7 +501,7 @@ def one_process_ranks_and_back_on2(cluster, folder):
     if cluster.rank:
         return None
     step, state, about = checkpoint.load(everybody, alone.init())
-    got = run_stacked(alone, protocol, 9, state=state, start=step)
+    got = run_stacked(alone, protocol, 9, state=state, first_step=step)
     checkpoint.save(9, everybody, got)
     wanted = run_stacked(remembering(everybody, values()), protocol, 9)
     return {

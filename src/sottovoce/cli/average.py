@@ -101,7 +101,7 @@ def average(
     result = loaded.plan.run(
         rows,
         settings.noise.source,
-        use="average",
+        purpose="average",
         population=population,
         guarantees=assessment["guarantees"],
     )

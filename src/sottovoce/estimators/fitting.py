@@ -183,7 +183,7 @@ def fit(
             on_step=on_step,
             on_evaluation=evaluated,
             early_stopping=training.stopping_rule,
-            use="fit",
+            purpose="fit",
             population=population,
             guarantees=prepared.statements,
         )

@@ -127,7 +127,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             )
         noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
         data = (X, y) if parts is None else Shards.from_parts(X, y, parts)
-        coef = plan.run(data, noise, use="fit", guarantees=()).coef  # only the coefficients are read
+        coef = plan.run(data, noise, purpose="fit", guarantees=()).coef  # only the coefficients are read
         self.plan_ = plan
         self.privacy_ = guarantee
         # announced fits that are still to come are charged beforehand, those beyond them as they come
