@@ -197,7 +197,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
     >>> descent(protocols.HypercubeExchange(2), 3, 1).name
     'consensus-sgd'
     """
-    kind: Any = ConsensusSGD if protocol.exact else MuffliatoSGD
+    kind: Any = ConsensusSGD if protocol.reaches_consensus else MuffliatoSGD
     return kind(
         GLM("squared", dim=dim), protocol, steps=steps, learning_rate=0.5, clip_norm=CLIP,
         noise_multiplier=NOISE_MULTIPLIER, adjacency="user",

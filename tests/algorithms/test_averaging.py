@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.averaging import averaging, noise_in_result
+from sottovoce.algorithms.averaging import averaging_algorithm, noise_in_result
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
@@ -340,7 +340,7 @@ def test_noise_in_result_equals_the_noise_of_runs(protocol):
 
 
 def test_output_before_the_first_release_is_zero():
-    algorithm = averaging(SimpleNamespace(rows=np.ones((2, 3), np.float32), noisy_rows=None))
+    algorithm = averaging_algorithm(SimpleNamespace(rows=np.ones((2, 3), np.float32), noisy_rows=None))
     np.testing.assert_array_equal(algorithm.output(algorithm.init()), np.zeros((2, 3), np.float32))
     state = algorithm.update(algorithm.init(), np.full((2, 3), 0.5), 0)
     assert algorithm.output(state).dtype == np.float32

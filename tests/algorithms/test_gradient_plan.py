@@ -90,8 +90,8 @@ def test_guarantees_name_adjacency_view_and_places():
             plan.privacy("pairwise", observer=0, user=1),
             plan.privacy("network"),
         ):
-            assert any("public, not protected" in line for line in guarantee.assumptions) is empty
-            counts_public = ("how many records each member has is public", "the number of records is public")
+            assert any("public and not hidden" in line for line in guarantee.assumptions) is empty
+            counts_public = ("each member's number of records is public", "the number of records is public")
             assert any(line.startswith(counts_public) for line in guarantee.assumptions)
     assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
 

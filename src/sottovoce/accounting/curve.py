@@ -23,7 +23,7 @@ from itertools import accumulate, chain, combinations_with_replacement, product
 from typing import Any, Literal, NamedTuple, get_args
 
 from sottovoce import _validate
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from sottovoce.accounting.loss_parts import (
     Gaussian,
@@ -361,7 +361,7 @@ class Curve:
         """Return a JSON-ready description; infinities become the string "inf"."""
         parts = []
         for part, count in self.parts:
-            fields = {key: plain(value) for key, value in vars(part).items()}
+            fields = {key: to_jsonable(value) for key, value in vars(part).items()}
             parts.append({"kind": part.kind, "count": count, **fields})
         stored: dict[str, Any] = {"parts": parts, "method": self.method}
         for name, curves in (("others", self.others), ("bounds", self.bounds)):

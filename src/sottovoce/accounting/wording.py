@@ -1,4 +1,4 @@
-"""Guarantees in words: against whom, about what, how it is known. The only place where they become prose.
+"""Guarantees in words: against whom, about what, how it is known.
 
 Sentences speak of nodes; a page for people passes the participants' names, or another noun, and gets the
 same sentences.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting.budget import AdversaryOptions, delta_warning
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.published.exact_comparison import missing_links
@@ -44,7 +44,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     delta, guarantees, accepted = loaded.delta, loaded.guarantees, list(loaded.accepted)
     assessment: dict[str, Any] = {
         "title": loaded.settings.title,
-        "plan": plain(dict(plan.describe())),
+        "plan": to_jsonable(dict(plan.describe())),
         "delta": delta,
     }
     if budget is not None:

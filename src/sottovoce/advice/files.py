@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number
-from sottovoce._io import atomic_write, plain, to_toml
+from sottovoce._io import atomic_write, to_jsonable, to_toml
 from sottovoce.advice.candidates import AveragingCandidate, parse_net
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
@@ -27,7 +27,7 @@ _MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model
 def save(advice: Advice, folder: Path) -> list[Path]:
     """Write the files of an advice; only the recommended row has a plan file and a draft."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {"advice.json": json.dumps(plain(advice.to_dict()), indent=1)}
+    texts = {"advice.json": json.dumps(to_jsonable(advice.to_dict()), indent=1)}
     if advice.recommended is not None:
         requirements, row = advice.requirements, advice.recommended
         if not requirements.reachable:

@@ -109,7 +109,7 @@ class GradientPlan(Plan):
         return {**options, "protocol": protocol, "network": network}
 
     def __post_init__(self) -> None:
-        if not self.uses_optimizer and not self.optimizer.plain:
+        if not self.uses_optimizer and not self.optimizer.is_plain_sgd:
             raise InvalidInput(f"{self.name} is stated for plain steps; leave optimizer at sgd.")
         self._check_schedule()
         self._check_sampling()
@@ -150,7 +150,7 @@ class GradientPlan(Plan):
         """Refuse a protocol that the algorithm cannot use."""
         if not isinstance(protocol, Protocol):
             raise not_a_protocol(protocol)
-        if "exact" in self.needs and not protocol.exact:
+        if "reaches_consensus" in self.needs and not protocol.reaches_consensus:
             raise InvalidInput(
                 f"Exact consensus needs a tree, an exchange or a masked sum, got {protocol.name}."
             )

@@ -262,11 +262,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     def _traffic(self) -> tuple[int, int]:
         """Return the rounds and messages of all steps."""
         if self.is_stationary:
-            return self.schedule(0).rounds * self.steps, self.schedule(0).messages * self.steps
+            return self.schedule(0).rounds * self.steps, self.schedule(0).message_count * self.steps
         rounds = messages = 0
         for k in range(self.steps):
             protocol = self.schedule(k)
-            rounds, messages = rounds + protocol.rounds, messages + protocol.messages
+            rounds, messages = rounds + protocol.rounds, messages + protocol.message_count
         return rounds, messages
 
     def _bytes_per_row(self) -> int:

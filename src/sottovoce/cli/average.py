@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from sottovoce._format import number
-from sottovoce._io import atomic_write, plain
+from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.cli import options
 from sottovoce.cli.output import emit, require_writable, safe, table
 from sottovoce.cli.plan import show_assessment
@@ -109,9 +109,9 @@ def average(
     if settings.budget is not None:
         budget = settings.budget.budget.to_dict(loaded.privacy)
         result = replace(result, provenance={**result.provenance, "budget": budget})
-    payload = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
+    payload = to_jsonable(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
-    payload |= plain({"rows": averages, "outputs": {"rows": averages}})
+    payload |= to_jsonable({"rows": averages, "outputs": {"rows": averages}})
     if out is not None:
         _write(out, payload, averages)
     network = loaded.network

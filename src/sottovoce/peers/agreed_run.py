@@ -148,7 +148,7 @@ class AgreedRun:
             keys=keys,
             stationary=self.plan.is_stationary,
             # exact consensus joins everybody; drawn gossip or a walk may leave out a member
-            extra_contacts=() if self._protocol.exact else agreement.neighbors(node),
+            extra_contacts=() if self._protocol.reaches_consensus else agreement.neighbors(node),
         )
 
     def _hosted_data(self, records: Records) -> object:
@@ -200,7 +200,7 @@ class AgreedRun:
         plan, protocol = self.plan, self._protocol
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
             return None
-        if not (protocol.convex or protocol.exact):
+        if not (protocol.convex or protocol.reaches_consensus):
             return None
         releases = [release for node in range(self.n) for release in plan.releases(node)]
         numbers = sum(release.draws for release in releases) * self.codec.dim

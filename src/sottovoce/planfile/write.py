@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
-from sottovoce._io import atomic_write, plain, to_toml
+from sottovoce._io import atomic_write, to_jsonable, to_toml
 from sottovoce.algorithms.build import plan_options
 from sottovoce.algorithms.optimizers import RateTable
 from sottovoce.algorithms.plan import Plan
@@ -159,7 +159,7 @@ def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, 
     if objective.class_weight is not None:
         data["class_weight"] = list(objective.class_weight)
     chosen = {
-        item.name: plain(getattr(objective, item.name))
+        item.name: to_jsonable(getattr(objective, item.name))
         for item in fields(objective)
         if item.name not in ("dim", "class_weight")
         and getattr(objective, item.name) not in (None, item.default)
@@ -185,7 +185,7 @@ def _network_section(network: Network) -> dict[str, Any]:
 def _protocol_name(protocol: Any) -> str:
     if isinstance(protocol, str) or not hasattr(protocol, "rounds"):
         return str(protocol)
-    return str(protocol.name) if protocol.exact else f"{protocol.name}:{protocol.rounds}"
+    return str(protocol.name) if protocol.reaches_consensus else f"{protocol.name}:{protocol.rounds}"
 
 
 def _value(plan: Plan, key: str, value: Any) -> Any:
@@ -196,7 +196,7 @@ def _value(plan: Plan, key: str, value: Any) -> Any:
         rate = {name: part for name, part in vars(value).items() if part is not None}
         return value.start if value.end in (None, value.start) and not rate.get("warmup") else rate
     described = plan.describe().get(key, value)
-    values = plain(described)
+    values = to_jsonable(described)
     if isinstance(values, dict):
         return {name: part for name, part in values.items() if part not in (None, [])}
     return values

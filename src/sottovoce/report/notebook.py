@@ -78,7 +78,7 @@ def _(network: Network) -> str:
 
 @html.register
 def _(protocol: Protocol) -> str:
-    facts = {"nodes": protocol.n, "rounds": protocol.rounds, "rows sent": protocol.messages}
+    facts = {"nodes": protocol.n, "rounds": protocol.rounds, "rows sent": protocol.message_count}
     small = protocol.n * protocol.rounds <= MATRIX
     return _box(f"Protocol {protocol.name}", {"facts": facts}, *_picture(protocol, protocol.name, small))
 

@@ -37,8 +37,8 @@ from sottovoce.protocols import Protocol, as_linear
 class Averaging(ObservationModel):
     """Each agent releases its row once and a protocol averages the rows: exact for every view."""
 
-    averages_once = True
-    one_step_averages = True
+    single_averaging = True
+    step_is_averaging = True
     exact_pairs = True
     between_peers = True
     masks_hide = True
@@ -158,7 +158,7 @@ def _released_row_guarantee(question: PrivacyQuestion, protocol: Protocol, stds:
     """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
     if question.observers:
         rows = question.observers
-    elif protocol.exact:
+    elif protocol.reaches_consensus:
         rows = (0,)
     else:
         rows = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)

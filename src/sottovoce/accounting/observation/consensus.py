@@ -85,7 +85,7 @@ class Consensus(ObservationModel):
 def _consensus_step(question: PrivacyQuestion, step: int) -> Protocol:
     """Return the protocol of one step, which must end in exact consensus."""
     protocol = question.plan.schedule(step)
-    if not protocol.exact:
+    if not protocol.reaches_consensus:
         raise InvalidInput(
             f"Every step must end in exact consensus, got {protocol!r} at step {step}; take a tree, an "
             "exchange or a masked sum."

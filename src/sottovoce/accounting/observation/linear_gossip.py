@@ -27,7 +27,7 @@ from sottovoce.protocols import as_linear
 class LinearGossip(ObservationModel):
     """Noisy gradients mixed by gossip without consensus: several steps have a local guarantee only."""
 
-    one_step_averages = True
+    step_is_averaging = True
     between_peers = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
@@ -58,7 +58,7 @@ def _conditional(question: PrivacyQuestion) -> Guarantee:
     plan = question.plan
     release = _common_release(question)
     protocols = [plan.schedule(k) for k in range(plan.steps)]
-    unlike = next((protocol for protocol in protocols if not protocol.plain), None)
+    unlike = next((protocol for protocol in protocols if not protocol.matrices_suffice), None)
     if unlike is not None:
         raise InvalidInput(
             f"The linear formula takes protocols without memory or fresh noise, got {unlike!r}; leave "

@@ -491,7 +491,7 @@ class ExplorerModel:
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
-        if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.averages_once:
+        if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.single_averaging:
             return None
         if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
             return None  # the formula is for one noise for all
@@ -507,7 +507,7 @@ class ExplorerModel:
 
     def _combined(self, who: tuple[int, ...]) -> str:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""
-        if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.averages_once:
+        if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.single_averaging:
             return ""
         protocol = self.protocol
         if not protocol.linear or protocol.masked or protocol.fresh_std or parse(protocol.name).drawn:
