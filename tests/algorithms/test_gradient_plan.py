@@ -80,7 +80,7 @@ def test_budget_is_spent_against_the_adversary_it_names(view):
 def test_guarantees_name_adjacency_view_and_places():
     plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
     algorithm = plan.privacy("local").statement(DELTA)
-    for word in ("one record is added or removed", "Poisson", "public, not protected"):
+    for word in ("one record is added or removed", "Poisson", "public and not hidden"):
         assert word in algorithm
     for adjacency, empty in (("add-remove", True), ("replace-one", False)):
         options = {"steps": 2, "sizes": [20] * 4, "noise_multiplier": 1.0, "adjacency": adjacency}

@@ -117,8 +117,8 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     budget = f"epsilon {number(requirements.epsilon, 'limit')} at delta {number(requirements.delta, 'delta')}"
     comments = [f"{budget} against {requirements.adversary}; {charged}."]
     network = requirements.network
-    if network.labels is not None:
-        comments.append(f"nodes 0 to {requirements.n - 1} are {', '.join(map(str, network.labels))}")
+    if network.node_names is not None:
+        comments.append(f"nodes 0 to {requirements.n - 1} are {', '.join(map(str, network.node_names))}")
     graph = f"complete:{requirements.n}"
     if not requirements.reachable:
         graph = "edges:" + ",".join(f"{u}-{v}" for u, v in network.edges.tolist())
@@ -143,7 +143,7 @@ def _edges(requirements: Requirements) -> str:
 
 def _names(requirements: Requirements) -> list[object]:
     """Return the members' names as a file of links can hold them, numbers where it cannot."""
-    labels = list(requirements.network.labels or ())
+    labels = list(requirements.network.node_names or ())
     words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
     if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
         return labels

@@ -42,8 +42,9 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.value import ValueMechanism
-from sottovoce.noise.grid import MaskGrid, mask_grid, rounds_values
+from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import rounds_values
 from sottovoce.objectives.clipping import clip_around
 from sottovoce.protocols import Chebyshev, Protocol, rounds_for
 from sottovoce.protocols.masked import FINE

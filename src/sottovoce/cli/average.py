@@ -157,7 +157,7 @@ def _write(path: Path, result: Mapping[str, Any], rows: np.ndarray) -> None:
 def _show_average(screen: Console, network: Network, rows: np.ndarray) -> None:
     n, dim = rows.shape
     columns = ["node", *([f"value {k}" for k in range(min(dim, 6))] if dim > 1 else ["result"])]
-    cells = [[safe(network.label(v)), *map(number, rows[v, :6].tolist())] for v in range(min(n, 8))]
+    cells = [[safe(network.node_name(v)), *map(number, rows[v, :6].tolist())] for v in range(min(n, 8))]
     screen.print(table(columns, cells, title="The private average, as each node has it"))
     if n > 8 or dim > 6:
         screen.print(f"  ... {n} nodes, {dim} numbers each; --out writes all of them")

@@ -84,7 +84,7 @@ def consortium(seed: int = 7) -> Consortium:
     well = np.split(benign, np.cumsum([PATIENTS - count for count in MALIGNANT]))
     parts = [np.concatenate([sick[v], well[v]]) for v in range(16)]
     shards = Shards.from_parts(scaled(data.X), data.y, parts)
-    network = replace(hypercube(4), labels=NAMES)
+    network = replace(hypercube(4), node_names=NAMES)
     return Consortium(network, shards, scaled(data.X_test), data.y_test)
 
 

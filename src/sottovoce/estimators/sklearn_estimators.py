@@ -162,7 +162,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             return np.array_split(np.arange(n), network.n)
         if np.shape(groups) != (n,):
             raise DataError(f"groups must hold one group per record ({n}), got shape {np.shape(groups)}.")
-        return by_column(groups, network.labels, network.n)
+        return by_column(groups, network.node_names, network.n)
 
     def _steps(self, dim: int) -> int:
         if self.steps is not None:

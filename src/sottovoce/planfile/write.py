@@ -176,8 +176,8 @@ def _network_section(network: Network) -> dict[str, Any]:
             continue
         if named.n == network.n and np.array_equal(named.edges, network.edges):
             section: dict[str, Any] = {"graph": text}
-            if network.labels is not None and network.labels != named.labels:
-                section["names"] = [str(label) for label in network.labels]
+            if network.node_names is not None and network.node_names != named.node_names:
+                section["names"] = [str(label) for label in network.node_names]
             return section
     raise InvalidInput(f"a plan file cannot name the network {network.name!r}; write its matrix to a file.")
 
@@ -223,7 +223,9 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Sequence):
         return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, Network):
-        return bool(one.n == other.n and abs(one.W - other.W).max() == 0 and one.labels == other.labels)
+        return bool(
+            one.n == other.n and abs(one.W - other.W).max() == 0 and one.node_names == other.node_names
+        )
     if one == other:
         return True
     attributes = [key for key in vars(one) if not key.startswith("_") and key in vars(other)]

@@ -227,7 +227,7 @@ def _(
     if colors.shape != (network.n,):
         raise InvalidInput(f"values colors one node each ({network.n}), got shape {colors.shape}.")
     positions = figures.springs(network.edges.tolist(), network.n)
-    names = [str(network.label(v)) for v in range(network.n)] if network.n <= 40 else None
+    names = [str(network.node_name(v)) for v in range(network.n)] if network.n <= 40 else None
     points = figures.graph(ax, network.edges, positions, colors, names, vmin=0.0, vmax=1.0)
     points.set_edgecolor(figures.INK)  # light nodes need an outline on a light page
     ringed = [observers] if isinstance(observers, int) else list(observers)

@@ -165,7 +165,7 @@ def open_plan(path: Path) -> Opened:
         from sottovoce.peers.agreement import read_agreement
 
         agreement = read_agreement(path)
-        network = replace(agreement.network, labels=tuple(member.name for member in agreement.members))
+        network = replace(agreement.network, node_names=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
         return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
     loaded = load_file(path)
@@ -212,12 +212,12 @@ class ExplorerModel:
         if len(chosen.names) != network.n:
             count = f"{network.n} nodes and {len(chosen.names)} names"
             raise ConfigError(f"There are {count}; give one each.")
-        return replace(network, labels=chosen.names)
+        return replace(network, node_names=chosen.names)
 
     @cached_property
     def names(self) -> list[str]:
         """What the nodes are called."""
-        labels = self.network.labels
+        labels = self.network.node_names
         return [f"node {v}" if labels is None else str(labels[v]) for v in range(self.network.n)]
 
     @cached_property
