@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sottovoce._io import atomic_write, digest, plain, to_toml
+from sottovoce._io import atomic_write, digest, to_jsonable, to_toml
 from sottovoce.errors import DataError, InvalidInput
 
 
@@ -100,10 +100,10 @@ def test_rights(tmp_path):
 
 def test_plain_values_are_json():
     value = {1: np.float32(0.5), "a": (np.int64(2), {"y", "x"}), "b": [np.nan, -np.inf], "c": Path("d/e")}
-    assert plain(value) == {"1": 0.5, "a": [2, ["x", "y"]], "b": [None, "-inf"], "c": "d/e"}
-    assert json.loads(json.dumps(plain(value), allow_nan=False)) == plain(value)
-    assert plain(np.array([[1, 2]])) == [[1, 2]]
-    assert plain(True) is True
+    assert to_jsonable(value) == {"1": 0.5, "a": [2, ["x", "y"]], "b": [None, "-inf"], "c": "d/e"}
+    assert json.loads(json.dumps(to_jsonable(value), allow_nan=False)) == to_jsonable(value)
+    assert to_jsonable(np.array([[1, 2]])) == [[1, 2]]
+    assert to_jsonable(True) is True
 
 
 def test_the_digest_of_plain_values_is_that_of_their_json():

@@ -56,7 +56,7 @@ def _noise() -> Iterator[tuple[str, Any]]:
         correlated = TimeCorrelatedNoise(source, mafalda(network, 6))
         yield f"time-correlated/seed{seed}", correlated.perturb(rows, **where)
         random = RunRandomness.from_rng(np.random.default_rng(seed))
-        yield f"run/seed{seed}", [random.batches, random.start]
+        yield f"run/seed{seed}", [random.batches, random.start_seed]
         yield f"run/seed{seed}/noise", random.noise.perturb(rows, **where)
         yield f"run/seed{seed}/draws", random.draws(3, 1).integers(2**60, size=50)
     grid = noise_grid.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0, 7.0, 9.0], dim=8, steps=3)

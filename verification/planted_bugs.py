@@ -235,14 +235,14 @@ def half_the_noise(applies: Callable[[Any], bool]) -> Callable[[Any], Any]:
 def records_first_stream_only(right: Any) -> Any:
     """Record one of several draws of a step."""
 
-    def release(self: Any, values: Any, places: Any, step: int, stream: int = 0) -> Any:
+    def add_noise(self: Any, values: Any, places: Any, step: int, stream: int = 0) -> Any:
         before = None if self._recorded is None else list(self._recorded)
         noisy = right(self, values, places, step, stream)
         if stream:
             self._recorded = before
         return noisy
 
-    return release
+    return add_noise
 
 
 def without_noise_multiplier(right: Any) -> Any:
@@ -455,7 +455,7 @@ BUGS = [
         ("the algorithm's state is made before the charge", "InProcessRun.begin",
          edited("self.charge(", "self._algorithm.init(), self.charge("), "every_algorithm"),
         ("a failing evaluation costs the budget", "_Run.rehearse",
-         edited("self._evaluated(start) if self.evaluating else {}", "{}"), "fails_without_noise")),
+         edited("self._evaluated(start_rows) if self.evaluating else {}", "{}"), "fails_without_noise")),
     *bugs("estimators.own_loop", "estimators/test_own_loop.py",
         ("a loop takes more steps than the budget is for", "_LoopState.require_steps", does_nothing,
          "does_not_have"),
@@ -621,10 +621,10 @@ BUGS = [
          with_arguments(lambda rate: (min(1.0, 2 * rate),)), BATCHES)),
     # ---- accounting and curves ------------------------------------------------------------------------
     *bugs("accounting.release", "accounting/test_release.py",
-        ("several draws are charged as one", "count_by_key",
+        ("several draws are charged as one", "count_by_kind",
          edited("1 if release.joint else release.draws", "1"), ""),
         ("releases under unlike adjacencies are added", "Spending.fits",
-         edited("key.adjacency != self.budget.adjacency", "False"), "")),
+         edited("kind.adjacency != self.budget.adjacency", "False"), "")),
     *bugs("accounting.release", "peers/test_equivalence.py",
         ("a member's sensitivity is one clip norm", "MOVES", lambda right: {**right, "user": 1.0}, COST)),
     *bugs("algorithms.gradient_plan", "peers/test_equivalence.py",
@@ -634,11 +634,13 @@ BUGS = [
         ("an undefined order gives epsilon 0", "_least",
          edited("math.inf if math.isnan(result) else result", "result"), "undefined")),
     *bugs("accounting.curve", "accounting/test_guarantee.py",
-        ("an infinite order stays in the table", "Curve.rdp", edited("if a != math.inf]", "]"), "undefined")),
+        ("an infinite order stays in the table", "Curve.from_renyi",
+         edited("if a != math.inf]", "]"), "undefined")),
     # ---- mechanisms -----------------------------------------------------------------------------------
     *bugs("mechanisms.base", "peers/test_equivalence.py",
-        ("draws are not compared with the plan", "AnnouncedReleases.check", does_nothing, "not_planned"),
-        ("one of several draws of a step is charged", "Mechanism.release", records_first_stream_only, COST)),
+        ("draws are not compared with the plan", "ReleaseCheck.check", does_nothing, "not_planned"),
+        ("one of several draws of a step is charged", "Mechanism.add_noise",
+         records_first_stream_only, COST)),
     *bugs("mechanisms.gradient", "peers/test_equivalence.py",
         ("records are clipped at twice the clip norm", "inner_clip",
          with_arguments(lambda clip_norm, slack: (2 * clip_norm, slack)), HAND),
@@ -647,7 +649,7 @@ BUGS = [
         ("half the noise at record level", "GradientMechanism.draw",
          half_the_noise(lambda mechanism: not mechanism.user_level), SPREAD)),
     *bugs("mechanisms.value", "peers/test_equivalence.py",
-        ("half the noise in an average", "ValueMechanism.released",
+        ("half the noise in an average", "ValueMechanism.noisy_rows",
          with_result(lambda noisy, self, step: (noisy + self.rows) / 2), SPREAD)),
     *bugs("mechanisms.value", "algorithms/test_averaging.py",
         ("an average does not pay for rounding", "ValueMechanism.__post_init__",

@@ -197,7 +197,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
     >>> descent(protocols.HypercubeExchange(2), 3, 1).name
     'consensus-sgd'
     """
-    kind: Any = ConsensusSGD if protocol.exact else MuffliatoSGD
+    kind: Any = ConsensusSGD if protocol.reaches_consensus else MuffliatoSGD
     return kind(
         GLM("squared", dim=dim), protocol, steps=steps, learning_rate=0.5, clip_norm=CLIP,
         noise_multiplier=NOISE_MULTIPLIER, adjacency="user",
@@ -207,7 +207,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
 def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple[Any, Any]:
     """Return algorithm and mechanism of some members, each with one record: its row of ``values``."""
     data = Shards(np.ascontiguousarray(values), np.ones(len(values)), np.arange(len(values) + 1))
-    random = RunRandomness(noise, batches=0, start=0)
+    random = RunRandomness(noise, batches=0, start_seed=0)
     mechanism = plan.mechanism(data, nodes, random)
     return plan.algorithm(mechanism, plan.starting(data, random, nodes)), mechanism
 

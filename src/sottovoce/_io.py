@@ -107,26 +107,26 @@ def shred(path: Path) -> None:
         path.unlink()
 
 
-def plain(value: object) -> Any:
+def to_jsonable(value: object) -> Any:
     """Return ``value`` with numpy scalars, arrays, tuples, sets and paths turned into what JSON knows.
 
     NaN becomes None, infinities become the words "inf" and "-inf": JSON has no numbers for them.
 
     Examples
     --------
-    >>> plain({"h": np.array([0.5, np.inf]), 3: (1, {2})})
+    >>> to_jsonable({"h": np.array([0.5, np.inf]), 3: (1, {2})})
     {'h': [0.5, 'inf'], '3': [1, [2]]}
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return to_jsonable(value.tolist())
     if isinstance(value, np.generic):
-        return plain(value.item())
+        return to_jsonable(value.item())
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if isinstance(value, (set, frozenset)):  # in one order, which sets of words do not have by themselves
-        return sorted((plain(item) for item in value), key=repr)
+        return sorted((to_jsonable(item) for item in value), key=repr)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, float) and not np.isfinite(value):
@@ -140,7 +140,7 @@ def to_toml(tables: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
 
 
 def digest(value: object) -> str:
-    """Return the SHA-256 of ``value`` as canonical JSON (sorted keys, `plain` values), in hexadecimal.
+    """Return the SHA-256 of ``value`` as canonical JSON (sorted keys, `to_jsonable`), in hexadecimal.
 
     Arrays, sparse matrices and tensors in it count by type, shape and bytes. What is neither plain nor an
     array is refused: its words would change from process to process.
@@ -156,7 +156,7 @@ def digest(value: object) -> str:
     ...
     sottovoce.errors.InvalidInput: A digest needs plain values and arrays, got type; describe it by those.
     """
-    text = json.dumps(plain(_arrays_named(value)), sort_keys=True, default=_refused)
+    text = json.dumps(to_jsonable(_arrays_named(value)), sort_keys=True, default=_refused)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -335,7 +335,7 @@ def florentine(
             draws.append(attack_softmax(network, attacker, images, labels, rng=rng, **options))
         if r == 0:
             pictured = _thumbnails(images, attacks[example][0].inputs)
-    rows = [_family(network.label(v), draws) for v, draws in enumerate(attacks)]
+    rows = [_family(network.node_name(v), draws) for v, draws in enumerate(attacks)]
     config = {"data": data, "rate": rate, "steps": steps, "repeats": repeats, "noise": noise}
     metrics = {"example": {"attacker": example, "pictures": pictured}}
     return result("attack-florentine", started, config, metrics=metrics, history=rows, seed=seed)

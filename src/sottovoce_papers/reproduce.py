@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce._format import fine, number
-from sottovoce._io import atomic_write, plain
+from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, if_stopped, progress, safe, table
 from sottovoce.errors import DataError, InvalidInput
@@ -246,7 +246,7 @@ def _chosen(name: str, experiment: Any, words: list[str], pairs: Sequence[str]) 
 def _check_quick_options(record: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Refuse an option that the quick form replaced by its own value."""
     used = {key: record["config"][key] for key in options if key in record["config"]}
-    other = [key for key, value in used.items() if plain(value) != plain(options[key])]
+    other = [key for key, value in used.items() if to_jsonable(value) != to_jsonable(options[key])]
     flags = ", ".join(f"{_flag(key)} {_default(used[key])}" for key in other)
     _refuse_unless(not other, f"the quick form has its own {flags}; leave --quick out, or that option.")
 
@@ -354,7 +354,7 @@ def _spread(
 def _compare(name: str, record: Mapping[str, Any], stored: Mapping[str, Any], path: Path, json: bool) -> None:
     """Say whether a run gave the numbers of a stored result; raise if it did not."""
     parts = ("config", "metrics", "history")
-    wrong = differences({key: plain(record[key]) for key in parts}, {key: stored[key] for key in parts})
+    wrong = differences({key: to_jsonable(record[key]) for key in parts}, {key: stored[key] for key in parts})
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     _refuse_unless(
         not wrong, f"this run differs from {path} in {', '.join(wrong[:3])}{more}; times are not compared."

@@ -89,7 +89,7 @@ def test_repeated_and_added_worst_curves_differ():
 
 
 def test_the_worst_of_curves_with_several_bounds_is_above_each():
-    table = Curve.rdp(([2.0, 4.0, 8.0], [0.5, 1.0, 2.0]))
+    table = Curve.from_renyi(([2.0, 4.0, 8.0], [0.5, 1.0, 2.0]))
     small = Curve.least([table, Curve.gaussian_mixture([0.0, 0.8], [0.5, 0.5])])
     large = Curve.least([table * 2, Curve.gaussian_mixture([0.0, 1.6], [0.5, 0.5])])
     worst = Curve.worst([small, large])

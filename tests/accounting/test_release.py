@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, Spending, compose
+from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves, Spending, compose
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 from sottovoce.privacy import Curve
 
@@ -96,14 +96,14 @@ def test_counts_that_fitted_are_not_computed_again():
 
 def test_sampled_releases_are_accounted_under_their_own_adjacency():
     both = {
-        MechanismKey("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
-        MechanismKey("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
+        ReleaseKind("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
+        ReleaseKind("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
     }
     expected = Curve.sampled_gaussian(0.05, 1.5, 40) + Curve.gaussian(0.2)
     assert compose(both).epsilon(1e-5) == pytest.approx(expected.epsilon(1e-5), rel=1e-12)
     # noise over sensitivity 1.5 with sensitivity twice the clip norm: clip multiplier 3
     replaced = Curve.sampled_gaussian(0.05, 3.0, 40, adjacency="replace-one").epsilon(1e-5)
-    assert compose({MechanismKey("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}).epsilon(1e-5) == replaced
+    assert compose({ReleaseKind("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}).epsilon(1e-5) == replaced
     assert replaced != pytest.approx(Curve.sampled_gaussian(0.05, 3.0, 40).epsilon(1e-5), rel=0.1)
 
 
@@ -131,7 +131,7 @@ def test_a_stretch_covers_its_first_and_last_draw_and_no_other():
 
 
 def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
-    kind = MechanismKey("gaussian", "user", 2.0, 0.5, 1.0)
+    kind = ReleaseKind("gaussian", "user", 2.0, 0.5, 1.0)
     assert kind.curve(1).mu == 0.5
     assert kind.curve(9).mu == pytest.approx(1.5)
     assert kind.curve(9, 0.25).mu == pytest.approx(0.75)
@@ -140,15 +140,15 @@ def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
     assert kind.curve(3, 1e-12).mu > 0
     for noiseless in (kind, kind._replace(adjacency="add-remove"), kind._replace(mechanism="laplace")):
         assert noiseless._replace(noise_to_sensitivity=0.0).curve(1).epsilon(1e-5) == math.inf
-    assert MechanismKey("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
+    assert ReleaseKind("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
 
 
 def test_laplace_and_selection_in_closed_form():
     """Lap(b) with sensitivity 1 is 1/b-DP, a noisy maximum 2/b-DP; k of them are k times as much."""
-    assert MechanismKey("laplace", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
+    assert ReleaseKind("laplace", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
         0.75, rel=1e-3
     )
-    assert MechanismKey("noisy-max", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
+    assert ReleaseKind("noisy-max", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
         1.5, rel=1e-3
     )
 
@@ -156,7 +156,7 @@ def test_laplace_and_selection_in_closed_form():
 def test_who_is_sampled_decides_which_rate_counts():
     record, user = 0.1, 0.2
     kinds = [
-        MechanismKey("gaussian", adjacency, 1.0, record, user)
+        ReleaseKind("gaussian", adjacency, 1.0, record, user)
         for adjacency in ("add-remove", "replace-one", "user")
     ]
     added, replaced, whole = (kind.curve(4).epsilon(1e-5) for kind in kinds)
@@ -200,7 +200,7 @@ def test_spending_with_and_without_a_budget():
     assert (held.epsilon(), held.epsilon(0.5)) == (0.25, 0.5)
     assert held.fits(*[RELEASE] * 3)  # to the last
     assert not held.fits(*[RELEASE] * 4)
-    assert held.counts == {MechanismKey.from_release(RELEASE): 1}
+    assert held.counts == {ReleaseKind.from_release(RELEASE): 1}
     other = Release(1, 3, 2.0, 9.0)
     assert held.fits(RELEASE, other)  # fewer in number than what fitted, but not of each kind
     assert not held.fits(other, *[RELEASE] * 3)
@@ -210,7 +210,7 @@ def test_spending_with_and_without_a_budget():
 
 
 def test_share_curves_round_up():
-    counts = Counter({MechanismKey("gaussian", "user", 2.0, 1.0, 1.0): 4})
+    counts = Counter({ReleaseKind("gaussian", "user", 2.0, 1.0, 1.0): 4})
     curves = ShareCurves("pld")
     first, second, third, smaller, none = (
         curves.add(counts, h) for h in (0.3, 0.3 - 1e-15, 0.3 - 3e-14, 0.2, 0.0)

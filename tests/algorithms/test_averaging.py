@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.averaging import averaging, noise_in_result
+from sottovoce.algorithms.averaging import averaging_algorithm, noise_in_result
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
@@ -253,7 +253,7 @@ def test_weighted_row_moves_by_at_most_its_sensitivity(name, bad):
             mechanism = weighted(weighted_protocols()[name]).mechanism(
                 rows, range(4), RunRandomness.from_rng(SimulatedNoise(4))
             )
-            sent.append(mechanism.released(0))
+            sent.append(mechanism.noisy_rows(0))
         moved = np.linalg.norm(sent[0] - sent[1], axis=1)
         assert moved[user] <= 2 * WEIGHTS[user] / np.mean(WEIGHTS) + 1e-9
         assert moved[np.arange(4) != user].max() == 0
@@ -267,7 +267,7 @@ def test_weighted_rounding_slack_shrinks_the_ball():
         mechanism = wide.mechanism(np.full((4, 4000), 9.0), range(4), RunRandomness.from_rng(tape))
         balls = np.array(WEIGHTS) / np.mean(WEIGHTS)
         assert (np.linalg.norm(mechanism.rows, axis=1) <= balls).all()
-        added = mechanism.released(0) - mechanism.rows
+        added = mechanism.noisy_rows(0) - mechanism.rows
         assert np.allclose(added.std(axis=1) / balls, 0.7, rtol=0.06)
 
 
@@ -340,7 +340,7 @@ def test_noise_in_result_equals_the_noise_of_runs(protocol):
 
 
 def test_output_before_the_first_release_is_zero():
-    algorithm = averaging(SimpleNamespace(rows=np.ones((2, 3), np.float32), released=None))
+    algorithm = averaging_algorithm(SimpleNamespace(rows=np.ones((2, 3), np.float32), noisy_rows=None))
     np.testing.assert_array_equal(algorithm.output(algorithm.init()), np.zeros((2, 3), np.float32))
     state = algorithm.update(algorithm.init(), np.full((2, 3), 0.5), 0)
     assert algorithm.output(state).dtype == np.float32

@@ -25,7 +25,7 @@ from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives import GLM
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.runners import State, run_stacked
-from sottovoce.runners.plan import has_noise
+from sottovoce.runners.plan_interface import has_noise
 
 ADJACENCIES = ("add-remove", "replace-one", "user")
 PAIRS = [
@@ -59,7 +59,7 @@ def algorithm_of(plan, data, random, agents=None, start=None):
 
 
 def hosted(plan, data, seed=7):
-    return algorithm_of(plan, data, RunRandomness(SimulatedNoise(seed), batches=seed, start=seed))
+    return algorithm_of(plan, data, RunRandomness(SimulatedNoise(seed), batches=seed, start_seed=seed))
 
 
 class Spy:
@@ -81,7 +81,7 @@ class Spy:
 def spied(plan, data, steps=None, theta=None):
     """What each release would be without noise, over the first steps."""
     spy = Spy()
-    algorithm, _ = algorithm_of(plan, data, RunRandomness(spy, batches=3, start=0), start=theta)
+    algorithm, _ = algorithm_of(plan, data, RunRandomness(spy, batches=3, start_seed=0), start=theta)
     run_stacked(algorithm, plan.schedule, plan.steps if steps is None else steps)
     return spy.seen
 
@@ -202,7 +202,7 @@ def test_messages_carry_the_planned_noise(case, adjacency, kind):
         else case.plan(clip_norm=0.5, **options)
     )
     data = tensors() if kind == "net" else shards()
-    random = RunRandomness(SimulatedNoise(7), batches=3, start=0)
+    random = RunRandomness(SimulatedNoise(7), batches=3, start_seed=0)
     _, loud = algorithm_of(plan, data, random)
     quiet_plan = plan.with_noise(0.0)
     _, quiet = algorithm_of(quiet_plan, data, random)
@@ -223,7 +223,7 @@ def test_draws_that_differ_from_the_plan_are_refused(case, lie):
     """The mechanism's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
     algorithm, mechanism = algorithm_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
-    mechanism.announced = type(mechanism.announced)([other.releases(a) for a in range(N)])
+    mechanism.release_check = type(mechanism.release_check)([other.releases(a) for a in range(N)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(algorithm, plan.schedule, plan.steps)
 
@@ -235,7 +235,7 @@ def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, 
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
     mechanism = plan.mechanism(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        replace(mechanism, releases=other)
+        replace(mechanism, announced_releases=other)
 
 
 # ---- the privacy cost of the releases, by other libraries ------------------------------------------
@@ -306,7 +306,7 @@ def quiet(case, **changes):
 @others()
 def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
     plan = case.unclipped(**shared(case))
-    random = RunRandomness(SimulatedNoise(7), batches=7, start=7)
+    random = RunRandomness(SimulatedNoise(7), batches=7, start_seed=7)
     actual = plan.run(case.data(), random).outputs[case.coef]
     _, mechanism = hosted(plan, case.data())
     expected = case.plain(case.data(), mechanism)
@@ -341,7 +341,9 @@ def test_draws_of_other_algorithms_that_differ_from_the_plan_are_refused(case, o
     announced = [other.releases(a) for a in range(plan.n)]
 
     def run():
-        mechanism.announced = replace(mechanism, releases=announced).announced  # a secret path ends here
+        mechanism.release_check = replace(
+            mechanism, announced_releases=announced
+        ).release_check  # a secret path ends here
         run_stacked(algorithm, plan.schedule, plan.steps, every=plan.steps)
 
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
@@ -433,7 +435,7 @@ def test_other_algorithms_descend_on_a_quadratic(case):
     model = GLM("squared")
     plan = replace(case, first=model).unclipped(**options)
     data = case.data()
-    actual = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start=7)).outputs[case.coef]
+    actual = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start_seed=7)).outputs[case.coef]
     before = model.value(np.zeros(P), data.X, data.y)
     least = model.value(minimizer(model, data), data.X, data.y)
     for row in np.atleast_2d(actual):

@@ -31,7 +31,7 @@ class Replay:
 
 def replayed(plan, data, rows):
     """The last iterate (blocks, dim) on prepared noise."""
-    return plan.run(data, RunRandomness(Replay(rows), batches=1, start=1)).outputs["blocks"]
+    return plan.run(data, RunRandomness(Replay(rows), batches=1, start_seed=1)).outputs["blocks"]
 
 
 def standard(rng, steps, dim):
@@ -130,7 +130,7 @@ def test_fixed_point_message_is_one_row_of_all_blocks():
     class Half:
         blocks = 2
 
-        def released(self, u, k):
+        def noisy_blocks(self, u, k):
             return np.array([1]), u[1:] / 2
 
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, steps=1, start=np.ones((2, 3)))

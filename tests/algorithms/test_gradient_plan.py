@@ -80,7 +80,7 @@ def test_budget_is_spent_against_the_adversary_it_names(view):
 def test_guarantees_name_adjacency_view_and_places():
     plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
     algorithm = plan.privacy("local").statement(DELTA)
-    for word in ("one record is added or removed", "Poisson", "public, not protected"):
+    for word in ("one record is added or removed", "Poisson", "public and not hidden"):
         assert word in algorithm
     for adjacency, empty in (("add-remove", True), ("replace-one", False)):
         options = {"steps": 2, "sizes": [20] * 4, "noise_multiplier": 1.0, "adjacency": adjacency}
@@ -90,8 +90,8 @@ def test_guarantees_name_adjacency_view_and_places():
             plan.privacy("pairwise", observer=0, user=1),
             plan.privacy("network"),
         ):
-            assert any("public, not protected" in line for line in guarantee.assumptions) is empty
-            counts_public = ("how many records each member has is public", "the number of records is public")
+            assert any("public and not hidden" in line for line in guarantee.assumptions) is empty
+            counts_public = ("each member's number of records is public", "the number of records is public")
             assert any(line.startswith(counts_public) for line in guarantee.assumptions)
     assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
 

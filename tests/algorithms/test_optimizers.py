@@ -75,7 +75,7 @@ def test_parameter_groups_have_own_rate_and_decay(kind):
         built.kind, built.beta, built.beta2, built.epsilon, built.weight_decay,
         groups=((2, 3, 0.25, 0.0), (3, 5, 2.0, 0.9)),
     )  # fmt: skip
-    assert not parted.plain
+    assert not parted.is_plain_sgd
     np.testing.assert_allclose(
         ours(parted, start, gradients), theirs(kind, start, gradients, groups), rtol=0, atol=1e-12
     )
@@ -94,11 +94,9 @@ def test_torch_option_names_are_translated():
     )
     adamw = Optimizer("adamw", weight_decay=0.1)
     assert Optimizer.from_value(adamw) is adamw
-    assert [Optimizer().plain, Optimizer("momentum").plain, Optimizer(weight_decay=0.1).plain] == [
-        True,
-        False,
-        False,
-    ]
+    assert Optimizer().is_plain_sgd
+    assert not Optimizer("momentum").is_plain_sgd
+    assert not Optimizer(weight_decay=0.1).is_plain_sgd
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_optimizers_are_taken_or_refused(case, noise):
 def test_which_algorithms_declare_what():
     plans = {case.make.name: case.make for case in (*CASES, *OTHERS)}
     consensus = {"consensus-sgd", "consensus-fedavg", "consensus-newton"}
-    assert {name for name, make in plans.items() if "exact" in make.needs} == consensus
+    assert {name for name, make in plans.items() if "reaches_consensus" in make.needs} == consensus
     assert {name for name, make in plans.items() if make.maskable} == consensus | {
         "averaging",
         "federated-admm",

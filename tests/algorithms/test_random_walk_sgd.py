@@ -188,7 +188,7 @@ def test_public_walk_equals_its_numpy_twin(final_public):
         assert plan.privacy("local", user=v).mu == pytest.approx(mu)
     assert plan.privacy().label == "ldp"
     assert plan.cost()["messages"] == 5 + (5 if final_public else 0)
-    assert sum(plan.schedule(k).messages for k in range(7)) == plan.cost()["messages"]
+    assert sum(plan.schedule(k).message_count for k in range(7)) == plan.cost()["messages"]
 
 
 def test_l2_term_moves_a_record_level_walk_too():

@@ -102,7 +102,7 @@ def test_replicated_protocols_are_the_protocol():
     out = many.apply(rows.reshape(20, 2)).reshape(5, 4, 2)
     assert np.isnan(out[2]).all()
     assert np.isfinite(np.delete(out, 2, axis=0)).all()
-    assert many.messages == 5 * base.messages
+    assert many.message_count == 5 * base.message_count
 
 
 def views():

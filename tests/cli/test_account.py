@@ -263,7 +263,7 @@ def test_the_printed_noise_keeps_the_budget(call):
 def test_nodes_may_be_named(call, refused):
     gossip = ("--graph", "florentine", "--rounds", 3)
     by_number = account(call, *gossip, "--observer", 1, "--collude", "0,4")
-    names = sv.graphs.florentine().labels
+    names = sv.graphs.florentine().node_names
     by_name = account(call, *gossip, "--observer", "Medici", "--collude", f"{names[0]}, {names[4]}")
     assert by_name["exact"] == by_number["exact"]
     assert by_name["observer"] == 1

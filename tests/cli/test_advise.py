@@ -137,7 +137,7 @@ def test_names_of_members_are_kept_in_the_files(towns, tmp_path):
 
     written = graphs.parse(f"file:{tmp_path / 'advice' / 'edges.txt'}")
     original = graphs.parse(f"file:{tmp_path / 'roads.txt'}")
-    assert written.labels == original.labels == tuple(TOWNS)
+    assert written.node_names == original.node_names == tuple(TOWNS)
     assert written.edges.tolist() == original.edges.tolist()
     draft = (tmp_path / "advice" / "agreement-draft.toml").read_text()
     assert "# nodes 0 to 4 are Bern, Basel, Zurich, Chur, Lugano" in draft

@@ -51,8 +51,8 @@ def test_row_major_numbering(network, twin):
 def test_florentine_keeps_networkx_order_and_names():
     G = networkx.florentine_families_graph()
     network = graphs.florentine()
-    assert list(network.labels) == list(G)
-    named = {frozenset((network.label(u), network.label(v))) for u, v in network.edges.tolist()}
+    assert list(network.node_names) == list(G)
+    named = {frozenset((network.node_name(u), network.node_name(v))) for u, v in network.edges.tolist()}
     assert named == {frozenset(edge) for edge in G.edges()}
 
 
@@ -107,9 +107,9 @@ def test_directed_graphs_and_edge_weights_are_refused():
 def test_from_networkx_takes_parallel_edges_and_self_loops_as_one_edge_and_none():
     G = networkx.MultiGraph([("b", "a"), ("a", "b"), ("a", "a"), ("c", "a")])
     network = graphs.from_networkx(G)
-    assert network.labels == ("b", "a", "c")
+    assert network.node_names == ("b", "a", "c")
     assert network.edges.tolist() == [[0, 1], [1, 2]]
     G.add_edge("x", "y")
     with pytest.raises(InvalidInput, match="largest_component=True"):
         graphs.from_networkx(G)
-    assert graphs.from_networkx(G, largest_component=True).labels == ("b", "a", "c")
+    assert graphs.from_networkx(G, largest_component=True).node_names == ("b", "a", "c")

@@ -29,23 +29,23 @@ def write(tmp_path):
 def test_snap_style(write):
     path = write("# Directed graph\n# FromNodeId\tToNodeId\n30\t10\n10\t30\n\n10 20\n20\t20\n")
     network = graphs.from_edges(path)
-    assert network.labels == (10, 20, 30)
+    assert network.node_names == (10, 20, 30)
     assert network.edges.tolist() == [[0, 1], [0, 2]]
     assert network.name == "edges.txt"
 
 
 def test_names_commas_and_order_of_appearance(write):
     network = graphs.from_edges(str(write("rome,milan\r\nmilan , 7\r\n% a remark\r\n")))
-    assert network.labels == ("rome", "milan", "7")
+    assert network.node_names == ("rome", "milan", "7")
     assert network.edges.tolist() == [[0, 1], [1, 2]]
 
 
 def test_numbers_from_zero_need_no_labels(write):
-    assert graphs.from_edges(write("2 1\n0 1\n")).labels is None
+    assert graphs.from_edges(write("2 1\n0 1\n")).node_names is None
 
 
 def test_leading_zeros_are_names(write):
-    assert graphs.from_edges(write("007 7\n")).labels == ("007", "7")
+    assert graphs.from_edges(write("007 7\n")).node_names == ("007", "7")
 
 
 def test_gzip_is_known_by_its_content(write):
@@ -83,7 +83,7 @@ def test_a_missing_file_and_a_folder(tmp_path):
 
 
 def test_pairs_of_anything():
-    assert graphs.from_edges(np.array([[3, 1], [1, 2]])).labels == (1, 2, 3)
+    assert graphs.from_edges(np.array([[3, 1], [1, 2]])).node_names == (1, 2, 3)
     with pytest.raises(GraphError, match="pairs of nodes, got 5"):
         graphs.from_edges([(0, 1), 5])
     with pytest.raises(GraphError, match="at least one edge in the list"):
@@ -93,7 +93,7 @@ def test_pairs_of_anything():
 def test_the_largest_part_keeps_its_names(write):
     path = write("1 2\n9 8\n8 7\n7 9\n")
     network = graphs.from_edges(path, largest_component=True)
-    assert network.labels == (7, 8, 9)
+    assert network.node_names == (7, 8, 9)
     assert len(network.edges) == 3
 
 
@@ -111,7 +111,7 @@ def test_any_order_and_direction_gives_the_same_network(pairs, random):
         return
     one, two = graphs.from_edges(pairs), graphs.from_edges(turned)
     assert one.n == len(G)
-    assert [one.label(v) for v in range(one.n)] == [two.label(v) for v in range(two.n)] == sorted(G)
+    assert [one.node_name(v) for v in range(one.n)] == [two.node_name(v) for v in range(two.n)] == sorted(G)
     assert (one.edges == two.edges).all()
     assert (one.W != two.W).nnz == 0
     assert len(one.edges) == G.number_of_edges()
@@ -130,7 +130,7 @@ def test_ego_networks(ego):
         pytest.skip("the ego networks are not here; set SOTTOVOCE_DATA")
     network = graphs.from_edges(path, largest_component=True)
     assert (network.n, len(network.edges)) == EGO[ego]
-    assert list(network.labels) == sorted(network.labels)
+    assert list(network.node_names) == sorted(network.node_names)
 
 
 def test_the_combined_graph():

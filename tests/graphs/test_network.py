@@ -179,10 +179,10 @@ def test_nodes_outside_are_refused():
 
 
 def test_labels_are_distinct_and_found_again():
-    with pytest.raises(GraphError, match="3 distinct labels, got 2"):
-        graphs.Network(EDGES3, PATH3, labels=("a", "b", "a"))
+    with pytest.raises(GraphError, match="3 distinct names of nodes, got 2"):
+        graphs.Network(EDGES3, PATH3, node_names=("a", "b", "a"))
     florentine = graphs.florentine()
-    assert [florentine.node(name) for name in florentine.labels] == list(range(15))
+    assert [florentine.node(name) for name in florentine.node_names] == list(range(15))
     with pytest.raises(GraphError, match=r"No node of florentine is called 'Medicci' .did you mean 'Medici'"):
         florentine.node("Medicci")
 

@@ -6,7 +6,7 @@ from tests.mechanisms.toys import THETA, gradient_mechanism
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ReleaseMismatch
-from sottovoce.mechanisms.base import AnnouncedReleases
+from sottovoce.mechanisms.base import ReleaseCheck
 
 
 def announced(**changes):
@@ -17,7 +17,7 @@ def announced(**changes):
 
 
 def test_announced_steps_pass_and_later_steps_are_refused():
-    mechanism, noise = gradient_mechanism(releases=announced(count=2))
+    mechanism, noise = gradient_mechanism(announced_releases=announced(count=2))
     for step, stream in ((0, 0), (3, 0), (3, 1)):
         mechanism(THETA, step, stream)
     for step, stream in ((4, 0), (0, 2)):
@@ -32,7 +32,7 @@ def test_every_agents_numbers_are_compared(place, field):
     planned = announced()
     right = planned[place][0]
     planned[place] = [Release(**{**right.to_dict(), field: np.nextafter(getattr(right, field), 9.0)})]
-    mechanism, noise = gradient_mechanism(releases=planned)
+    mechanism, noise = gradient_mechanism(announced_releases=planned)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         mechanism(THETA, 0)
     others = [p for p in range(3) if p != place]
@@ -43,7 +43,7 @@ def test_every_agents_numbers_are_compared(place, field):
 def test_release_of_one_agent_does_not_cover_another():
     """Equal numbers and unlike stretches: what one may draw, another may not."""
     at = {"sensitivity": 1.0, "noise_std": 1.0}
-    planned = AnnouncedReleases([[Release(0, 0, **at, steps=6)], [Release(1, 0, **at, steps=3)]])
+    planned = ReleaseCheck([[Release(0, 0, **at, steps=6)], [Release(1, 0, **at, steps=3)]])
     planned.check([0], 5, 0, **at)
     planned.check([0, 1], 2, 0, **at)
     with pytest.raises(ReleaseMismatch):
@@ -51,7 +51,7 @@ def test_release_of_one_agent_does_not_cover_another():
     with pytest.raises(ReleaseMismatch):
         planned.check([0, 1], 5, 0, **at)
     for other in ({"step": 1}, {"count": 2}, {"stream": 1}, {"mechanism": "laplace"}):
-        planned = AnnouncedReleases(
+        planned = ReleaseCheck(
             [[Release(0, 0, **at, steps=6)], [Release(**{"sender": 1, "step": 0, **at, "steps": 6, **other})]]
         )
         planned.check([0], 0, 0, **at)
@@ -60,7 +60,7 @@ def test_release_of_one_agent_does_not_cover_another():
     with pytest.raises(ReleaseMismatch, match="laplace"):
         planned.check([1], 0, 0, **at)
     planned.check([1], 0, 0, **at, mechanism="laplace")
-    alone = AnnouncedReleases([[Release(0, 0, **at, mechanism="laplace")]])
+    alone = ReleaseCheck([[Release(0, 0, **at, mechanism="laplace")]])
     alone.check([0], 0, 0, **at, mechanism="laplace")
     with pytest.raises(ReleaseMismatch, match="laplace"):
         alone.check([0], 0, 0, **at)
@@ -69,7 +69,7 @@ def test_release_of_one_agent_does_not_cover_another():
 @pytest.mark.parametrize("agents", [1, 2])
 def test_consecutive_draws_must_lie_in_one_release(agents):
     at = {"sensitivity": 1.0, "noise_std": 1.0}
-    planned = AnnouncedReleases(
+    planned = ReleaseCheck(
         [
             [Release(a, 2, **at, steps=3), *([Release(a, 5, **at, steps=2)] if a else [])]
             for a in range(agents)
@@ -79,7 +79,7 @@ def test_consecutive_draws_must_lie_in_one_release(agents):
     for step, steps in ((1, 1), (2, 4), (4, 2), (1, 2)):
         with pytest.raises(ReleaseMismatch):
             planned.check([0], step, 0, **at, steps=steps)
-    long = AnnouncedReleases([[Release(0, 0, **at, steps=10)]])
+    long = ReleaseCheck([[Release(0, 0, **at, steps=10)]])
     long.check([0], 6, 0, **at, steps=4)
     with pytest.raises(ReleaseMismatch):
         long.check([0], 8, 0, **at, steps=3)
@@ -92,9 +92,9 @@ def test_consecutive_draws_must_lie_in_one_release(agents):
 
 def test_agent_that_announced_nothing_may_draw_nothing():
     at = {"sensitivity": 1.0, "noise_std": 1.0}
-    planned = AnnouncedReleases([[], [Release(1, 0, **at)]])
+    planned = ReleaseCheck([[], [Release(1, 0, **at)]])
     planned.check([1], 0, 0, **at)
-    for nothing in (planned, AnnouncedReleases([[], []])):
+    for nothing in (planned, ReleaseCheck([[], []])):
         with pytest.raises(ReleaseMismatch, match="does not list"):
             nothing.check([0], 0, 0, **at)
 

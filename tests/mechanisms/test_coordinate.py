@@ -70,7 +70,7 @@ def test_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
         X, y = np.ones((n, 2)), np.array([target, 0, 0, 0, 0])
         plan = cd(GLM("squared"), records=n, clip_norm=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
         _, mechanism = hosted(plan, (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
-        M = mechanism.released_smoothness()
+        M = mechanism.noisy_smoothness()
         pull.append([mechanism.coordinate(M, mechanism.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
     C = 3.0 * np.sqrt(np.array([0.25, 0.75]))
     assert (np.array(pull[1]) - pull[0]) * n / C == pytest.approx([2.0, 2.0])
@@ -131,7 +131,7 @@ def test_protective_noise_drawn_twice_for_one_step_is_not_the_same():
     """Noise kept for a second query would cancel in the difference of the two answers."""
     plan, data = cd(), problem()
     _, mechanism = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
-    M, margins = mechanism.released_smoothness(), mechanism.margins(np.zeros((1, 4)))
+    M, margins = mechanism.noisy_smoothness(), mechanism.margins(np.zeros((1, 4)))
     assert len({mechanism.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
     _, seeded = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     assert len({seeded.coordinate(M, margins, 0, 5) for _ in range(4)}) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.algorithms import FixedPoint
 from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.mechanisms.base import AnnouncedReleases
+from sottovoce.mechanisms.base import ReleaseCheck
 from sottovoce.noise.run_randomness import RunRandomness
 
 
@@ -27,9 +27,9 @@ def test_more_blocks_than_accounted_are_refused():
 def test_number_of_blocks_is_compared_with_the_plan():
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
     mechanism = plan.mechanism(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
-    mechanism.announced = AnnouncedReleases([replace(plan, active_blocks=2).releases(0)])
+    mechanism.release_check = ReleaseCheck([replace(plan, active_blocks=2).releases(0)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        mechanism.released(np.zeros((3, 1)), 0)
+        mechanism.noisy_blocks(np.zeros((3, 1)), 0)
 
 
 def test_rounding_slack_raises_the_noise():

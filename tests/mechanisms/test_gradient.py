@@ -62,7 +62,7 @@ def test_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
 
 
 def test_rows_of_some_hosted_agents():
-    mechanism, noise = gradient_mechanism(numbers=(50, 70, 90))
+    mechanism, noise = gradient_mechanism(noise_ids=(50, 70, 90))
     np.testing.assert_allclose(mechanism.rows(THETA[[2, 0]], 1, 0, [2, 0])[:, 0], [100.5 / 8, 101.2 / 2])
     assert noise.calls == [([90, 50], 1, [6.0, 2.0], 0)]  # keyed by number, with each one's own noise
 
@@ -127,13 +127,13 @@ def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypat
         return GradientMechanism(
             query=GLM("squared").query(data),
             agents=[6],
-            random=RunRandomness(SimulatedNoise(3), batches=5, start=0, numbers=(8,)),
+            random=RunRandomness(SimulatedNoise(3), batches=5, start_seed=0, noise_ids=(8,)),
             clip_norm=0.7,
             noise_multipliers=[1.5 if noisy else 0.0],
             adjacency="add-remove",
             sample_rates=[0.5],
             divisors=[20.0],
-            releases=planned,
+            announced_releases=planned,
         ).recording()
 
     one, many, rates = fresh(), fresh(), np.linspace(0.9, 0.1, 7)
@@ -158,7 +158,7 @@ def test_descend_draws_and_records_like_single_steps(noisy, averaging, monkeypat
 
 def test_only_one_agent_at_record_level_descends():
     data = Shards(np.ones((4, 1)), np.ones(4), np.array([0, 2, 4]))
-    common = {"clip_norm": 1.0, "random": RunRandomness(Recorder(), batches=0, start=0)}
+    common = {"clip_norm": 1.0, "random": RunRandomness(Recorder(), batches=0, start_seed=0)}
 
     def descends(query, agents, adjacency):
         n = len(agents)

@@ -8,7 +8,7 @@ from tests.algorithms.toys import cd, gcd, hosted, problem
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.mechanisms.base import AnnouncedReleases
+from sottovoce.mechanisms.base import ReleaseCheck
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.privacy import ProtectiveNoise
@@ -22,7 +22,7 @@ def test_selection_noise_has_the_scale_that_is_announced():
     plan = gcd(GLM("squared"), records=n, steps=1, clip_norm=50.0, noise_ratio=r, smoothness=1.0)
     b = r * 2 * (50 / math.sqrt(2)) / n
     _, mechanism = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
-    mechanism.announced = None
+    mechanism.release_check = None
     b *= 0.05
     chosen = [mechanism.choose(np.zeros((1, 2)), k)[0] for k in range(4000)]
     rng = np.random.default_rng(5)
@@ -59,13 +59,11 @@ def test_kind_of_a_release_and_the_smoothness_release_are_compared_too():
     data = problem()
     _, mechanism = hosted(gcd(), data, RunRandomness.from_rng(np.random.default_rng(0)))
     choose, value = gcd().releases(0)
-    mechanism.announced = AnnouncedReleases(
-        [[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]]
-    )
+    mechanism.release_check = ReleaseCheck([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
     with pytest.raises(ReleaseMismatch, match="announced laplace"):
         mechanism.choose(np.zeros((1, 4)), 0)
     plan = cd(bounds=(1.0,) * 4)
     _, mechanism = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    mechanism.announced = AnnouncedReleases([plan.releases(0)[1:]])
+    mechanism.release_check = ReleaseCheck([plan.releases(0)[1:]])
     with pytest.raises(ReleaseMismatch, match="does not list"):
-        mechanism.released_smoothness()
+        mechanism.noisy_smoothness()

@@ -64,7 +64,9 @@ def test_draws_that_differ_from_the_plan_are_refused():
     def mechanism(releases=planned, **other):
         random = RunRandomness.from_rng(np.random.default_rng(0))
         common = {"objective": GLM(), "data": walk_shards(), "network": plan.network, "agents": range(6)}
-        return RandomWalkMechanism(random=random, releases=releases, **{**common, **options, **other})
+        return RandomWalkMechanism(
+            random=random, announced_releases=releases, **{**common, **options, **other}
+        )
 
     mechanism()
     for other in ({"clip_norm": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):

@@ -17,34 +17,34 @@ def test_values_are_clipped_and_noised_around_the_center():
     mechanism = ValueMechanism(
         rows=rows,
         agents=[5, 7, 9],
-        random=RunRandomness(noise, batches=0, start=0),
+        random=RunRandomness(noise, batches=0, start_seed=0),
         radius=0.5,
         noise_std=3.0,
         center=4.0,
-        releases=planned,
+        announced_releases=planned,
     )
     assert mechanism.rows.ravel().tolist() == [4.25, 4.125, 4.0]
     assert noise.sizes == [(1, 3.0)]
-    assert mechanism.released(0).ravel().tolist() == [104.25, 104.125, 104.0]
+    assert mechanism.noisy_rows(0).ravel().tolist() == [104.25, 104.125, 104.0]
     assert mechanism.drain() == ()
     for _ in range(2):
-        mechanism.recording().released(0)
+        mechanism.recording().noisy_rows(0)
         assert mechanism.recording().drain() == tuple(r for (r,) in planned)
-    mechanism.released(0)
+    mechanism.noisy_rows(0)
     assert len(mechanism.drain()) == 3
     assert mechanism.drain() == ()
     assert noise.calls == [([5, 7, 9], 0, [3.0] * 3, 0)] * 4
     with pytest.raises(ReleaseMismatch):
-        mechanism.released(1)
+        mechanism.noisy_rows(1)
 
 
 def test_rounding_above_the_radius_is_refused_and_noise_later_draws_none():
     noise = Recorder(slack=1.0)
-    random = RunRandomness(noise, batches=0, start=0)
+    random = RunRandomness(noise, batches=0, start_seed=0)
     with pytest.raises(InvalidInput, match="rounding slack"):
         ValueMechanism(rows=np.zeros((1, 1)), agents=[0], random=random, radius=1.0, noise_std=3.0)
-    common = {"agents": [0], "random": RunRandomness(Recorder(), batches=0, start=0), "noise_std": 3.0}
+    common = {"agents": [0], "random": RunRandomness(Recorder(), batches=0, start_seed=0), "noise_std": 3.0}
     later = ValueMechanism(rows=np.ones((1, 1)), radius=2.0, noise_later=True, **common)
-    assert later.released(0).tolist() == [[1.0]]
+    assert later.noisy_rows(0).tolist() == [[1.0]]
     far = ValueMechanism(rows=np.full((1, 1), 5.0), radius=2.0, **common)
-    assert far.released(0).tolist() == [[102.0]]  # about zero, with noise, by default
+    assert far.noisy_rows(0).tolist() == [[102.0]]  # about zero, with noise, by default

@@ -54,9 +54,9 @@ def gradient_mechanism(
     *,
     noise=None,
     decay=0.0,
-    releases=None,
+    announced_releases=None,
     z=(1.0, 2.0, 3.0),
-    numbers=None,
+    noise_ids=None,
     **options,
 ):
     noise = Recorder() if noise is None else noise
@@ -64,10 +64,10 @@ def gradient_mechanism(
     mechanism = GradientMechanism(
         query=Sums(RECORDS, decay),
         agents=[5, 7, 9],
-        random=RunRandomness(noise, batches=3, start=0, numbers=numbers),
+        random=RunRandomness(noise, batches=3, start_seed=0, noise_ids=noise_ids),
         adjacency=adjacency,
         noise_multipliers=z,
-        releases=releases,
+        announced_releases=announced_releases,
         **settings,
     )
     return mechanism, noise

@@ -29,10 +29,10 @@ def test_protective_runs_keep_their_batches_secret():
 def test_an_interrupted_run_gets_its_seeds_back():
     random = RunRandomness.from_rng(np.random.default_rng(1))
     later = RunRandomness.from_rng(np.random.default_rng(2)).with_seeds(random.seeds)
-    assert (later.batches, later.start) == (random.batches, random.start)
+    assert (later.batches, later.start_seed) == (random.batches, random.start_seed)
 
 
 def test_copies_of_an_agent_are_keyed_by_their_own_numbers():
     random = RunRandomness.from_rng(np.random.default_rng(1))
-    assert random.keys_for([2, 5]) == [2, 5]
-    assert RunRandomness(random.noise, 0, 0, (7, 8)).keys_for([2, 2]) == [7, 8]
+    assert random.noise_ids_of([2, 5]) == [2, 5]
+    assert RunRandomness(random.noise, 0, 0, (7, 8)).noise_ids_of([2, 2]) == [7, 8]

@@ -53,7 +53,7 @@ def expected(plan, network, observers, rounds):
     local = fixed(plan.privacy("local").epsilon(DELTA))
     found = []
     for u in range(network.n):
-        name = str(network.label(u))
+        name = str(network.node_name(u))
         if u in observers:
             found.append([name, "looks", "–", "–", "–", "–", "–"])
             continue
@@ -111,7 +111,7 @@ def test_every_node_by_keyboard(page, server):
             page.keyboard.press("Tab")
         settled(page, lambda: page.keyboard.press("Enter"))
         assert rows(page) == expected(plan, network, [node], 5)
-        assert str(network.label(node)) in page.inner_text("#summary")
+        assert str(network.node_name(node)) in page.inner_text("#summary")
 
 
 def test_colluders_by_shift_click_and_by_tick(page, server):
@@ -135,20 +135,20 @@ def test_what_can_be_computed_is_what_the_attack_computes(page, server):
     opened(page, server)
     _, network = florentine(5)
     settled(page, lambda: page.get_by_role("button", name="Medici", exact=True).click())
-    medici = network.labels.index("Medici")
+    medici = network.node_names.index("Medici")
     said = page.inner_text("#computes")
     known = sv.attacks.reconstruct_gossip(network, attackers=medici, rounds=5)
     assert known
     for node in range(network.n):
         listed = said.split(", and ")[0]
-        assert (str(network.label(node)) in listed) == (node in known or node == medici)
+        assert (str(network.node_name(node)) in listed) == (node in known or node == medici)
 
 
 def test_the_slider_of_rounds(page, server):
     opened(page, server)
     settled(page, lambda: page.get_by_role("button", name="Ginori", exact=True).click())
     network = sv.graphs.florentine()
-    ginori = network.labels.index("Ginori")
+    ginori = network.node_names.index("Ginori")
     for rounds in (1, 3, 8):
 
         def move(rounds=rounds):

@@ -158,20 +158,20 @@ def test_trees_drawn_anew_are_accounted_exactly_up_to_a_limit(late):
         )
         return AgreedRun(agreement, **options)._exact
 
-    exactness = [exact(256), exact(257), exact(257, exact=True), exact(10**6, steady=True)]
+    exactness = [exact(256), exact(257), exact(257, wait_for_exact=True), exact(10**6, steady=True)]
     assert exactness == ([True, False, True, True] if late == "wait" else [False] * 4)
 
 
 def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
     group = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
     agreed_run, third = AgreedRun(group.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
-    program = agreed_run.program(1, group.records[1], SimulatedNoise(0), start=third)
+    program = agreed_run.program(1, group.records[1], SimulatedNoise(0), start_row=third)
     program.begin()
     assert program.result().dtype == group.agreement.model.number == "float64"
     np.testing.assert_array_equal(program.result(), third.astype(float))
     for wrong in (third[:2], third[None], np.zeros(())):
         with pytest.raises(DataError, match="model to go on from"):
-            agreed_run.program(1, group.records[1], SimulatedNoise(0), start=wrong)
+            agreed_run.program(1, group.records[1], SimulatedNoise(0), start_row=wrong)
 
 
 def test_the_loudest_member_says_how_large_a_row_may_be():

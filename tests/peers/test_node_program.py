@@ -93,7 +93,7 @@ def test_steps_of_a_program_may_differ_in_length_unless_it_is_said_that_they_do_
     assert list(program.starts) == [0, *np.cumsum(lengths)]
     for r in range(program.rounds):
         step = int(np.searchsorted(np.cumsum(lengths), r, side="right"))
-        local, t = trees[step].local(2), r - program.starts[step]
+        local, t = trees[step].node_state(2), r - program.starts[step]
         assert (program.sends(r), program.expects(r)) == (local.sends(t), local.expects(t))
 
 

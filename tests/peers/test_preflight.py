@@ -42,7 +42,7 @@ def files(group, i=0, **changes):
 def test_all_is_well_and_nothing_was_made(group):
     before = sorted(group.folder.rglob("*"))
     findings, by = files(group)
-    assert all(each.well for each in findings.findings)
+    assert all(each.passed for each in findings.findings)
     assert list(by) == ["agreement", "signatures", "identity", "data", "privacy cost", "ledger"]
     assert sorted(group.folder.rglob("*")) == before  # not even the state folder
 
@@ -99,7 +99,7 @@ def foreign(g):
 def test_bad_input_is_one_sentence(case, group):
     change, what, words = WRONG[case]
     finding = files(group, **change(group))[1][what]
-    assert not finding.well
+    assert not finding.passed
     assert finding.fatal
     assert words in finding.says
     assert finding.says.count(". ") == 0
@@ -125,10 +125,10 @@ def test_each_neighbor_is_asked_and_nothing_is_sent(group):
         return findings, lone, heard
 
     findings, lone, heard = asyncio.run(scene())
-    assert findings["m1"].well
+    assert findings["m1"].passed
     assert "the same run" in findings["m1"].says
-    assert findings["clock"].well
-    assert lone["m1"].well
+    assert findings["clock"].passed
+    assert lone["m1"].passed
     assert heard == 0
 
 
@@ -137,10 +137,10 @@ def test_two_who_wait_see_that_they_reach_each_other(group):
         return await asyncio.gather(*[around(group, i, wait=1.5) for i in (0, 1)])
 
     first, second = asyncio.run(scene())
-    assert first["m1"].well
-    assert second["m0"].well
+    assert first["m1"].passed
+    assert second["m0"].passed
     assert "it reached this machine" in second["m0"].says
-    assert not second["m2"].well
+    assert not second["m2"].passed
     assert not second["m2"].fatal
     assert "nobody listens" in second["m2"].says
 
@@ -158,7 +158,7 @@ def test_a_clock_that_is_off_is_told_with_its_hours(hours, words, group, monkeyp
         return findings
 
     findings = asyncio.run(scene())
-    assert not findings["clock"].well
+    assert not findings["clock"].passed
     assert f"m1's is {words}" in findings["clock"].says
     assert f"{dt.datetime.now(dt.UTC):%Y-%m-%d}" in findings["clock"].says
 

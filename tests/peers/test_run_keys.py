@@ -259,7 +259,7 @@ def check_wire(group, links_of, membership_version=0):
     for sender, _, raw in connections.carried:
         if FrameCodec.kind_of(raw) == ROW:
             rows[sender, codec.decode(raw).round] = codec.values(codec.decode(raw))
-    leaves = [v for v in range(group.n) if v != tree.root and tree.local(v).sends(0)]
+    leaves = [v for v in range(group.n) if v != tree.root and tree.node_state(v).sends(0)]
     sums = [rows[tree.root, k * tree.rounds + tree.tree.depth] for k in range(agreed_run.steps)]
     chains = [group.agreement.run_id]
     for step, total in enumerate(sums):

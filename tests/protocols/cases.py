@@ -47,7 +47,7 @@ def averaging_protocols():
 
 def run_locally(protocol, values, noise=None, step=0):
     """Return the rows that peers end with, and every row that was sent, by (round, sender, receiver)."""
-    nodes = [protocol.local(v) for v in range(protocol.n)]
+    nodes = [protocol.node_state(v) for v in range(protocol.n)]
     for v, node in enumerate(nodes):
         node.start(values[v])
     sent = {}

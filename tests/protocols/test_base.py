@@ -71,7 +71,7 @@ def test_networks_of_one_node():
     one = sv.graphs.complete(1)
     for protocol in (Gossip(one, 3), Chebyshev(one, 3), HypercubeExchange(1), Tree(one)):
         assert protocol.apply(np.array([4.0])).tolist() == [[4.0]]
-        assert protocol.messages == 0
+        assert protocol.message_count == 0
 
 
 def every_protocol():
@@ -101,7 +101,7 @@ def test_run_observers_and_peers_agree(protocol, dtype, dim):
         local, sent = run_locally(protocol, rows, CountingNoise(), step)
         assert stacked.dtype == local.dtype == dtype
         assert local.tobytes() == stacked.tobytes()
-        assert len(sent) == protocol.messages
+        assert len(sent) == protocol.message_count
         sent_by = {(t, v): row for (t, v, _), row in sent.items()}
         seen = protocol.observe(rows, observers, noise=CountingNoise(), step=step)
         messages = protocol.view(observers).messages
@@ -150,7 +150,7 @@ INVALID = [
     (lambda: Walk(RING, 3), "rng"),
     (lambda: Walk(RING, 3, path=[0, 1, 2], std=1.0).apply(np.zeros(4)), "noise="),
     (lambda: Walk(RING, 3, path=[0, 1, 2], std=1.0).observe(np.zeros(4), 1), "noise="),
-    (lambda: Walk(RING, 3, path=[0, 1, 2]).local(0), "runs in one process"),
+    (lambda: Walk(RING, 3, path=[0, 1, 2]).node_state(0), "runs in one process"),
     (lambda: Masked(sv.graphs.path(2)), "two members"),
     (lambda: Masked(sv.graphs.path(4), tolerate=3), "at most 2 of 4"),
     (lambda: Masked(sv.graphs.path(6), partners=sv.graphs.path(6)), "has 1 partners"),
@@ -162,7 +162,7 @@ INVALID = [
     (lambda: Masked(RING6).apply(np.full(6, 1e9)), "larger grid spacing"),
     (lambda: Masked(RING6).apply(np.array([1, 2, 3, 4, 5, np.nan])), "finite"),
     (lambda: Masked(RING6).apply(np.ones((5, 2), np.int64)), "one row per node"),
-    (lambda: Masked(RING6).local(0).start(np.array([np.nan])), "finite"),
+    (lambda: Masked(RING6).node_state(0).start(np.array([np.nan])), "finite"),
     (lambda: Masked(RING6).view([6]), "0 to 5"),
     (lambda: Masked(RING6).shares(0, [1, 1, 0, 1, 1, 1]), "hiding_std"),
     (lambda: Masked(RING6).hiding_std(0, [1, 1]), "one per member"),
@@ -188,5 +188,5 @@ def test_the_mean_comes_back_to_every_client():
     server = Server(4)
     rows = np.arange(8.0).reshape(4, 2)
     assert server.apply(rows).tolist() == [[3.0, 4.0]] * 4
-    assert server.messages == 8
+    assert server.message_count == 8
     assert server.view(0).leakage()[1:].min() == pytest.approx(1)  # as if every row went to every client

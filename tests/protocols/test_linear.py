@@ -22,7 +22,7 @@ def test_the_transition_is_what_one_round_does():
 
 
 def test_a_local_node_refuses_rounds_out_of_order():
-    node = Gossip(sv.graphs.ring(3), 2).local(0)
+    node = Gossip(sv.graphs.ring(3), 2).node_state(0)
     with pytest.raises(InvalidInput, match="start"):
         node.message(0)
     node.start(np.zeros(2))

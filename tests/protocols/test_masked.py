@@ -158,7 +158,7 @@ def test_every_tree_and_order_gives_the_same_bytes(dtype):
         assert masked.apply(values).tobytes() == expected.tobytes()
         local, sent = run_locally(masked, values)
         assert local.tobytes() == expected.tobytes()
-        assert len(sent) == masked.messages == 22
+        assert len(sent) == masked.message_count == 22
     # the plain tree rounds on the way, differently on every tree
     assert len({tree.apply(values).tobytes() for tree in trees()}) > 1
 
@@ -244,7 +244,7 @@ def test_default_partners():
 
 
 def test_a_peer_refuses_rows_of_another_kind():
-    node = Masked(sv.graphs.star(3)).local(0)
+    node = Masked(sv.graphs.star(3)).node_state(0)
     with pytest.raises(InvalidInput, match="no row yet"):
         node.message(0)
     node.start(np.array([1, 2]))

@@ -26,7 +26,7 @@ def test_rows_and_observations_are_those_of_a_token_moved_by_hand(final_public):
             seen.append(token)
     np.testing.assert_array_equal(walk.apply(values, noise, 6), [token / 23] * 5 if final_public else rows)
     np.testing.assert_array_equal(walk.observe(values, observers, noise=noise, step=6), seen)
-    assert walk.messages == hops + 4 * final_public
+    assert walk.message_count == hops + 4 * final_public
     assert (walk.observe(values, observers, noise=noise, step=5) != seen).all()
 
 
@@ -52,5 +52,5 @@ def test_a_token_and_a_broadcast_copy_the_row_of_their_source():
     rows = np.arange(1.0, 6.0)[:, None]
     assert TokenPass(5, source=0, to=[2, 4]).apply(rows).ravel().tolist() == [1.0, 2.0, 1.0, 4.0, 1.0]
     spread = Broadcast(sv.graphs.ring(5), source=3)
-    assert (spread.rounds, spread.messages) == (2, 4)
+    assert (spread.rounds, spread.message_count) == (2, 4)
     assert spread.apply(rows).ravel().tolist() == [4.0] * 5

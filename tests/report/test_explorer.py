@@ -87,8 +87,8 @@ def test_saved_plan_costs_the_same(chosen, tmp_path):
     again = open_plan(tmp_path / "plan.toml")
     for view in ("local", "network", "central"):
         assert again.plan.privacy(view).curve == model.plan.privacy(view).curve
-    assert [str(again.network.label(v)) for v in range(again.network.n)] == [
-        str(model.network.label(v)) for v in range(model.network.n)
+    assert [str(again.network.node_name(v)) for v in range(again.network.n)] == [
+        str(model.network.node_name(v)) for v in range(model.network.n)
     ]
     assert again.plan.cost() == model.plan.cost()
 

@@ -123,7 +123,7 @@ def test_result_draws_its_history():
 
 def test_text_is_escaped():
     evil = "<img src=x onerror=alert(1)>"
-    network = sv.graphs.Network([(0, 1)], [[0.5, 0.5], [0.5, 0.5]], name=evil, labels=(evil, "b"))
+    network = sv.graphs.Network([(0, 1)], [[0.5, 0.5], [0.5, 0.5]], name=evil, node_names=(evil, "b"))
     result = sv.Result(evil, metrics={evil: evil}, history=[{"step": 1, evil: 1.0}, {"step": 2, evil: 2.0}])
     guarantee = Guarantee(
         Adversary("local"), "user", "ldp", Curve.gaussian(1.0), (evil, f"not charged {evil}")

@@ -22,7 +22,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # before torch is loaded
 import numpy  # noqa: F401
 import torch.distributed  # noqa: F401
 
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.errors import SottovoceError
 from sottovoce.runners.distributed import Cluster
 from sottovoce.runners.launch import _free_port, _loopback
@@ -40,7 +40,7 @@ def one_rank(scenario, rank, size, port, folder):
     cluster = None
     try:
         with Cluster.join(timeout=getattr(scenario, "timeout", TIMEOUT)) as cluster:
-            report["value"] = plain(scenario(cluster, folder))
+            report["value"] = to_jsonable(scenario(cluster, folder))
             report["traffic"] = vars(cluster.traffic)
     except SottovoceError as error:
         report["error"], report["kind"], code = str(error), type(error).__name__, 1

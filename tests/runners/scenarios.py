@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.algorithms.averaging import averaging
+from sottovoce.algorithms.averaging import averaging_algorithm
 from sottovoce.errors import DataError, LostRank
 from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.run_randomness import RunRandomness
@@ -54,7 +54,7 @@ def values(dim=3, dtype=np.float64, n=N):
 
 
 def averager(agents, rows, noise=NOISE):
-    return averaging(
+    return averaging_algorithm(
         ValueMechanism(
             rows=rows[agents], agents=agents, random=RunRandomness(noise, 0, 0), noise_std=1.0, radius=1.0
         )
@@ -501,7 +501,7 @@ def one_process_ranks_and_back_on2(cluster, folder):
     if cluster.rank:
         return None
     step, state, about = checkpoint.load(everybody, alone.init())
-    got = run_stacked(alone, protocol, 9, state=state, start=step)
+    got = run_stacked(alone, protocol, 9, state=state, first_step=step)
     checkpoint.save(9, everybody, got)
     wanted = run_stacked(remembering(everybody, values()), protocol, 9)
     return {

@@ -42,9 +42,9 @@ def with_block(blocks):
 def test_blocks_equal_steps(start, every):
     blocks, seen, wanted = [], {}, {}
     begin = run_stacked(steps_only(), RING, start)
-    plain = run_stacked(steps_only(), RING, 10, state=begin, start=start, after_step=wanted.__setitem__)
+    plain = run_stacked(steps_only(), RING, 10, state=begin, first_step=start, after_step=wanted.__setitem__)
     fast = run_stacked(
-        with_block(blocks), RING, 10, state=begin, start=start, after_step=seen.__setitem__, every=every
+        with_block(blocks), RING, 10, state=begin, first_step=start, after_step=seen.__setitem__, every=every
     )
     for k, state in [*seen.items(), (9, fast)]:
         np.testing.assert_allclose(state.common, wanted[k].common, rtol=1e-13)

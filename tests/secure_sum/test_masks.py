@@ -449,7 +449,7 @@ def test_masked_sums_equal_plain_sums_over_every_tree(bits, dtype):
             ]
         )
         assert protocol.apply(hidden)[0].tolist() == expected
-        nodes = [protocol.local(v) for v in range(9)]
+        nodes = [protocol.node_state(v) for v in range(9)]
         for node, row in zip(nodes, hidden, strict=True):
             node.start(row)
         for t in range(protocol.rounds):

@@ -31,9 +31,9 @@ def half_the_sensitivity(monkeypatch):
 
 
 def a_share_instead_of_its_root(monkeypatch):
-    right = release.MechanismKey.curve
+    right = release.ReleaseKind.curve
     monkeypatch.setattr(
-        release.MechanismKey,
+        release.ReleaseKind,
         "curve",
         lambda self, count, share=1.0, method="pld": right(self, count, share**2, method),
     )
@@ -56,9 +56,9 @@ def one_release_forgotten(monkeypatch):
 
 
 def participation_hidden_though_seen(monkeypatch):
-    right = release.MechanismKey.from_release.__func__
+    right = release.ReleaseKind.from_release.__func__
     monkeypatch.setattr(
-        release.MechanismKey,
+        release.ReleaseKind,
         "from_release",
         classmethod(lambda cls, one: right(cls, one)._replace(hidden=True)),
     )

@@ -140,7 +140,7 @@ def _validated_question(
         (user,) = _validate.nodes(user, n, "user")
     if (named or count is not None) and view != "colluders":
         raise InvalidInput(f"view={view!r} takes no colluders; use view='colluders'.")
-    released_row = view == "central" and model.averages_once  # an observer is whose row is released
+    released_row = view == "central" and model.single_averaging  # an observer is whose row is released
     if observer is not None and not (view in ("network", "pairwise", "colluders") or released_row):
         raise InvalidInput(f"view={view!r} takes no observer, got observer={observer}.")
     if view == "pairwise" and (observer is None or user is None):

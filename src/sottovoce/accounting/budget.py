@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast, get_args
 
 from sottovoce import _validate
 from sottovoce._format import number, significant
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting.guarantee import Adjacency, Guarantee, Label, ViewName
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.errors import ConfigError, InvalidInput, Refused
@@ -85,7 +85,7 @@ class Budget:
 
     def to_dict(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the budget for the result of a run; ``guarantee`` is the one that it was checked against."""
-        amounts = {"epsilon": plain(self.epsilon), "delta": self.delta}
+        amounts = {"epsilon": to_jsonable(self.epsilon), "delta": self.delta}
         return amounts | {"adversary": guarantee.adversary.to_dict()}
 
     @property

@@ -23,7 +23,7 @@ from itertools import accumulate, chain, combinations_with_replacement, product
 from typing import Any, Literal, NamedTuple, get_args
 
 from sottovoce import _validate
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from sottovoce.accounting.loss_parts import (
     Gaussian,
@@ -153,7 +153,7 @@ class Curve:
         return cls._repeated(Laplace(_validate.loss(ratio, "ratio")), count)
 
     @classmethod
-    def rdp(cls, loss: RenyiLoss, count: int = 1) -> Curve:
+    def from_renyi(cls, loss: RenyiLoss, count: int = 1) -> Curve:
         """Return a curve known by its Rényi losses: a function of alpha, or (orders, values).
 
         A function is tabulated once, so that the curve can be stored and compared; between two orders the
@@ -201,7 +201,8 @@ class Curve:
         choices = [(curve.alternatives, count) for curve, count in counted.items()]
         if math.prod(math.comb(len(some) + k - 1, k) for some, k in choices) > _PAIRINGS:
             return cls.total(
-                (cls.rdp(curve.renyi) if curve.others else curve) * count for curve, count in counted.items()
+                (cls.from_renyi(curve.renyi) if curve.others else curve) * count
+                for curve, count in counted.items()
             )
         pairings = product(*(combinations_with_replacement(some, k) for some, k in choices))
         return cls.worst(cls.total(chain.from_iterable(pairing)) for pairing in pairings)
@@ -360,7 +361,7 @@ class Curve:
         """Return a JSON-ready description; infinities become the string "inf"."""
         parts = []
         for part, count in self.parts:
-            fields = {key: plain(value) for key, value in vars(part).items()}
+            fields = {key: to_jsonable(value) for key, value in vars(part).items()}
             parts.append({"kind": part.kind, "count": count, **fields})
         stored: dict[str, Any] = {"parts": parts, "method": self.method}
         for name, curves in (("others", self.others), ("bounds", self.bounds)):
@@ -408,7 +409,7 @@ _BUILDERS: dict[str, Callable[..., Curve]] = {
     "gaussian-mixture": Curve.gaussian_mixture,
     "pure": Curve.pure,
     "laplace": Curve.laplace,
-    "rdp": lambda orders, values, count: Curve.rdp((orders, values), count),
+    "rdp": lambda orders, values, count: Curve.from_renyi((orders, values), count),
 }
 
 

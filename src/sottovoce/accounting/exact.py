@@ -170,7 +170,7 @@ class LearningView(GaussianView):
             if u not in self.observers or not self.own_noise:
                 H = self.block(u)
                 largest = self.steps * max(np.linalg.eigvalsh(H)[-1], 0.0)
-                bounds[u] = min(np.abs(H).sum() + self.slack, largest + self.slack, self.steps)
+                bounds[u] = min(min(np.abs(H).sum(), largest) + self.rounding_error, self.steps)
         return bounds
 
 
@@ -217,8 +217,8 @@ def learning_view(
     basis = pull_back(trace)
     columns = without_known(basis.columns, trace.known, basis.monitor)
     span = certain_span(trace, columns, basis.monitor)
-    if span is None:  # all of the local-privacy loss, as slack
-        span = Span(columns, slack=float(steps) ** 2, rounded_up=True)
+    if span is None:  # all of the local-privacy loss, as rounding error
+        span = Span(columns, rounding_error=float(steps) ** 2, rounded_up=True)
     return LearningView(
         n=n,
         observers=chosen,
@@ -227,7 +227,7 @@ def learning_view(
         messages=(),
         own_noise=own_noise,
         steps=steps,
-        slack=span.slack,
+        rounding_error=span.rounding_error,
         rounded_up=span.rounded_up,
     )
 

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 from sottovoce import _validate
 from sottovoce._format import compared, number, significant
 from sottovoce._hooks import NotebookDisplay
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.loss_parts import SampledGaussian
@@ -41,8 +41,8 @@ Label = Literal["ldp", "exact", "conditional", "published"]
 # Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of
 # all others would change too, and what is released would move by up to twice the clip instead of once.
 PUBLIC_RECORD_COUNT = (
-    "how many records each member has is public, not protected: the published number of records stays the "
-    "same when a record is removed"
+    "each member's number of records is public and not hidden: a removed record leaves an empty place, and "
+    "what stays hidden is whether it was there and what it said"
 )
 POISSON = "Poisson sampling: every record enters every batch independently"
 
@@ -264,9 +264,9 @@ class Guarantee(NotebookDisplay):
             "assumptions": list(self.assumptions),
         }
         if self.curve.is_gaussian:
-            stored["mu"] = plain(self.mu)
+            stored["mu"] = to_jsonable(self.mu)
         if delta is not None:
-            stored |= {"delta": delta, "epsilon": plain(self.epsilon(delta))}
+            stored |= {"delta": delta, "epsilon": to_jsonable(self.epsilon(delta))}
         return stored
 
     @classmethod

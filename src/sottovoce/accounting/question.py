@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.guarantee import POISSON, Adjacency, Adversary, Guarantee, Label, ViewName
-from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, count_by_key
+from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves, count_by_kind
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import Protocol as CommunicationProtocol
+from sottovoce.protocols import Protocol
 
 if TYPE_CHECKING:
     from sottovoce.accounting.observation.base import ObservationModel
@@ -25,7 +26,7 @@ SAMPLED_CLIENTS = "Poisson sampling: every client takes part in every round inde
 _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
-class AccountablePlan(Protocol):
+class AccountablePlan(typing.Protocol):
     """The facts of a plan that the accountant and the ledger read; `RunnablePlan` adds what runners read.
 
     The noise of releases is in the unit of the rows that the schedule averages, so that the noise of one
@@ -65,7 +66,7 @@ class AccountablePlan(Protocol):
         """The assumptions of every guarantee about this plan."""
 
     @property
-    def schedule(self) -> Callable[[int], CommunicationProtocol]:
+    def schedule(self) -> Callable[[int], Protocol]:
         """The protocol of every step."""
 
     def releases(self, agent: int) -> Sequence[Release]:
@@ -85,7 +86,7 @@ class PrivacyQuestion:
     label: Label | None = None
     progress: Callable[[int], None] | None = None
     _releases: dict[int, list[Release]] = field(default_factory=dict)
-    _counts: dict[int, Counter[MechanismKey]] = field(default_factory=dict)
+    _counts: dict[int, Counter[ReleaseKind]] = field(default_factory=dict)
 
     # ---- who observes, and about whom --------------------------------------------------------------------
 
@@ -153,10 +154,10 @@ class PrivacyQuestion:
             self._releases[agent] = releases
         return self._releases[agent]
 
-    def counts(self, agent: int, *, hidden: bool = False) -> Counter[MechanismKey]:
+    def counts(self, agent: int, *, hidden: bool = False) -> Counter[ReleaseKind]:
         """Return an agent's releases by kind; participation amplifies only where it is ``hidden``."""
         if agent not in self._counts:
-            self._counts[agent] = count_by_key(self.releases(agent))
+            self._counts[agent] = count_by_kind(self.releases(agent))
         return _hidden(self._counts[agent]) if hidden else self._counts[agent]
 
     def noise_stds(self) -> np.ndarray | None:
@@ -220,16 +221,16 @@ class PrivacyQuestion:
             tuple(map(_all_but_sender, own)): own for own in releases.values()
         }
         for own in distinct.values():
-            counts = count_by_key(own)
+            counts = count_by_kind(own)
             if hidden:
                 counts = _hidden(counts)
             if self.participations is not None:
-                known: Counter[MechanismKey] = Counter()
-                for key, k in counts.items():
-                    known[key._replace(user_rate=1.0)] += k
-                counts = Counter({key: min(k, self.participations) for key, k in known.items()})
+                known: Counter[ReleaseKind] = Counter()
+                for kind, k in counts.items():
+                    known[kind._replace(user_rate=1.0)] += k
+                counts = Counter({kind: min(k, self.participations) for kind, k in known.items()})
                 assumptions = (f"the client takes part in {self.participations} rounds",)
-            elif any(key.user_rate < 1 for key in counts):
+            elif any(kind.user_rate < 1 for kind in counts):
                 assumptions = (SAMPLED_CLIENTS,)
             curves.add(counts)
         return self.answer("ldp", curves.worst, assumptions)
@@ -239,8 +240,8 @@ class PrivacyQuestion:
             self.progress(finished)
 
 
-def _hidden(counts: Counter[MechanismKey]) -> Counter[MechanismKey]:
-    return Counter({key._replace(hidden=True): k for key, k in counts.items()})
+def _hidden(counts: Counter[ReleaseKind]) -> Counter[ReleaseKind]:
+    return Counter({kind._replace(hidden=True): k for kind, k in counts.items()})
 
 
 def _until(releases: Iterable[Release], last: int) -> list[Release]:

@@ -23,7 +23,7 @@ from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 
-__all__ = ["MOVES", "MechanismKey", "Release", "ShareCurves", "Spending", "compose"]
+__all__ = ["MOVES", "Release", "ReleaseKind", "ShareCurves", "Spending", "compose"]
 
 MECHANISMS = ("gaussian", "laplace", "noisy-max")
 MOVES = {"add-remove": 1.0, "replace-one": 2.0, "user": 2.0}  # how many clips one change moves a release
@@ -127,7 +127,7 @@ class Release:
         return release
 
 
-class MechanismKey(NamedTuple):
+class ReleaseKind(NamedTuple):
     """Releases of one kind cost the same: mechanism, adjacency, noise over sensitivity, sampling."""
 
     mechanism: str
@@ -138,7 +138,7 @@ class MechanismKey(NamedTuple):
     hidden: bool = False  # whether the adversary cannot see in which rounds the agent took part
 
     @classmethod
-    def from_release(cls, release: Release) -> MechanismKey:
+    def from_release(cls, release: Release) -> ReleaseKind:
         """Return the kind of a release, with participation in sight."""
         return cls(*(getattr(release, name) for name in cls._fields if name != "hidden"))
 
@@ -168,26 +168,26 @@ class MechanismKey(NamedTuple):
         return Curve.sampled_gaussian(rate, 2 * noise, count, adjacency="replace-one", method=method)
 
 
-def count_by_key(releases: Iterable[Release]) -> Counter[MechanismKey]:
+def count_by_kind(releases: Iterable[Release]) -> Counter[ReleaseKind]:
     """Return how many releases of each kind hold data; a joint one counts once."""
-    counted: Counter[MechanismKey] = Counter()
+    counted: Counter[ReleaseKind] = Counter()
     for release in releases:
         if release.sensitivity:
-            counted[MechanismKey.from_release(release)] += 1 if release.joint else release.draws
+            counted[ReleaseKind.from_release(release)] += 1 if release.joint else release.draws
     return counted
 
 
-def compose(releases: Iterable[Release] | Mapping[MechanismKey, int], *, method: Method = "pld") -> Curve:
+def compose(releases: Iterable[Release] | Mapping[ReleaseKind, int], *, method: Method = "pld") -> Curve:
     """Return the loss of all ``releases`` together, each seen in full.
 
     Guarantees
     ----------
     An upper bound for adaptive composition, exact for Gaussian releases. Unlike adjacencies are refused.
     """
-    counts = releases if isinstance(releases, Mapping) else count_by_key(releases)
-    if len({key.adjacency for key in counts}) > 1:
+    counts = releases if isinstance(releases, Mapping) else count_by_kind(releases)
+    if len({kind.adjacency for kind in counts}) > 1:
         raise CannotCompose("Releases under unlike adjacencies cannot be added; keep one account for each.")
-    return Curve.total(key.curve(count, method=method) for key, count in counts.items())
+    return Curve.total(kind.curve(count, method=method) for kind, count in counts.items())
 
 
 class ShareCurves:
@@ -197,7 +197,7 @@ class ShareCurves:
         self._method = method
         self._curves: dict[Hashable, Curve] = {}
 
-    def add(self, counts: Mapping[MechanismKey, int], share: float = 1.0, contributions: int = 1) -> Curve:
+    def add(self, counts: Mapping[ReleaseKind, int], share: float = 1.0, contributions: int = 1) -> Curve:
         """Return the curve of a user with releases ``counts`` of which the share h is observed.
 
         A walk visits a user several times (``contributions``): h is then in units of one of its releases.
@@ -206,19 +206,19 @@ class ShareCurves:
         if share <= 0:
             return Curve.none()
         tally = {}
-        for key, count in counts.items():
-            if key.mechanism == "gaussian" and key.noise_to_sensitivity > 0:
-                tally[key, share] = -(-count // max(contributions, 1))
+        for kind, count in counts.items():
+            if kind.mechanism == "gaussian" and kind.noise_to_sensitivity > 0:
+                tally[kind, share] = -(-count // max(contributions, 1))
             else:
-                tally[key, 1.0] = count  # only Gaussian noise hides in the sum of others
+                tally[kind, 1.0] = count  # only Gaussian noise hides in the sum of others
         return self.add_tally(tally)
 
-    def add_tally(self, tally: Mapping[tuple[MechanismKey, float], int]) -> Curve:
+    def add_tally(self, tally: Mapping[tuple[ReleaseKind, float], int]) -> Curve:
         """Return the curve of releases that are counted by their kind and by the share that is observed."""
         counted = frozenset(tally.items())
         if counted not in self._curves:
             self._curves[counted] = Curve.total(
-                key.curve(count, share, self._method) for (key, share), count in tally.items()
+                kind.curve(count, share, self._method) for (kind, share), count in tally.items()
             )
         return self._curves[counted]
 
@@ -247,10 +247,10 @@ class Spending:
 
     def __init__(self, budget: Budget | None = None, planned: Iterable[Release] = ()) -> None:
         self.budget = budget
-        self.counts: Counter[MechanismKey] = Counter()
-        self._fitted = [count_by_key(planned)]
+        self.counts: Counter[ReleaseKind] = Counter()
+        self._fitted = [count_by_kind(planned)]
 
-    def cost(self, counts: Mapping[MechanismKey, int], delta: float) -> float:
+    def cost(self, counts: Mapping[ReleaseKind, int], delta: float) -> float:
         """Return epsilon at ``delta`` of all ``counts`` together."""
         return compose(counts).epsilon(delta)
 
@@ -266,8 +266,8 @@ class Spending:
         """Return whether ``releases`` can be charged on top of the earlier ones."""
         if self.budget is None:
             return True
-        total = self.counts + count_by_key(releases)
-        if any(key.adjacency != self.budget.adjacency for key in total):
+        total = self.counts + count_by_kind(releases)
+        if any(kind.adjacency != self.budget.adjacency for kind in total):
             raise CannotCompose(
                 f"The budget is for adjacency {self.budget.adjacency!r}; a release under another cannot be "
                 "charged to it."
@@ -291,4 +291,4 @@ class Spending:
 
     def add(self, *releases: Release) -> None:
         """Count ``releases``, whether they fit or not."""
-        self.counts += count_by_key(releases)
+        self.counts += count_by_kind(releases)

@@ -1,4 +1,4 @@
-"""Guarantees in words: against whom, about what, how it is known. The only place where they become prose.
+"""Guarantees in words: against whom, about what, how it is known.
 
 Sentences speak of nodes; a page for people passes the participants' names, or another noun, and gets the
 same sentences.
@@ -227,12 +227,12 @@ def _named(nodes: Sequence[int], names: Sequence[str] | None, noun: str) -> str:
 
 
 def name_nodes(text: str, network: Network | None) -> str:
-    """Return a text that speaks of nodes by number with the labels of a network."""
-    if network is None or network.labels is None:
+    """Return a text that speaks of nodes by number with the names of its nodes."""
+    if network is None or network.node_names is None:
         return text
-    label = network.label
+    name_of = network.node_name
 
     def by_name(match: re.Match[str]) -> str:
-        return re.sub(r"\d+", lambda number: str(label(int(number[0]))), match[1])
+        return re.sub(r"\d+", lambda number: str(name_of(int(number[0]))), match[1])
 
     return re.sub(r"\bnodes? (\d+(?:(?:, | and )\d+)*)", by_name, text)

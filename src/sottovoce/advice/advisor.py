@@ -387,7 +387,7 @@ def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[s
         sentences.append(f"If time matters more: {quick.name}, {quick.use.answer} in {quick.seconds:.3g} s.")
     largest, total = max(requirements.sizes), requirements.total
     if requirements.hide == "record" and 2 * largest > total and requirements.n > 2:
-        name = requirements.network.label(requirements.sizes.index(largest))
+        name = requirements.network.node_name(requirements.sizes.index(largest))
         sentences.append(
             f"Member {name} holds {largest / total:.1%} of all records, so the answer is mostly its own; the "
             "mean of the members' means is what gossip computes."

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting.budget import AdversaryOptions, delta_warning
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.published.exact_comparison import missing_links
@@ -24,7 +24,7 @@ from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.protocols import Protocol
-from sottovoce.runners.plan import has_noise
+from sottovoce.runners.plan_interface import has_noise
 
 _HIDES = {
     "user": "everything a member holds: one whole member may be replaced",
@@ -44,7 +44,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     delta, guarantees, accepted = loaded.delta, loaded.guarantees, list(loaded.accepted)
     assessment: dict[str, Any] = {
         "title": loaded.settings.title,
-        "plan": plain(dict(plan.describe())),
+        "plan": to_jsonable(dict(plan.describe())),
         "delta": delta,
     }
     if budget is not None:

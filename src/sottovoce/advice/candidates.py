@@ -139,7 +139,7 @@ def plan_for(
         # Rényi accounting is an upper bound that takes milliseconds, good enough to rank
         options |= {"sample_rate": sample_rate, "accounting": "rdp"}
     algorithm: type[GradientPlan] = ConsensusSGD
-    if not candidate.has("exact"):
+    if not candidate.has("reaches_consensus"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD
     plan = algorithm(
         _objective(requirements),

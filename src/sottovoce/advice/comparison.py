@@ -205,10 +205,10 @@ def _noise(plan: Plan) -> tuple[float, float]:
 def _typical_pair(plan: Plan, delta: float) -> float:
     """Return the median of what some pairs of members learn of each other; under masks all are alike."""
     n, protocol, rng = plan.n, plan.schedule(0), np.random.default_rng(0)
-    once = plan.steps == 1 and plan.observation.one_step_averages
+    once = plan.steps == 1 and plan.observation.step_is_averaging
     if protocol.masked:
         pairs = {(0, 1)}
-    elif once and not protocol.exact and n > _PAIRS + _OBSERVERS:
+    elif once and not protocol.reaches_consensus and n > _PAIRS + _OBSERVERS:
         # few observers, because one view tells of all other members
         order = rng.permutation(n).tolist()
         users = order[_OBSERVERS : _OBSERVERS + _PAIRS]

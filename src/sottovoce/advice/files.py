@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number
-from sottovoce._io import atomic_write, plain, to_toml
+from sottovoce._io import atomic_write, to_jsonable, to_toml
 from sottovoce.advice.candidates import AveragingCandidate, parse_net
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
@@ -27,7 +27,7 @@ _MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model
 def save(advice: Advice, folder: Path) -> list[Path]:
     """Write the files of an advice; only the recommended row has a plan file and a draft."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {"advice.json": json.dumps(plain(advice.to_dict()), indent=1)}
+    texts = {"advice.json": json.dumps(to_jsonable(advice.to_dict()), indent=1)}
     if advice.recommended is not None:
         requirements, row = advice.requirements, advice.recommended
         if not requirements.reachable:
@@ -117,8 +117,8 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     budget = f"epsilon {number(requirements.epsilon, 'limit')} at delta {number(requirements.delta, 'delta')}"
     comments = [f"{budget} against {requirements.adversary}; {charged}."]
     network = requirements.network
-    if network.labels is not None:
-        comments.append(f"nodes 0 to {requirements.n - 1} are {', '.join(map(str, network.labels))}")
+    if network.node_names is not None:
+        comments.append(f"nodes 0 to {requirements.n - 1} are {', '.join(map(str, network.node_names))}")
     graph = f"complete:{requirements.n}"
     if not requirements.reachable:
         graph = "edges:" + ",".join(f"{u}-{v}" for u, v in network.edges.tolist())
@@ -143,7 +143,7 @@ def _edges(requirements: Requirements) -> str:
 
 def _names(requirements: Requirements) -> list[object]:
     """Return the members' names as a file of links can hold them, numbers where it cannot."""
-    labels = list(requirements.network.labels or ())
+    labels = list(requirements.network.node_names or ())
     words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
     if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
         return labels

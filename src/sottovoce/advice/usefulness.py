@@ -178,7 +178,7 @@ def usefulness(
 
 def is_average(plan: Plan) -> bool:
     """Whether a plan answers with a mean: averaging, or one step of least squares on the constant 1."""
-    if plan.observation.averages_once:
+    if plan.observation.single_averaging:
         return True
     if not isinstance(plan, GradientPlan) or not isinstance(plan.objective, GLM):
         return False
@@ -203,7 +203,7 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
     else:
         assert isinstance(plan, GradientPlan)
         span, weights = 2.0 * float(plan.clip_norm or 0.0), np.ones(n)
-    if protocol.exact:
+    if protocol.reaches_consensus:
         return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
     if protocol.fresh_std or protocol.adds_noise:
         rows = _run(plan, np.zeros((n, _DRAWS)), np.random.default_rng(0))
@@ -317,7 +317,7 @@ def _run(plan: Plan, data: object, rng: np.random.Generator) -> np.ndarray:
     source = plan.mechanism(records, agents, random)
     algorithm = plan.algorithm(source, plan.starting(records, random, agents))
     schedule: Schedule | Protocol = plan.schedule
-    if plan.schedule(0).exact and plan.steps > 1:  # any exact protocol ends with the same mean
+    if plan.schedule(0).reaches_consensus and plan.steps > 1:  # any such protocol ends with the same mean
         n = plan.n
         schedule = HypercubeExchange(n) if n & (n - 1) == 0 else Tree(graphs.star(n), root=0)
     state = run_stacked(algorithm, schedule, plan.steps, noise=random.noise, every=plan.steps)

@@ -44,12 +44,13 @@ from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import rounds_values
 from sottovoce.objectives.clipping import clip_around
 from sottovoce.protocols import Chebyshev, Protocol, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 
-_LARGE = 2048  # nodes up to which the protocol is applied to the identity
+_MAX_NODES = 2048  # beyond, the noise in the result is not computed: it takes a matrix of n x n numbers
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,7 +149,7 @@ class PrivateAveraging(Plan):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise over the clip, which is the radius here."""
+        """Noise over the radius, the clip norm here. The sensitivity is twice the radius: 1 means mu = 2."""
         return self.noise_std / self.radius
 
     @cached_property
@@ -193,7 +194,8 @@ class PrivateAveraging(Plan):
 
     def mechanism(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
         gridded, dim = noise_on_grid(self, random, agents, [1.0] * len(agents)), data.shape[1]
-        fresh, on_grid = random.protective and bool(self.protocol.fresh_std), gridded is not random
+        fresh = random.protective and bool(self.protocol.fresh_std)
+        on_grid = rounds_values(random.noise) and self.grid is not None
         if dim != self.dim and (fresh or on_grid):
             counted = (
                 "masked rows lie on a grid for" if on_grid else "protective fresh noise is accounted for"
@@ -219,7 +221,7 @@ class PrivateAveraging(Plan):
         return None if self.protocol.adds_noise else super()._announced(agents)
 
     def algorithm(self, mechanism: ValueMechanism, start: np.ndarray) -> Algorithm:
-        return averaging(mechanism)
+        return averaging_algorithm(mechanism)
 
     def prepared(self, data: object) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the center later."""
@@ -270,7 +272,7 @@ def noise_in_result(plan: PrivateAveraging) -> float | None:
     None where it depends on the run (a walk), or where too many nodes make it slow to compute.
     """
     protocol = plan.protocol
-    if protocol.n > _LARGE or protocol.adds_noise:
+    if protocol.n > _MAX_NODES or protocol.adds_noise:
         return None
     return float(np.sqrt(protocol.noise_variance(np.square(plan._noise_stds)).max()))
 
@@ -308,11 +310,11 @@ def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any)
     return plan
 
 
-def averaging(mechanism: ValueMechanism) -> Algorithm:
+def averaging_algorithm(mechanism: ValueMechanism) -> Algorithm:
     """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
     return Algorithm(
         init=lambda: State((), (np.zeros_like(mechanism.rows),)),
-        message=lambda state, k: mechanism.released(k),
+        message=lambda state, k: mechanism.noisy_rows(k),
         # means of integer sums are float64, whatever the rows were
         update=lambda state, received, k: State((), (received.astype(mechanism.rows.dtype, copy=False),)),
         output=lambda state: state.own[0],

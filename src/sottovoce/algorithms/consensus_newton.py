@@ -110,7 +110,7 @@ class ConsensusNewton(ConsensusSGD):
     def mechanism(
         self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
     ) -> Mechanism:
-        """Return the mechanism before the hosted agents' records."""
+        """Return the mechanism that reads the hosted agents' records."""
         if isinstance(data, AgentRecords):
             data = MomentsAndGradients(self.objective, data, self._moment_scale)  # type: ignore[arg-type]
         return super().mechanism(data, agents, random)

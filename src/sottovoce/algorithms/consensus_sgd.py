@@ -76,7 +76,7 @@ class ConsensusSGD(GradientPlan):
 
     name = "consensus-sgd"
     one_batch_per_step = True
-    needs = ("exact",)
+    needs = ("reaches_consensus",)
     default_protocol = "tree:kind=uniform"
     maskable = True
     observation = Consensus()  # the views of different steps compose

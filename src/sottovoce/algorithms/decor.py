@@ -84,7 +84,7 @@ class Decor(OneRoundPlan):
         if not self.pair_multiplier:
             return super().mechanism(data, agents, random)
         hosted = [int(a) for a in agents]
-        nodes = dict(zip(random.keys_for(hosted), hosted, strict=True))
+        nodes = dict(zip(random.noise_ids_of(hosted), hosted, strict=True))
         pair_std = self.pair_multiplier * (self.clip_norm or 0.0)
         shared = PairSharedNoise(random.noise, self._gossip_network, pair_std, nodes)
         mechanism = super().mechanism(data, agents, replace(random, noise=shared))

@@ -146,7 +146,7 @@ class DPCD(CentralPlan):
         prox, steps, length = self.objective.regularizer.prox, self.steps, self.period or self.steps
 
         def init() -> State:
-            M = mechanism.released_smoothness()
+            M = mechanism.noisy_smoothness()
             model = CDModel(start, np.zeros_like(start), np.zeros((), np.int64), M)
             return State(model, mechanism.margins(start))
 

@@ -120,7 +120,7 @@ class DPSGD(GradientPlan):
                 return model.theta
             return model.total / model.theta.dtype.type(model.moments.taken)
 
-        compiled = block if mechanism.descends and optimizer.plain else None
+        compiled = block if mechanism.descends and optimizer.is_plain_sgd else None
         return Algorithm(init, lambda state, k: mechanism(state.common.theta, k), update, output, compiled)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:

@@ -119,7 +119,7 @@ class FixedPoint(CentralPlan):
 
         def message(state: State, k: int) -> np.ndarray:
             u = state.common[0].reshape(mechanism.blocks, -1)
-            rows, released = mechanism.released(u, k)
+            rows, released = mechanism.noisy_blocks(u, k)
             lam = self.relaxation
             if callable(lam):
                 lam = probability(lam(k), "relaxation", zero=False)

@@ -109,7 +109,7 @@ class GradientPlan(Plan):
         return {**options, "protocol": protocol, "network": network}
 
     def __post_init__(self) -> None:
-        if not self.uses_optimizer and not self.optimizer.plain:
+        if not self.uses_optimizer and not self.optimizer.is_plain_sgd:
             raise InvalidInput(f"{self.name} is stated for plain steps; leave optimizer at sgd.")
         self._check_schedule()
         self._check_sampling()
@@ -150,7 +150,7 @@ class GradientPlan(Plan):
         """Refuse a protocol that the algorithm cannot use."""
         if not isinstance(protocol, Protocol):
             raise not_a_protocol(protocol)
-        if "exact" in self.needs and not protocol.exact:
+        if "reaches_consensus" in self.needs and not protocol.reaches_consensus:
             raise InvalidInput(
                 f"Exact consensus needs a tree, an exchange or a masked sum, got {protocol.name}."
             )
@@ -265,7 +265,7 @@ class GradientPlan(Plan):
     def mechanism(
         self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
     ) -> Mechanism:
-        """Return the mechanism before the hosted agents' records; audits pass a query instead of records."""
+        """Return the mechanism that reads the hosted agents' records; audits pass a query instead."""
         query = self.objective.query(data) if isinstance(data, AgentRecords) else data
         hosted = [int(a) for a in agents]
         public = [self._public_divisors[a] for a in hosted]
@@ -297,7 +297,7 @@ class GradientPlan(Plan):
         return self.objective.prepared(records)
 
     def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        rng = np.random.default_rng(random.start)
+        rng = np.random.default_rng(random.start_seed)
         dim = self.objective.query(data).dim
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 

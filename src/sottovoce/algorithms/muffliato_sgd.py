@@ -56,7 +56,7 @@ class MuffliatoSGD(GradientPlan):
     name = "muffliato-sgd"
     one_batch_per_step = True
     needs = ("linear", "averages")
-    excludes = ("exact",)
+    excludes = ("reaches_consensus",)
     uses_optimizer = False
     observation = LinearGossip()  # the linear formula is conditional; local privacy is valid
 
@@ -82,13 +82,13 @@ class OneRoundPlan(GradientPlan):
 
     adjacency: Adjacency = "user"
 
-    needs = ("plain_gossip",)
+    needs = ("gossip_matrix_only",)
     adjacencies = ("user",)
     uses_optimizer = False
 
     def _accepted(self, protocol: Protocol) -> Protocol:
         """Refuse what is not one round of gossip on one network in every step."""
-        if not super()._accepted(protocol).plain_gossip or protocol.rounds != 1:
+        if not super()._accepted(protocol).gossip_matrix_only or protocol.rounds != 1:
             raise InvalidInput(f"{self.name} averages by one round of Gossip, got {protocol!r}.")
         if not isinstance(self.protocol, (Protocol, NamedProtocol)):
             raise InvalidInput(

@@ -144,7 +144,7 @@ class Optimizer:
             raise InvalidInput(f"nesterov goes with momentum, not with {self.kind}.")
 
     @property
-    def plain(self) -> bool:
+    def is_plain_sgd(self) -> bool:
         """Whether the step is the rate times the gradient and nothing else."""
         return self.kind == "sgd" and not self.weight_decay and not self.groups
 

@@ -149,7 +149,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     @abstractmethod
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
-        """Return the mechanism before the records ``data`` of the hosted ``agents``, in their order."""
+        """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
 
     @abstractmethod
     def releases(self, agent: int) -> Sequence[Release]:
@@ -186,7 +186,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     ) -> AnyMechanism:
         """Return a mechanism with the options it has in common with this plan; ``facts`` are the others."""
         common = {item.name for item in fields(kind)} & {item.name for item in fields(self)}  # type: ignore[arg-type]
-        arguments = {name: getattr(self, name) for name in common} | {"releases": self._announced(agents)}
+        arguments = {name: getattr(self, name) for name in common} | {
+            "announced_releases": self._announced(agents)
+        }
         return kind(agents=agents, random=random, **(arguments | facts))
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
@@ -260,11 +262,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     def _traffic(self) -> tuple[int, int]:
         """Return the rounds and messages of all steps."""
         if self.is_stationary:
-            return self.schedule(0).rounds * self.steps, self.schedule(0).messages * self.steps
+            return self.schedule(0).rounds * self.steps, self.schedule(0).message_count * self.steps
         rounds = messages = 0
         for k in range(self.steps):
             protocol = self.schedule(k)
-            rounds, messages = rounds + protocol.rounds, messages + protocol.messages
+            rounds, messages = rounds + protocol.rounds, messages + protocol.message_count
         return rounds, messages
 
     def _bytes_per_row(self) -> int:
@@ -360,7 +362,7 @@ def noise_on_grid(
     if grid is None:
         return random
     places = ((int(agent), float(unit)) for agent, unit in zip(agents, units, strict=True))
-    hosted = dict(zip(random.keys_for(agents), places, strict=True))
+    hosted = dict(zip(random.noise_ids_of(agents), places, strict=True))
     return replace(random, noise=GridNoise(random.noise, grid, hosted))
 
 

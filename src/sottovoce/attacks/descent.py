@@ -199,7 +199,7 @@ def gradient_attack(
             "the attack on descent reads rows in clear, masked ones tell nothing but sums; attack the "
             "same plan over its tree, or use gossip_attack."
         )
-    if not protocol.plain:
+    if not protocol.matrices_suffice:
         raise InvalidInput(
             "the attack on descent needs a linear protocol without memory or fresh noise, got "
             f"{protocol.name!r}; plain gossip has the same span as Chebyshev."

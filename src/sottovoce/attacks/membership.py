@@ -313,7 +313,7 @@ class _Tap:
         broken = ~np.isfinite(pulled).all(axis=(1, 2))
         pulled[broken] = 0.0
         inner = protocol.protocol
-        one_round = inner.plain_gossip and inner.rounds == 1
+        one_round = inner.gossip_matrix_only and inner.rounds == 1
         decoded = self._rests(as_linear(inner), pulled) if one_round else None
         for name, observers in self._views.items():
             if decoded is not None and self._hears_all(as_linear(inner), observers):
@@ -385,12 +385,12 @@ class Replicated(Protocol):
     def output_view(self, nodes: Nodes) -> GaussianView:
         return self.protocol.output_view(nodes)
 
-    def local(self, node: int) -> NodeState:
-        return self.protocol.local(node % self.protocol.n)
+    def node_state(self, node: int) -> NodeState:
+        return self.protocol.node_state(node % self.protocol.n)
 
     @property
-    def messages(self) -> int:
-        return self.copies * self.protocol.messages
+    def message_count(self) -> int:
+        return self.copies * self.protocol.message_count
 
 
 def _pull(net: StackedNet, problem: MembershipProblem, start: np.ndarray, clip_norm: float) -> np.ndarray:

@@ -102,9 +102,9 @@ def _show(
     screen: Console, network: Network, assessment: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> None:
     observer, published = assessment["observer"], assessment["mean_published"] is not None
-    who = "every node in turn" if observer is None else f"node {safe(network.label(observer))}"
+    who = "every node in turn" if observer is None else f"node {safe(network.node_name(observer))}"
     if assessment.get("colluders"):
-        who += " with " + ", ".join(safe(network.label(v)) for v in assessment["colluders"])
+        who += " with " + ", ".join(safe(network.node_name(v)) for v in assessment["colluders"])
     screen.print(
         f"[bold]{safe(network.name)}[/bold]: {assessment['n']:,} nodes, {assessment['edges']:,} edges, "
         f"spectral gap {number(assessment['spectral_gap'])}; {assessment['protocol']}, "

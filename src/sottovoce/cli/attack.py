@@ -51,11 +51,11 @@ def gossip(
     network = options.network_of(graph)
     averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
     outcome = gossip_attack(averaging, options.node_list(attackers, "--attackers", network))
-    names = [str(network.label(u)) for u in outcome.nodes]
+    names = [str(network.node_name(u)) for u in outcome.nodes]
     combinations = [str(each) for each in outcome.combinations]
-    if network.labels is not None:  # names in place of x0, x1
+    if network.node_names is not None:  # names in place of x0, x1
         combinations = [
-            re.sub(r"\bx(\d+)\b", lambda match: str(network.label(int(match[1]))), each)
+            re.sub(r"\bx(\d+)\b", lambda match: str(network.node_name(int(match[1]))), each)
             for each in combinations
         ]
     config = {
@@ -73,7 +73,7 @@ def gossip(
         "combinations": combinations,
         "exact_arithmetic": outcome.exact,
     }
-    who = ", ".join(str(network.label(v)) for v in outcome.attackers)
+    who = ", ".join(str(network.node_name(v)) for v in outcome.attackers)
     known = f"{len(names)} of {network.n - len(outcome.attackers)} nodes"
     lines = [f"After {averaging.rounds} rounds {who} knows the value of {known}:"]
     lines.append("  " + (", ".join(names) or "none"))
@@ -131,7 +131,7 @@ def dgd(
             identifiable = "yes" if u in result.attack.identifiable else "no"
             quality = [number(float(result.psnr[u])), number(float(result.grey[u]))]
             recovered = "recovered" if u in result.recovered else ""
-            rows.append([safe(network.label(u)), identifiable, *quality, recovered])
+            rows.append([safe(network.node_name(u)), identifiable, *quality, recovered])
         screen.print(table(["node", "gradient determined", "PSNR (dB)", "PSNR of plain grey", ""], rows))
         for word, nodes in (
             ("is", set(result.attack.identifiable)),

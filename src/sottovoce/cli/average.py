@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from sottovoce._format import number
-from sottovoce._io import atomic_write, plain
+from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.cli import options
 from sottovoce.cli.output import emit, require_writable, safe, table
 from sottovoce.cli.plan import show_assessment
@@ -101,7 +101,7 @@ def average(
     result = loaded.plan.run(
         rows,
         settings.noise.source,
-        use="average",
+        purpose="average",
         population=population,
         guarantees=assessment["guarantees"],
     )
@@ -109,9 +109,9 @@ def average(
     if settings.budget is not None:
         budget = settings.budget.budget.to_dict(loaded.privacy)
         result = replace(result, provenance={**result.provenance, "budget": budget})
-    payload = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
+    payload = to_jsonable(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
-    payload |= plain({"rows": averages, "outputs": {"rows": averages}})
+    payload |= to_jsonable({"rows": averages, "outputs": {"rows": averages}})
     if out is not None:
         _write(out, payload, averages)
     network = loaded.network
@@ -157,7 +157,7 @@ def _write(path: Path, result: Mapping[str, Any], rows: np.ndarray) -> None:
 def _show_average(screen: Console, network: Network, rows: np.ndarray) -> None:
     n, dim = rows.shape
     columns = ["node", *([f"value {k}" for k in range(min(dim, 6))] if dim > 1 else ["result"])]
-    cells = [[safe(network.label(v)), *map(number, rows[v, :6].tolist())] for v in range(min(n, 8))]
+    cells = [[safe(network.node_name(v)), *map(number, rows[v, :6].tolist())] for v in range(min(n, 8))]
     screen.print(table(columns, cells, title="The private average, as each node has it"))
     if n > 8 or dim > 6:
         screen.print(f"  ... {n} nodes, {dim} numbers each; --out writes all of them")

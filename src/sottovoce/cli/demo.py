@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from sottovoce._format import fixed, number, percent
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import console, progress, safe, table
 
@@ -57,7 +57,7 @@ def demo(
     if json:
         metrics = {name: result["metrics"] for name, result in results.items()}
         about = {"report": str(report), "seconds": round(seconds, 1)}
-        print(json_module.dumps(plain(metrics) | about, indent=1))
+        print(json_module.dumps(to_jsonable(metrics) | about, indent=1))
     else:
         _show_closing(screen, report, plan, seconds)
 

@@ -68,7 +68,7 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: object
 
 def node_list(text: str, option: str, network: Network | None = None) -> tuple[int, ...]:
     """Return the nodes that a text such as ``3,5`` or ``Medici,Pazzi`` names; digits are node numbers."""
-    labels = () if network is None else network.labels or ()
+    labels = () if network is None else network.node_names or ()
     names = {label: k for k, label in enumerate(labels) if isinstance(label, str) and not label.isdecimal()}
     nodes: list[int] = []
     for part in (part.strip() for part in text.split(",")):

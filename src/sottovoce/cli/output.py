@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import Quantity, number
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def emit(
     if out is not None:
         from sottovoce.report.result_files import write_result
 
-        write_result(out, plain(payload))
+        write_result(out, to_jsonable(payload))
     if json:
-        print(_json.dumps(plain(payload), indent=1))
+        print(_json.dumps(to_jsonable(payload), indent=1))
         return
     screen = console()
     if callable(text):

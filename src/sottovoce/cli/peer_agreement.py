@@ -100,7 +100,7 @@ def agree(
         agreement = read_agreement(file)
     pairs = len(agreement.members) * (len(agreement.members) - 1)
     with progress("pairs of members", pairs if exact else None, quiet=json or not exact) as tick:
-        agreed_run = AgreedRun(agreement, exact=exact, progress=tick)
+        agreed_run = AgreedRun(agreement, wait_for_exact=exact, progress=tick)
         rows = agreed_run.table()
     summary = signing_summary(agreed_run)
     if data is not None:

@@ -379,11 +379,11 @@ def check(
             files.agreement, files.identity, listen=listen, relay=other_relay, proxy=http_proxy, wait=wait
         )
         findings += asyncio.run(neighbors)
-    problems = [each for each in findings if not each.well]
+    problems = [each for each in findings if not each.passed]
 
     def text(screen: Console) -> None:
         for each in findings:
-            mark = "ok  " if each.well else "BAD " if each.fatal else "away"
+            mark = "ok  " if each.passed else "BAD " if each.fatal else "away"
             screen.print(safe(f"{mark} {each.what}: {each.says}"), soft_wrap=True)
 
     emit({"well": not problems, "findings": [each.to_dict() for each in findings]}, json, text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sottovoce._io import atomic_write, plain
+from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, safe, table
 from sottovoce.errors import ConfigError, DataError
@@ -66,7 +66,7 @@ def predict(
         "model": str(model),
         "records": len(predictions),
         "columns": names,
-        "predictions": plain(predictions),
+        "predictions": to_jsonable(predictions),
         "privacy": {"epsilon": epsilon, "delta": fitted.delta, "against": against},
     }
 

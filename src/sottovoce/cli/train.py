@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from sottovoce._format import compared, number
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
 from sottovoce.cli.plan import show_assessment
@@ -202,9 +202,9 @@ def _finish(
     if loaded.settings.budget is not None:
         provenance["budget"] = loaded.settings.budget.budget.to_dict(loaded.privacy)
     result = replace(result, metrics=metrics, provenance=provenance)
-    payload = plain(result.to_dict())
+    payload = to_jsonable(result.to_dict())
     if coef.size <= SHOWN:
-        payload["outputs"] = {"coef": plain(coef)}
+        payload["outputs"] = {"coef": to_jsonable(coef)}
     if out is not None and out != folder:
         from sottovoce.report.result_files import write_result
 

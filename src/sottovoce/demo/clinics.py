@@ -84,7 +84,7 @@ def consortium(seed: int = 7) -> Consortium:
     well = np.split(benign, np.cumsum([PATIENTS - count for count in MALIGNANT]))
     parts = [np.concatenate([sick[v], well[v]]) for v in range(16)]
     shards = Shards.from_parts(scaled(data.X), data.y, parts)
-    network = replace(hypercube(4), labels=NAMES)
+    network = replace(hypercube(4), node_names=NAMES)
     return Consortium(network, shards, scaled(data.X_test), data.y_test)
 
 
@@ -168,7 +168,7 @@ def averages(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int =
     for k, (name, protocol) in enumerate(protocols.items()):
         leakage = np.array([protocol.view(v).leakage() for v in range(16)])
         pairs, error = leakage[~np.eye(16, dtype=bool)], _error(protocol.apply(noisy), truth)
-        methods.append(_method(name, "nobody", pairs, error, protocol.messages))
+        methods.append(_method(name, "nobody", pairs, error, protocol.message_count))
         statements += [(name, plans[name].privacy("pairwise", observer=0, user=user)) for user in (1, 15)]
         tick(k + 1)
     methods.append(_method("trusted curator", "a curator with every record", np.array([1 / 16]), floor, 32))

@@ -183,7 +183,7 @@ def fit(
             on_step=on_step,
             on_evaluation=evaluated,
             early_stopping=training.stopping_rule,
-            use="fit",
+            purpose="fit",
             population=population,
             guarantees=prepared.statements,
         )
@@ -387,7 +387,7 @@ def _parts(private: IngestedRecords, n: int, network: Network | None) -> list[np
     if n == 1:
         return [np.arange(private.n)]
     if private.groups is not None:
-        return by_column(private.groups, None if network is None else network.labels, n)
+        return by_column(private.groups, None if network is None else network.node_names, n)
     require_enough(private.n, n)
     return np.array_split(np.random.default_rng(0).permutation(private.n), n)
 

@@ -154,7 +154,7 @@ def make_private(
         prepared.plan,
         prepared.adapter.data,
         ProtectiveNoise() if rng is None else rng,
-        use="own loop",
+        purpose="own loop",
         population=population,
         guarantees=prepared.statements,
     )

@@ -127,7 +127,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             )
         noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
         data = (X, y) if parts is None else Shards.from_parts(X, y, parts)
-        coef = plan.run(data, noise, use="fit", guarantees=()).coef  # only the coefficients are read
+        coef = plan.run(data, noise, purpose="fit", guarantees=()).coef  # only the coefficients are read
         self.plan_ = plan
         self.privacy_ = guarantee
         # announced fits that are still to come are charged beforehand, those beyond them as they come
@@ -162,7 +162,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             return np.array_split(np.arange(n), network.n)
         if np.shape(groups) != (n,):
             raise DataError(f"groups must hold one group per record ({n}), got shape {np.shape(groups)}.")
-        return by_column(groups, network.labels, network.n)
+        return by_column(groups, network.node_names, network.n)
 
     def _steps(self, dim: int) -> int:
         if self.steps is not None:

@@ -111,7 +111,7 @@ def florentine(*, weights: str = "metropolis") -> Network:
     --------
     >>> from sottovoce import graphs
     >>> florentine = graphs.florentine()
-    >>> florentine.n, florentine.label(1), round(florentine.spectral_gap, 10)
+    >>> florentine.n, florentine.node_name(1), round(florentine.spectral_gap, 10)
     (15, 'Medici', 0.0574413008)
     """
     import networkx
@@ -136,14 +136,14 @@ def from_networkx(
 
     The graph says who can talk, the rule says with which weights: directed graphs and edge weights that
     differ are refused, parallel edges and self-loops are dropped. Nodes not called 0 to n - 1 keep their
-    names in ``labels``.
+    names in ``node_names``.
 
     Examples
     --------
     >>> import networkx
     >>> from sottovoce import graphs
     >>> trio = graphs.from_networkx(networkx.Graph([("ada", "bo"), ("bo", "cy")]))
-    >>> trio.labels, trio.edges.tolist()
+    >>> trio.node_names, trio.edges.tolist()
     (('ada', 'bo', 'cy'), [[0, 1], [1, 2]])
     """
     if G.is_directed():
@@ -156,29 +156,29 @@ def from_networkx(
             "'weight', or give a gossip matrix of your own to from_matrix."
         )
     nodes = list(G)
-    number = {label: k for k, label in enumerate(nodes)}
+    number = {node: k for k, node in enumerate(nodes)}
     pairs = np.array([(number[u], number[v]) for u, v in G.edges() if u != v], dtype=np.int64).reshape(-1, 2)
     return relabeled(pairs, nodes, name or G.name or "networkx", weights, largest_component)
 
 
 def relabeled(
-    pairs: np.ndarray, labels: Sequence[Hashable], name: str, weights: str, largest_component: bool
+    pairs: np.ndarray, node_names: Sequence[Hashable], name: str, weights: str, largest_component: bool
 ) -> Network:
     """A network of named nodes, restricted to its largest component if wanted."""
-    n = check.count(len(labels), "the number of nodes")
+    n = check.count(len(node_names), "the number of nodes")
     if largest_component:
         part = component_labels(pairs, n)
         members = np.flatnonzero(part == np.argmax(np.bincount(part)))
         place = np.full(n, -1)
         place[members] = np.arange(len(members))
         pairs = place[pairs]
-        pairs, labels, n = (
+        pairs, node_names, n = (
             pairs[(pairs >= 0).all(axis=1)],
-            [labels[k] for k in members.tolist()],
+            [node_names[k] for k in members.tolist()],
             len(members),
         )
-    plain = list(labels) == list(range(n))
-    return network_of(pairs, n, name, weights, labels=None if plain else labels)
+    plain = list(node_names) == list(range(n))
+    return network_of(pairs, n, name, weights, node_names=None if plain else node_names)
 
 
 def _circulant(n: int, hops: list[int], name: str, weights: str) -> Network:

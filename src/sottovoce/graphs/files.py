@@ -32,7 +32,7 @@ def from_edges(
     node twice makes the node known and adds no edge, for a node's weight for itself is not an edge.
 
     Node names that are all whole numbers are sorted; others keep the order in which they appear. They
-    are kept in ``labels``, unless they are 0 to n - 1 already.
+    are kept in ``node_names``, unless they are 0 to n - 1 already.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def from_edges(
     --------
     >>> from sottovoce import graphs
     >>> trio = graphs.from_edges([(10, 30), (30, 20), (20, 30)])
-    >>> trio.labels, trio.edges.tolist()
+    >>> trio.node_names, trio.edges.tolist()
     ((10, 20, 30), [[0, 2], [1, 2]])
     """
     if isinstance(source, (str, os.PathLike)):
@@ -56,13 +56,13 @@ def from_edges(
         where = "the list of edges"
     if not pairs:
         raise GraphError(f"Expected at least one edge in {where}, found none.")
-    labels = list(dict.fromkeys(end for pair in pairs for end in pair))
-    numbers = [label for label in labels if isinstance(label, int)]
-    if len(numbers) == len(labels):
-        labels = [*sorted(numbers)]
-    number = {label: k for k, label in enumerate(labels)}
+    node_names = list(dict.fromkeys(end for pair in pairs for end in pair))
+    numbers = [name for name in node_names if isinstance(name, int)]
+    if len(numbers) == len(node_names):
+        node_names = [*sorted(numbers)]
+    number = {end: k for k, end in enumerate(node_names)}
     ends = np.array([(number[u], number[v]) for u, v in pairs])
-    return relabeled(ends[ends[:, 0] != ends[:, 1]], labels, name, weights, largest_component)
+    return relabeled(ends[ends[:, 0] != ends[:, 1]], node_names, name, weights, largest_component)
 
 
 def _read(path: Path) -> list[tuple[Hashable, Hashable]]:

@@ -66,7 +66,7 @@ class Network(NotebookDisplay):
         no weight outside the edges and the diagonal, connected, and able to converge (a bipartite
         graph with an empty diagonal swaps its two halves for ever).
     name : what it is called in tables.
-    labels : one name per node where nodes have names.
+    node_names : one name per node where nodes have names.
     symmetry : for vertex-transitive families, ``symmetry(v)`` is a permutation p with ``p[0] = v`` and
         ``W[p][:, p] == W``. Not checked here; its users check it (`leaves_unchanged`).
     averaging : False admits a matrix that is not symmetric, whose rounds therefore do not keep the mean.
@@ -88,7 +88,7 @@ metropolis(graph) builds valid weights.
     edges: np.ndarray
     W: sp.csr_array
     name: str = "network"
-    labels: tuple[Hashable, ...] | None = None
+    node_names: tuple[Hashable, ...] | None = None
     symmetry: Callable[[int], np.ndarray] | None = None
     averaging: bool = True
 
@@ -100,21 +100,21 @@ metropolis(graph) builds valid weights.
             _check_symmetric(W)
         _check_support(W, edges)
         _check_connected(W)
-        labels = None if self.labels is None else tuple(self.labels)
-        if labels is not None and len(set(labels)) != W.shape[0]:
-            raise GraphError(f"Expected {W.shape[0]} distinct labels, got {len(set(labels))}.")
+        node_names = None if self.node_names is None else tuple(self.node_names)
+        if node_names is not None and len(set(node_names)) != W.shape[0]:
+            raise GraphError(f"Expected {W.shape[0]} distinct names of nodes, got {len(set(node_names))}.")
         for array in (edges, W.data, W.indices, W.indptr):
             array.setflags(write=False)
         object.__setattr__(self, "W", W)
         object.__setattr__(self, "edges", edges)
-        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "node_names", node_names)
 
     def __repr__(self) -> str:
         return f"Network({self.name!r}, n={self.n}, edges={len(self.edges)})"
 
     def __reduce__(self) -> tuple[type[Network], tuple[object, ...]]:
         # through the constructor: a copy is checked and frozen like its original
-        return Network, (self.edges, self.W, self.name, self.labels, self.symmetry, self.averaging)
+        return Network, (self.edges, self.W, self.name, self.node_names, self.symmetry, self.averaging)
 
     @property
     def n(self) -> int:
@@ -149,19 +149,19 @@ metropolis(graph) builds valid weights.
         for u, v in pairs[~(known & (low >= 0) & (high < self.n))][:1]:
             raise GraphError(f"{who_uses} ({u}, {v}), which is not an edge of {self.name}.")
 
-    def label(self, v: int) -> Hashable:
-        """The name of node ``v``: its label, or its number where nodes have no labels."""
+    def node_name(self, v: int) -> Hashable:
+        """The name of node ``v``, or its number where nodes have no names."""
         v = check.node(v, self.n)
-        return v if self.labels is None else self.labels[v]
+        return v if self.node_names is None else self.node_names[v]
 
-    def node(self, label: Hashable) -> int:
-        """The number of the node called ``label``; the inverse of `label`."""
-        if self.labels is None:
-            return check.node(label, self.n)  # type: ignore[arg-type]
-        if label not in self.labels:
-            near = check.did_you_mean(str(label), [str(known) for known in self.labels])
-            raise GraphError(f"No node of {self.name} is called {label!r}{near}.")
-        return self.labels.index(label)
+    def node(self, name: Hashable) -> int:
+        """The number of the node called ``name``; the inverse of `node_name`."""
+        if self.node_names is None:
+            return check.node(name, self.n)  # type: ignore[arg-type]
+        if name not in self.node_names:
+            near = check.did_you_mean(str(name), [str(known) for known in self.node_names])
+            raise GraphError(f"No node of {self.name} is called {name!r}{near}.")
+        return self.node_names.index(name)
 
     @cached_property
     def spectral_gap(self) -> float:
@@ -236,7 +236,7 @@ metropolis(graph) builds valid weights.
             )
 
 
-def from_matrix(W: Matrix, name: str = "matrix", labels: Sequence[Hashable] | None = None) -> Network:
+def from_matrix(W: Matrix, name: str = "matrix", node_names: Sequence[Hashable] | None = None) -> Network:
     """A network from a gossip matrix; its edges are where the matrix has weight.
 
     Examples
@@ -249,7 +249,7 @@ def from_matrix(W: Matrix, name: str = "matrix", labels: Sequence[Hashable] | No
     rows, columns = W.nonzero()
     off = rows != columns
     pairs = np.column_stack([rows[off], columns[off]])
-    return Network(pairs, W, name=name, labels=None if labels is None else tuple(labels))
+    return Network(pairs, W, name=name, node_names=None if node_names is None else tuple(node_names))
 
 
 def metropolis(graph: Network | Matrix) -> sp.csr_array:
@@ -291,13 +291,13 @@ def network_of(
     n: int,
     name: str,
     weights: str = "metropolis",
-    labels: Sequence[Hashable] | None = None,
+    node_names: Sequence[Hashable] | None = None,
     symmetry: Callable[[int], np.ndarray] | None = None,
 ) -> Network:
     """The network of ``n`` nodes with these edges and weights by rule; what every family calls last."""
     edges = canonical_edges(edges, n)
     W = weighted(adjacency_matrix(edges, n), weights)
-    names = None if labels is None else tuple(labels)
+    names = None if node_names is None else tuple(node_names)
     return Network(edges, W, name, names, symmetry, averaging=weights != "row_stochastic")
 
 

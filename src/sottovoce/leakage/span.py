@@ -26,7 +26,7 @@ class Span:
     """The span of what is seen: a basis (coordinates, rank), and how far the leakage was rounded up."""
 
     basis: np.ndarray
-    slack: float = 0.0
+    rounding_error: float = 0.0
     rounded_up: bool = False
 
 
@@ -81,28 +81,28 @@ def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
     basis = pull_back(trace, messages)
     columns = without_known(basis.columns, trace.known, basis.monitor)
     sure = rank_is_certain(basis.monitor, trace, columns.shape[1])
-    slack = 0.0
+    rounding_error = 0.0
     if sure and len(trace.observed) >= 3:
         again = pull_back(trace, messages, disturb=np.random.default_rng(0))
         disturbed = without_known(again.columns, trace.known)
         shares = [np.einsum("ij,ij->i", c[:n], c[:n]) for c in (columns, disturbed)]
-        slack = 10 * float(np.abs(shares[0] - shares[1]).max())
-    if sure and slack <= RESOLVED:
+        rounding_error = 10 * float(np.abs(shares[0] - shares[1]).max())
+    if sure and rounding_error <= RESOLVED:
         return Span(columns)
     exact = exact_span_basis(trace, columns.shape[1])
     if exact is not None:
         return Span(exact)
     if trace.size > n:  # with memory there is no wider recursion
-        if sure and slack <= COARSE:
-            return Span(columns, slack, rounded_up=True)
+        if sure and rounding_error <= COARSE:
+            return Span(columns, rounding_error, rounded_up=True)
         return reachable_span(trace)
     monitor = RankMonitor()
     wider = _wider_basis(trace, monitor)
     if monitor.doubtful or (monitor.dropped and not sure and trace.faint):
         return reachable_span(trace)
     wider = without_known(wider, [k for k in trace.known if k < n], monitor)
-    if sure and slack <= COARSE and wider.shape[1] > columns.shape[1]:
-        return Span(columns, slack, rounded_up=True)
+    if sure and rounding_error <= COARSE and wider.shape[1] > columns.shape[1]:
+        return Span(columns, rounding_error, rounded_up=True)
     # the wider span holds all that is seen; where it is no larger, it is the span itself
     return Span(wider, rounded_up=not sure or wider.shape[1] > columns.shape[1])
 

@@ -51,7 +51,7 @@ class GaussianView(NotebookDisplay):
     owners : (coordinates,) the user whose value enters a coordinate, or -1 for noise without data.
     messages : (round, sender) of every row an observation must give to `reconstruct`, in order.
     own_noise : whether the observers' own noise was taken as known (it is, unless a source is reproduced).
-    slack : what rounding may have taken from the leakage of a user; `leakage` adds it.
+    rounding_error : what rounding may have taken from the leakage of a user; `leakage` adds it.
     assumptions : what the view rests on beyond an honest run of the public schedule (keys, for masks).
     rounded_up : whether floating point could not decide what is seen, so that the leakage was rounded up.
 
@@ -81,7 +81,7 @@ class GaussianView(NotebookDisplay):
     messages: tuple[tuple[int, int], ...] = field(repr=False)
     own_noise: bool = True
     decode: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    slack: float = 0.0
+    rounding_error: float = 0.0
     assumptions: tuple[str, ...] = ()
     rounded_up: bool = False
 
@@ -97,9 +97,9 @@ class GaussianView(NotebookDisplay):
         """
         rows = self._by_user()
         h = np.einsum("ij,ij->i", rows, rows)
-        if self.slack:
+        if self.rounding_error:
             others = np.setdiff1d(np.arange(self.n), self.observers if self.own_noise else ())
-            h[others] += self.slack
+            h[others] += self.rounding_error
         contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
         return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
 
@@ -135,8 +135,8 @@ class GaussianView(NotebookDisplay):
         weights = (each / each.max())[self.owners]  # a common factor changes nothing
         # Positive weights keep the rank, so no direction is dropped, however small.
         basis = np.linalg.qr(weights[:, None] * self.basis)[0]
-        slack = self.slack * ratio**2 + (error if error > RESOLVED else 0.0)
-        return replace(self, basis=basis, slack=slack, rounded_up=self.rounded_up or slack > 0)
+        total = self.rounding_error * ratio**2 + (error if error > RESOLVED else 0.0)
+        return replace(self, basis=basis, rounding_error=total, rounded_up=self.rounded_up or total > 0)
 
     def covers(self, user: int) -> bool:
         """Whether the observers can compute the noisy value of ``user``."""

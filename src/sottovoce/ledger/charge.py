@@ -1,8 +1,8 @@
 """Charge a run on this machine to the lifetime ledger, before its first noise is drawn.
 
 A peer's run spends a population's budget; so does every plan that runs on this machine with protective noise.
-Both are rows of one lifetime ledger. `sottovoce.runners.run` is the only caller: whatever runs a plan is
-charged there.
+Both are rows of one lifetime ledger. `charge` serves the runners; peers and Flower's clients are charged when
+their runs start, by `sottovoce.peers.member_directory`.
 """
 
 from __future__ import annotations

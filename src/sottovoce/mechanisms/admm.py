@@ -95,11 +95,11 @@ class ClientProxMechanism(ProximalMechanism):
         rows = 2.0 * client_moves(*records, u, z, self.gamma, C, chosen)
         senders = np.arange(len(self.agents)) if self.everyone else np.flatnonzero(chosen)
         noisy = rows.copy()
-        noisy[senders] = self.release(rows[senders], senders.tolist(), k)
+        noisy[senders] = self.add_noise(rows[senders], senders.tolist(), k)
         return ProximalStep(rows, noisy)
 
-    def as_release(self, place: int, step: int) -> Release:
-        return replace(super().as_release(place, step), user_rate=self.sample_rate)
+    def release_of(self, place: int, step: int) -> Release:
+        return replace(super().release_of(place, step), user_rate=self.sample_rate)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -132,7 +132,7 @@ class RecordProxMechanism(ProximalMechanism):
         moves = record_moves(model.kind, model.width, data.X, data.y, u, z, self.gamma, C)
         u = u + 2.0 * lam * moves
         mean = (clip_rows(u - z, self._inner_clip) if fresh else 2.0 * moves).mean(axis=0)
-        noisy = self.release(mean[None], [0], k)
+        noisy = self.add_noise(mean[None], [0], k)
         if self.noise_in == "state":
             u = u + lam * (noisy[0] - mean)
         return ProximalStep(u[None], noisy)

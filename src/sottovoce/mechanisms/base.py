@@ -26,8 +26,8 @@ from sottovoce.noise.run_randomness import RunRandomness
 Announced = Sequence[Sequence[Release]]  # the releases of a plan, per hosted agent
 
 
-class AnnouncedReleases:
-    """The releases that a plan announced for the hosted ``agents``, by default numbered from 0."""
+class ReleaseCheck:
+    """Compares draws with what a plan announced for the hosted ``agents``, by default 0, 1, ..."""
 
     def __init__(self, releases: Announced, agents: Sequence[int] | None = None) -> None:
         self.agents = range(len(releases)) if agents is None else agents
@@ -112,16 +112,17 @@ class Mechanism:
     """
 
     agents: Sequence[int]  # numbers of the hosted agents
-    random: RunRandomness  # noise, sampling and the numbers that key them
+    random: RunRandomness  # noise, sampling and under which numbers agents draw them
     adjacency: str  # what neighboring data sets differ in
-    releases: Announced | None = None  # what the plan announced, per hosted agent; None: no comparison
+    announced_releases: Announced | None = None  # the plan's, per hosted agent; None: no comparison
 
     records_noiseless: ClassVar[bool] = True  # whether a release without noise is recorded, at infinite cost
 
     def __post_init__(self) -> None:
         self.agents = [int(a) for a in self.agents]
-        self.numbers = list(self.random.keys_for(self.agents))
-        self.announced = None if self.releases is None else AnnouncedReleases(self.releases, self.agents)
+        self.noise_ids = list(self.random.noise_ids_of(self.agents))
+        announced = self.announced_releases
+        self.release_check = None if announced is None else ReleaseCheck(announced, self.agents)
         self.noisy = True  # whether noise is drawn; without it nothing is protected
         self._recorded: list[Release] | None = None
 
@@ -136,36 +137,36 @@ class Mechanism:
         self.stds = self.noise_stds if drawn is None else np.asarray(drawn, float)
         self.noisy = bool(self.stds.any())
 
-    def release(self, values: np.ndarray, places: Sequence[int], step: int, stream: int = 0) -> np.ndarray:
-        """Return the rows ``values`` of the agents at ``places`` with noise: exactly what leaves."""
+    def add_noise(self, values: np.ndarray, places: Sequence[int], step: int, stream: int = 0) -> np.ndarray:
+        """Check, draw and record: return ``values`` of the agents at ``places`` with noise, as they leave."""
         self.check(places, step, stream)
         noisy = self.draw(values, places, step, stream) if self.noisy and len(places) else values
-        self.record(self.as_release(place, step) for place in places)
+        self.record(self.release_of(place, step) for place in places)
         return noisy
 
     def check(self, places: Sequence[int], step: int, stream: int = 0, *, steps: int = 1) -> None:
         """Raise `ReleaseMismatch` unless the draws of ``steps`` steps are those the plan announced."""
-        if self.announced is not None:
+        if self.release_check is not None:
             index = list(places)
             s, n = self.sensitivities[index], self.noise_stds[index]
-            self.announced.check(index, step, stream, sensitivity=s, noise_std=n, steps=steps)
+            self.release_check.check(index, step, stream, sensitivity=s, noise_std=n, steps=steps)
 
     def check_and_record(self, release: Release) -> None:
         """Check a release of the only hosted agent against the plan, and record it."""
-        if self.announced is not None:
+        if self.release_check is not None:
             s, std, kind, steps = release.sensitivity, release.noise_std, release.mechanism, release.steps
             for stream in (release.stream, release.stream + release.count - 1):
                 scale = {"sensitivity": s, "noise_std": std}
-                self.announced.check([0], release.step, stream, **scale, mechanism=kind, steps=steps)
+                self.release_check.check([0], release.step, stream, **scale, mechanism=kind, steps=steps)
         self.record([release])
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
-        """Return the rows with noise of the source."""
-        numbers, std = [self.numbers[place] for place in places], self.stds[list(places)]
-        return self.random.noise.perturb(values, agents=numbers, step=step, std=std, stream=stream)
+        """Return the rows with noise of the source, neither checked nor recorded."""
+        noise_ids, std = [self.noise_ids[place] for place in places], self.stds[list(places)]
+        return self.random.noise.perturb(values, agents=noise_ids, step=step, std=std, stream=stream)
 
-    def as_release(self, place: int, step: int) -> Release:
-        """Return what one agent releases in a step, from this mechanism's own numbers."""
+    def release_of(self, place: int, step: int) -> Release:
+        """Return the release of one agent in a step, computed without the plan's releases."""
         sensitivity, noise_std = float(self.sensitivities[place]), float(self.noise_stds[place])
         return Release(self.agents[place], step, sensitivity, noise_std, self.adjacency)
 

@@ -87,7 +87,7 @@ class CoordinateMechanism(Mechanism):
         """Number of coordinates."""
         return int(self._columns.shape[0])
 
-    def released_smoothness(self) -> np.ndarray:
+    def noisy_smoothness(self) -> np.ndarray:
         """Return M_j as given, or curvature * B_j^2 * (noisy mean of min(x_ij^2 / B_j^2, 1)), floored.
 
         Guarantees
@@ -104,7 +104,7 @@ class CoordinateMechanism(Mechanism):
         share = (ratio * ratio).sum(axis=0) / n
         self.check_and_record(Release(0, 0, sensitivity, std, self.adjacency, stream=PRELIMINARY))
         if std > 0:
-            noise, rows = self.random.noise, self.numbers
+            noise, rows = self.random.noise, self.noise_ids
             share = share * max(1 - 2 * noise.slack(p, std) / sensitivity, 0.0)
             share = noise.perturb(share[None], agents=rows, step=0, std=std, stream=PRELIMINARY)[0]
         floor = max(std, 1e-12)  # without noise a feature that is zero everywhere would divide by zero
@@ -174,9 +174,9 @@ class CoordinateMechanism(Mechanism):
         return self._drawn_noise(step, count)  # never stored: protective noise must not be drawn twice
 
     def _drawn_noise(self, step: int, count: int) -> np.ndarray:
-        noise, zeros, agent = self.random.noise, np.zeros((count, 1)), self.numbers[0]
+        noise, zeros, agent = self.random.noise, np.zeros((count, 1)), self.noise_ids[0]
         return perturb_steps(noise, zeros, agent=agent, step=step, std=self.noise_multiplier)[:, 0]
 
     def _drawn_choices(self, step: int, count: int) -> np.ndarray:
-        key = [self.random.start, self.numbers[0], 0xCD, step]
+        key = [self.random.start_seed, self.noise_ids[0], 0xCD, step]
         return np.random.default_rng(key).integers(self.dim, size=count)

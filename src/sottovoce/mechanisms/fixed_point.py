@@ -32,7 +32,7 @@ class FixedPointMechanism(Mechanism):
     active: Callable[[int, np.random.Generator], ArrayLike] | None = None  # which blocks move; None: all
     error: Callable[..., np.ndarray] | None = None  # added to the operator
 
-    def released(self, u: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def noisy_blocks(self, u: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the blocks that move in a step, and their noisy values: exactly what is released."""
         draws = self.random.draws(0xF1, step)
         target = self.operator(u, self.data)

@@ -53,7 +53,7 @@ class GradientMechanism(Mechanism):
         query, random, C = self.query, self.random, self.clip_norm
         self.user_level = self.adjacency == "user"
         self.decay = 0.0 if self.user_level else float(query.decay)
-        self.batches = PoissonSampler(query.sizes, self.sample_rates, random.batches, self.numbers)
+        self.batches = PoissonSampler(query.sizes, self.sample_rates, random.batches, self.noise_ids)
         self._divisors = np.asarray(self.divisors, query.dtype)[:, None]
         multipliers = np.asarray(self.noise_multipliers, float)
         noisy = bool(multipliers.any())
@@ -70,7 +70,9 @@ class GradientMechanism(Mechanism):
 
     def _check_sampling(self) -> None:
         """Compare sampling rates and adjacency with what was announced."""
-        for agent, rate, releases in zip(self.agents, self.batches.rates, self.releases or (), strict=False):
+        for agent, rate, releases in zip(
+            self.agents, self.batches.rates, self.announced_releases or (), strict=False
+        ):
             drawn = 1.0 if self.user_level else rate  # batches hide no agent: nothing is amplified by them
             for release in releases:
                 if release.adjacency != self.adjacency or release.sample_rate != drawn:
@@ -99,9 +101,9 @@ class GradientMechanism(Mechanism):
         places = list(places)
         if self.user_level:
             clipped = clip_rows(self._means(theta, step, stream, places), self.inner_clip)
-            return self._rounded(self.release(clipped, places, step, stream))
+            return self._rounded(self.add_noise(clipped, places, step, stream))
         sums = self._sums(theta, step, stream, places, self.inner_clip)
-        return self._rounded(self.release(sums, places, step, stream), self._divisors[places])
+        return self._rounded(self.add_noise(sums, places, step, stream), self._divisors[places])
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
         """Return each agent's whole move after ``steps`` plain gradient steps on its own records.
@@ -116,7 +118,7 @@ class GradientMechanism(Mechanism):
         for t in range(steps):
             mean = self._means(local, step, t, places)
             local = local - local.dtype.type(rate) * mean.astype(local.dtype, copy=False)
-        return self._rounded(self.release(clip_rows(theta - local, self.inner_clip), places, step))
+        return self._rounded(self.add_noise(clip_rows(theta - local, self.inner_clip), places, step))
 
     def _means(self, theta: np.ndarray, step: int, stream: int, places: list[int]) -> np.ndarray:
         """Return the agents' mean gradients, unclipped: inside the clip a divisor may follow the data."""
@@ -127,8 +129,8 @@ class GradientMechanism(Mechanism):
         self, theta: np.ndarray, step: int, stream: int, places: list[int], clip_norm: float
     ) -> np.ndarray:
         """Return the sums over batches; a query that draws (dropout) gets a seed of run, step and agent."""
-        batches, draws, numbers = self.batches.draw(places, step, stream), self.random.draws, self.numbers
-        self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
+        batches, draws, noise_ids = self.batches.draw(places, step, stream), self.random.draws, self.noise_ids
+        self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, noise_ids[p]).integers(2**62)))
         return self.query.sums(theta, batches, places, clip_norm)
 
     def _rounded(self, released: np.ndarray, divisors: np.ndarray | None = None) -> np.ndarray:
@@ -162,9 +164,9 @@ class GradientMechanism(Mechanism):
             batches = [self.batches.draw([0], step + first + k)[0] for k in range(len(part))]
             noise = np.zeros((len(part), dim))
             if self.noisy:
-                noise = perturb_steps(source, noise, agent=self.numbers[0], step=step + first, std=std)
+                noise = perturb_steps(source, noise, agent=self.noise_ids[0], step=step + first, std=std)
             compiled_descent(w, sums, batches, noise, grid_of(source, std), self.inner_clip, divisor, part)
-        self.record(self.as_release(0, step + k) for k in range(len(rates)))
+        self.record(self.release_of(0, step + k) for k in range(len(rates)))
         return w[None], sums[None] if len(total) else total
 
     def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
@@ -174,11 +176,11 @@ class GradientMechanism(Mechanism):
         noise = super().draw(np.zeros(values.shape, self.query.dtype), places, step, stream)
         return np.add(values, noise, out=values)
 
-    def as_release(self, place: int, step: int) -> Release:
+    def release_of(self, place: int, step: int) -> Release:
         rate = 1.0 if self.user_level else float(self.sample_rates[place])
-        return replace(super().as_release(place, step), sample_rate=rate)
+        return replace(super().release_of(place, step), sample_rate=rate)
 
     def set_batch_key(self, key: int | bytes) -> None:
         """Continue with the batches of an interrupted run: a repeated step takes the same records."""
         self.random = replace(self.random, batches=key)
-        self.batches = PoissonSampler(self.query.sizes, self.sample_rates, key, self.numbers)
+        self.batches = PoissonSampler(self.query.sizes, self.sample_rates, key, self.noise_ids)

@@ -87,7 +87,7 @@ class NoisyMaxMechanism(Mechanism):
         if not self.noisy:
             return values.copy()
         if not self.random.protective:
-            drawn = self.random.draws(0x6CD, self.numbers[0], step, stream).laplace(size=len(values))
+            drawn = self.random.draws(0x6CD, self.noise_ids[0], step, stream).laplace(size=len(values))
             drawn *= scale
             drawn += values
             return drawn

@@ -57,9 +57,9 @@ class TokenMechanism(Mechanism):
         self.inner_clip = inner_clip(self.clip_norm, 2 * noise.slack(dim, std) / moves if std else 0.0)
         self.chunk = max(1, _NUMBERS // (dim * self.tokens))
         self._current: tuple[int, np.ndarray, np.ndarray] | None = None
-        if self.announced is not None:
+        if self.release_check is not None:
             s, count = moves * self.clip_norm, self.contributions
-            self.announced.check_totals(sensitivity=s, noise_std=std, contributions=count)
+            self.release_check.check_totals(sensitivity=s, noise_std=std, contributions=count)
 
     def limit(self, contributions: int) -> float:
         """Return the clip of a node that has contributed so often: 0 once it reached its cap."""

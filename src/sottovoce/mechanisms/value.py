@@ -48,10 +48,10 @@ class ValueMechanism(Mechanism):
             clipped[alike] = clip_around(self.rows[alike], self.center, inner)
         self.rows = clipped
 
-    def released(self, step: int) -> np.ndarray:
-        """Return the rows that leave."""
+    def noisy_rows(self, step: int) -> np.ndarray:
+        """Return the rows with noise, as they leave."""
         places = range(len(self.agents))
         if not self.noisy:
-            return self.release(self.rows, places, step)
+            return self.add_noise(self.rows, places, step)
         # Noise is added about the center, so that the grid of a protective source is the center's.
-        return np.asarray(self.center + self.release(self.rows - self.center, places, step))
+        return np.asarray(self.center + self.add_noise(self.rows - self.center, places, step))

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from sottovoce import _validate
 from sottovoce._format import number, percent
 from sottovoce._hooks import NotebookDisplay
-from sottovoce._io import atomic_write, plain
+from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
 from sottovoce.data.images import ImageReading, read_images
@@ -288,7 +288,7 @@ class Fitted(NotebookDisplay):
         if linear:
             # classes and scaling stand in saved_model.json as well; here they are for people
             shown = {"classes": stored["target"]["classes"], "scaling": stored["columns"]}
-            content = json.dumps(plain({**vars(self.model), **shown}), indent=1).encode()
+            content = json.dumps(to_jsonable({**vars(self.model), **shown}), indent=1).encode()
         else:
             content, stored["aliases"] = _weights(self.model)
             stored["layout"] = None if self.layout is None else self.layout.to_dict()
@@ -302,7 +302,7 @@ class Fitted(NotebookDisplay):
             "guarantee.txt": self.privacy.statement(self.delta) + "\n",
             **(also or {}),
             "README.md": self._card(stored),
-            DESCRIPTION: json.dumps(plain(stored), indent=1) + "\n",
+            DESCRIPTION: json.dumps(to_jsonable(stored), indent=1) + "\n",
         }
         for file, text in files.items():
             atomic_write(place / file, text)

@@ -1,4 +1,4 @@
-"""The randomness of a run: noise, batches, dropout, the starting point, and the numbers that key them."""
+"""The randomness of a run: noise, batches, dropout, the starting point, and which agent draws which."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class RunRandomness:
     ----------
     noise : the noise source.
     batches : key of batches and dropout: a whole number in simulations, secret bytes where noise protects.
-    start : public seed of the starting point.
-    numbers : key noise and batches of the hosted agents, one each; None: the agents' own numbers. (An
-        audit trains many copies of one agent, each with its own randomness.)
+    start_seed : public seed of the starting point.
+    noise_ids : under which numbers the hosted agents draw noise and batches; None: their own. (An audit
+        trains many copies of one agent, each with its own randomness.)
     """
 
     noise: NoiseSource
     batches: int | bytes
-    start: int
-    numbers: tuple[int, ...] | None = None
+    start_seed: int
+    noise_ids: tuple[int, ...] | None = None
 
     @classmethod
     def from_rng(cls, rng: RandomSource) -> RunRandomness:
@@ -38,12 +38,12 @@ class RunRandomness:
         if isinstance(rng, RunRandomness):
             return rng
         if isinstance(rng, np.random.Generator):
-            start, batches, noise = (int(value) for value in rng.integers(2**62, size=3))
-            return cls(as_noise(noise), batches, start)
+            start_seed, batches, noise = (int(value) for value in rng.integers(2**62, size=3))
+            return cls(as_noise(noise), batches, start_seed)
         noise_source = as_noise(rng)
-        start = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2
+        start_seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2
         if noise_source.protective:
-            return cls(noise_source, os.urandom(32), start)
+            return cls(noise_source, os.urandom(32), start_seed)
         # A recorded or simulated source comes without a generator: its batches follow from its own draws,
         # so that the same source gives the same run.
         drawn = noise_source.perturb(np.zeros((1, 4)), agents=[0], step=0, std=1.0, stream=_KEY_STREAM)
@@ -63,15 +63,15 @@ class RunRandomness:
     @property
     def seeds(self) -> list[int] | None:
         """Seeds that restore batches and start after an interruption; None where they must stay secret."""
-        return None if isinstance(self.batches, bytes) else [self.batches, self.start]
+        return None if isinstance(self.batches, bytes) else [self.batches, self.start_seed]
 
-    def keys_for(self, agents: Sequence[int]) -> Sequence[int]:
-        """Return the numbers that key noise and batches of the hosted ``agents``."""
-        return list(agents) if self.numbers is None else list(self.numbers)
+    def noise_ids_of(self, agents: Sequence[int]) -> Sequence[int]:
+        """Return the numbers under which the hosted ``agents`` draw noise and batches."""
+        return list(agents) if self.noise_ids is None else list(self.noise_ids)
 
     def with_seeds(self, seeds: Sequence[int]) -> RunRandomness:
         """Return this randomness with the batches and start of an interrupted run."""
-        return replace(self, batches=int(seeds[0]), start=int(seeds[1]))
+        return replace(self, batches=int(seeds[0]), start_seed=int(seeds[1]))
 
     def draws(self, *key: int) -> np.random.Generator:
         """Return the generator of one block of hidden choices (a walk's path, a coordinate).

@@ -50,7 +50,7 @@ class AgreedRun:
     ----------
     agreement : what all have signed, or will.
     module, weights : this member's copies of the agreed module file and start weights, if members wrote it.
-    exact : whether the exact cost against single members is computed however long it takes, as it may where
+    wait_for_exact : compute the exact cost against single members however long it takes, as it may where
         every step draws a tree of its own; else the local cost stands for it beyond a few thousand steps.
     progress : called with the number of pairs of members accounted so far.
 
@@ -76,7 +76,7 @@ class AgreedRun:
         *,
         module: str | Path | None = None,
         weights: str | Path | None = None,
-        exact: bool = False,
+        wait_for_exact: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.agreement, self.plan = agreement, agreement.plan
@@ -84,7 +84,7 @@ class AgreedRun:
             if agreement.model.kind != "net":
                 raise ConfigError("The agreement has no network; leave --module and --weights out.")
             self.plan = replace(self.plan, objective=self.plan.objective.with_files(module, weights))
-        self._always_exact, self._progress, self._pairs_done = exact, progress, 0
+        self._wait_for_exact, self._progress, self._pairs_done = wait_for_exact, progress, 0
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         # a stationary run of ten million steps is read as fast as one of ten
@@ -105,14 +105,14 @@ class AgreedRun:
         records: Records,
         noise: NoiseSource | RunRandomness | RunKeys | None = None,
         key: MaskKey | None = None,
-        start: np.ndarray | None = None,
+        start_row: np.ndarray | None = None,
     ) -> StepProgram:
         """Return the computation of one member on its own records.
 
         Noise and batches are functions of a key that the operating system makes for this run: a step that is
         done again is the same. A noise source instead draws afresh every time, and a `RunRandomness` fixes
         the batches too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed,
-        where sums are masked; without it only a saved state can go on. ``start`` is the model that a
+        where sums are masked; without it only a saved state can go on. ``start_row`` is the model that a
         membership version goes on from.
         """
         agreement, keys = self.agreement, None
@@ -123,22 +123,23 @@ class AgreedRun:
             random = noise
         else:
             random = RunRandomness(noise, os.urandom(32), 0)
-        random = replace(random, start=agreement.seed)
+        random = replace(random, start_seed=agreement.seed)
         data = self._hosted_data(records)
         mechanism = self.plan.mechanism(data, [node], random).recording()
-        first = self.plan.starting(data, random, [node])
-        if start is not None:
-            if start.shape != first.shape[1:]:
+        start_rows = self.plan.starting(data, random, [node])
+        if start_row is not None:
+            if start_row.shape != start_rows.shape[1:]:
                 raise DataError(
-                    f"The model to go on from has shape {start.shape}, the agreement's has {first.shape[1:]}."
+                    f"The model to go on from has shape {start_row.shape}, the agreement's has "
+                    f"{start_rows.shape[1:]}."
                 )
-            first = start.astype(first.dtype)[None]
+            start_rows = start_row.astype(start_rows.dtype)[None]
         masked = None
         if self.grid is not None:
             pair_masks = self._pair_masks(node, key)
             masked = MaskedRows(self.grid, pair_masks, agreement.run_id, self.sum_check)
         return StepProgram(
-            self.plan.algorithm(mechanism, first),
+            self.plan.algorithm(mechanism, start_rows),
             self.plan.schedule,
             self.steps,
             node=node,
@@ -147,7 +148,7 @@ class AgreedRun:
             keys=keys,
             stationary=self.plan.is_stationary,
             # exact consensus joins everybody; drawn gossip or a walk may leave out a member
-            extra_contacts=() if self._protocol.exact else agreement.neighbors(node),
+            extra_contacts=() if self._protocol.reaches_consensus else agreement.neighbors(node),
         )
 
     def _hosted_data(self, records: Records) -> object:
@@ -199,7 +200,7 @@ class AgreedRun:
         plan, protocol = self.plan, self._protocol
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
             return None
-        if not (protocol.convex or protocol.exact):
+        if not (protocol.convex or protocol.reaches_consensus):
             return None
         releases = [release for node in range(self.n) for release in plan.releases(node)]
         numbers = sum(release.draws for release in releases) * self.codec.dim
@@ -263,7 +264,7 @@ class AgreedRun:
     def _exact(self) -> bool:
         """Whether more than the local cost may be computed."""
         # an exchange left out can tell a neighbor more, not less: then only the local cost holds
-        quick = self._always_exact or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
+        quick = self._wait_for_exact or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
         return self.agreement.timing.late == "wait" and quick
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:

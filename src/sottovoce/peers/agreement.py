@@ -367,7 +367,7 @@ class Agreement(_Part):
             protocol = self.plan.schedule(k)
             first = range(min(protocol.rounds, 2 * len(names) + 2))  # later rounds repeat these
             for u, name in enumerate(names):
-                local = protocol.local(u)
+                local = protocol.node_state(u)
                 for v in sorted({v for t in first for v in local.sends(t)}):
                     _refuse_if(
                         (min(u, v), max(u, v)) not in edges,

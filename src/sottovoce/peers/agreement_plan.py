@@ -1,7 +1,10 @@
 """From the words of an agreement to a plan: the one place where a peer learns what it computes.
 
-Nothing here knows an algorithm: the registry gives the class, the class says which options, protocols and
-adjacencies it has, and what does not fit is refused by the class itself, in the words that Python raises.
+The registry gives the algorithm, and its class refuses options, protocols and adjacencies that do not fit, in
+the words that Python raises. Refused here is what one process can run and members on machines of their own
+cannot: extensions that others have not read, runs without noise, queries and observations that peers do not
+have. Two options follow from the agreement: a walk takes its public path, and sums are masked from three
+members on.
 """
 
 from __future__ import annotations
@@ -108,7 +111,8 @@ class AgreedNet:
         name, loss = model.net or model.module, model.loss or "cross_entropy"
         try:
             initial: Literal["keep", "reset"] = "keep" if model.module else "reset"
-            objective = NetObjective(self._module(), loss, clip_norm=1.0, initial=initial)
+            # the plan's mechanism passes the agreed clip norm with every sum, so none is stated here
+            objective = NetObjective(self._module(), loss, initial=initial)
         except SottovoceError as error:
             raise ConfigError(f"The agreement's network {name!r} cannot be built: {error}") from None
         if objective.n_params != model.parameters:

@@ -323,7 +323,7 @@ def draft_membership_change(
         raise ConfigError(f"The run has done all its {old.plan.steps} steps; there is nothing to go on with.")
     remaining = [v for v, member in enumerate(old.members) if member.name not in leaving]
     draft = _draft(old, remaining, graph, old.plan.steps - step)
-    if old.plan.schedule(0).exact:
+    if old.plan.schedule(0).reaches_consensus:
         draft["start"] = model_digest(model)
     entries = []
     for member in (old.members[v] for v in remaining):

@@ -1,7 +1,7 @@
 """What one node computes: an algorithm and its protocols, cut into numbered rounds.
 
 `StepProgram` drives the same `Algorithm` that the stacked runner drives, for one node, over
-``protocol.local(node)`` of every step. Rounds are counted through the whole run: step k begins at round
+``protocol.node_state(node)`` of every step. Rounds are counted through the whole run: step k begins at round
 ``starts[k]``. The mechanism that the algorithm was built with records every draw, so the ledger charges what
 was drawn, not what was planned.
 """
@@ -83,7 +83,7 @@ class StepProgram:
         self._state: Any = None
         self._local: protocols.NodeState | None = None
         # over exact consensus all members receive the same bytes, and their chains must be equal
-        self._common = steps > 0 and schedule(0).exact
+        self._common = steps > 0 and schedule(0).reaches_consensus
         self._chain = bytes(32)
 
     def progress(self) -> tuple[int, bytes]:
@@ -191,7 +191,7 @@ class StepProgram:
         self._chain = bytes.fromhex(rest["chain"])
         self.begun = True
         if self._step < self.steps:
-            self._local = self.schedule(self._step).local(self.node)
+            self._local = self.schedule(self._step).node_state(self.node)
             vars(self._local).update({**local, **dict.fromkeys(rest["row"], row)})
 
     def _open(self) -> None:
@@ -203,7 +203,7 @@ class StepProgram:
                 row = self.masked.hide(row, self._step)
             if self.keys is not None:
                 self.keys.turn_over()
-            self._local = protocol.local(self.node)
+            self._local = protocol.node_state(self.node)
             self._local.start(row)
             if protocol.rounds:
                 return
@@ -241,7 +241,7 @@ class StepProgram:
 
 def _talks(protocol: protocols.Protocol, node: int) -> list[Round]:
     """Return (sends, expects) of every round of one step."""
-    local = protocol.local(node)
+    local = protocol.node_state(node)
     return [(local.sends(t), local.expects(t)) for t in range(protocol.rounds)]
 
 

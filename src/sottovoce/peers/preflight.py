@@ -12,7 +12,7 @@ import os
 import shutil
 import ssl
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sottovoce import __version__
@@ -42,24 +42,24 @@ _SOON = 30  # days before its end that a certificate is worth a word
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check: what was checked, whether it is well, and what came out.
+    """One line of a check: what was checked, whether it passed, and why.
 
     ``fatal`` tells a wrong file or key from something that may pass, as a neighbor who is not there yet.
     """
 
     what: str
-    well: bool
+    passed: bool
     says: str
     fatal: bool = True
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
-        return asdict(self)
+        return {"what": self.what, "well": self.passed, "says": self.says, "fatal": self.fatal}
 
 
 @dataclass
 class Checked:
-    """The findings about files, and the agreement and the identity as far as they are well."""
+    """The findings about files, and the agreement and the identity as far as they could be read."""
 
     findings: list[Finding] = field(default_factory=list)
     agreement: Agreement | None = None

@@ -57,7 +57,7 @@ def connections(agreed_run: AgreedRun) -> list[tuple[int, int]]:
         if protocol is last:
             continue
         last = protocol
-        locals_ = [protocol.local(u) for u in range(agreed_run.n)]
+        locals_ = [protocol.node_state(u) for u in range(agreed_run.n)]
         for t in range(protocol.rounds):
             for u, local in enumerate(locals_):
                 pairs |= {(min(u, v), max(u, v)) for v in (*local.sends(t), *local.expects(t))}

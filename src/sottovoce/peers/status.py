@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.release import ShareCurves, count_by_key
+from sottovoce.accounting.release import ShareCurves, count_by_kind
 from sottovoce.errors import ConfigError, LedgerError, TryLater
 from sottovoce.ledger.run_ledger import is_locked, read_ledger
 
@@ -49,7 +49,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
     # with masks the agreement charges what so many others together see, as the run itself does
     amplification, tolerate = float(about.get("noise_amplification", 1.0)), int(about.get("tolerate", 0))
-    curve = ShareCurves().add(count_by_key(saved.releases), share=amplification**-2)
+    curve = ShareCurves().add(count_by_kind(saved.releases), share=amplification**-2)
     spent = curve.epsilon(budget.delta) if saved.releases else 0.0
     newest: dict[int, int] = {}
     for r, sender in saved.heard:

@@ -226,7 +226,7 @@ def build_network(section: NetworkSection, folder: Path | None = None, *, seed: 
         network = graphs.parse(text)
     if section.weights is not None:
         network = network.reweighted(section.weights)
-    return network if section.names is None else replace(network, labels=section.names)
+    return network if section.names is None else replace(network, node_names=section.names)
 
 
 def _network(settings: PlanFile, name: str, folder: Path) -> Network | None:
@@ -248,7 +248,7 @@ def _records(
     agents = network.n if network is not None else 1 if "records" in plan_options(name) else None
     if agents is not None and settings.data.users not in (None, agents):
         raise ConfigError(f"[data] users is {settings.data.users}, but the plan is for {agents} agents.")
-    labels = None if network is None else network.labels
+    labels = None if network is None else network.node_names
     if settings.model is not None:
         clip_norm = options.get("clip_norm", float("inf"))
         return network_records(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._io import digest, plain
+from sottovoce._io import digest, to_jsonable
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.errors import ConfigError, InvalidInput, SottovoceError
 from sottovoce.planfile.read import LoadedPlan, average_values, check_tables, plan_from_settings, read_toml
@@ -75,7 +75,7 @@ def run_trial(*, seed: int, file: str, content: str, **settings: Any) -> dict[st
         assert loaded.records is not None
         scores = loaded.records.adapter.rescaled(result.metrics) | loaded.records.score(result.coef)
         row |= {name: scores[name] for name in _SCORES if name in scores}
-    return dict(plain(row))
+    return dict(to_jsonable(row))
 
 
 def _load(file: Path, settings: Mapping[str, Any], seed: int) -> tuple[LoadedPlan, np.ndarray | None]:

@@ -69,7 +69,7 @@ def run_training(
         "every": section.evaluate_every or max(plan.steps // 20, 1),
         "checkpoint": checkpoint,
         "on_evaluation": on_evaluation,
-        "use": "training",
+        "purpose": "training",
         "population": population,
         "guarantees": [each.to_dict() for each in loaded.guarantees] if guarantees is None else guarantees,
     }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import graphs
-from sottovoce._io import atomic_write, plain, to_toml
+from sottovoce._io import atomic_write, to_jsonable, to_toml
 from sottovoce.algorithms.build import plan_options
 from sottovoce.algorithms.optimizers import RateTable
 from sottovoce.algorithms.plan import Plan
@@ -159,7 +159,7 @@ def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, 
     if objective.class_weight is not None:
         data["class_weight"] = list(objective.class_weight)
     chosen = {
-        item.name: plain(getattr(objective, item.name))
+        item.name: to_jsonable(getattr(objective, item.name))
         for item in fields(objective)
         if item.name not in ("dim", "class_weight")
         and getattr(objective, item.name) not in (None, item.default)
@@ -176,8 +176,8 @@ def _network_section(network: Network) -> dict[str, Any]:
             continue
         if named.n == network.n and np.array_equal(named.edges, network.edges):
             section: dict[str, Any] = {"graph": text}
-            if network.labels is not None and network.labels != named.labels:
-                section["names"] = [str(label) for label in network.labels]
+            if network.node_names is not None and network.node_names != named.node_names:
+                section["names"] = [str(label) for label in network.node_names]
             return section
     raise InvalidInput(f"a plan file cannot name the network {network.name!r}; write its matrix to a file.")
 
@@ -185,7 +185,7 @@ def _network_section(network: Network) -> dict[str, Any]:
 def _protocol_name(protocol: Any) -> str:
     if isinstance(protocol, str) or not hasattr(protocol, "rounds"):
         return str(protocol)
-    return str(protocol.name) if protocol.exact else f"{protocol.name}:{protocol.rounds}"
+    return str(protocol.name) if protocol.reaches_consensus else f"{protocol.name}:{protocol.rounds}"
 
 
 def _value(plan: Plan, key: str, value: Any) -> Any:
@@ -196,7 +196,7 @@ def _value(plan: Plan, key: str, value: Any) -> Any:
         rate = {name: part for name, part in vars(value).items() if part is not None}
         return value.start if value.end in (None, value.start) and not rate.get("warmup") else rate
     described = plan.describe().get(key, value)
-    values = plain(described)
+    values = to_jsonable(described)
     if isinstance(values, dict):
         return {name: part for name, part in values.items() if part not in (None, [])}
     return values
@@ -223,7 +223,9 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Sequence):
         return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, Network):
-        return bool(one.n == other.n and abs(one.W - other.W).max() == 0 and one.labels == other.labels)
+        return bool(
+            one.n == other.n and abs(one.W - other.W).max() == 0 and one.node_names == other.node_names
+        )
     if one == other:
         return True
     attributes = [key for key in vars(one) if not key.startswith("_") and key in vars(other)]

@@ -1,8 +1,8 @@
 """Protocols: who sends which linear combination of rows to whom, round by round.
 
 A protocol is a public object with four readers: the runner executes it (`Protocol.apply`), a peer follows it
-(`Protocol.local`), the accountant computes what is observed (`Protocol.view`), and the attacker solves for
-the rest (`GaussianView.reconstruct`).
+(`Protocol.node_state`), the accountant computes what is observed (`Protocol.view`), and the attacker solves
+for the rest (`GaussianView.reconstruct`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Protocol(NotebookDisplay, ABC):
     --------
     >>> import sottovoce as sv
     >>> protocol = sv.protocols.Gossip(sv.graphs.ring(4), rounds=2)
-    >>> protocol.n, protocol.rounds, protocol.messages
+    >>> protocol.n, protocol.rounds, protocol.message_count
     (4, 2, 16)
     """
 
@@ -75,24 +75,24 @@ class Protocol(NotebookDisplay, ABC):
         """
 
     @abstractmethod
-    def local(self, node: int) -> NodeState:
-        """Return the state machine of one node, for a peer."""
+    def node_state(self, node: int) -> NodeState:
+        """Return one node's part in the protocol, for a peer."""
 
     @property
     @abstractmethod
-    def messages(self) -> int:
+    def message_count(self) -> int:
         """Number of rows sent in all, over all nodes and rounds."""
 
     # ---- capabilities: callers read these and never test for a class or a name ------------------------
 
     # What the class can do; `registry.names_with` selects names by them.
     averages: bool = True  # the rows come together at the mean; False: another linear combination
-    exact: bool = False  # ends with the same mean at every node; then `blocks` and `shares` are defined
+    reaches_consensus: bool = False  # all nodes end with the exact mean; `blocks`, `shares` are defined
     linear: bool = False  # given by its matrices (`as_linear` narrows the type)
     masked: bool = False  # rows travel under masks; observers see only sums over `blocks`
     token: bool = False  # one token goes from node to node
     fresh_noise: bool = False  # nodes may add fresh noise between the rounds (how much: `fresh_std`)
-    plain_gossip: bool = False  # every round multiplies by the gossip matrix of `network` and does no more
+    gossip_matrix_only: bool = False  # a round multiplies by the gossip matrix of `network`, no more
     neighbor_sum: bool = False  # one round in which each node adds up its neighbors' rows
     tolerates_dropout: bool = False  # two nodes may both skip an exchange, and the others still average
     sends_clear_rows: bool = False  # in the first round every sender sends its row as it is
@@ -109,7 +109,7 @@ class Protocol(NotebookDisplay, ABC):
     sum_tree: Tree | None = None  # the tree along which rows are added in the clear
 
     @property
-    def plain(self) -> bool:
+    def matrices_suffice(self) -> bool:
         """Whether the matrices say everything: a linear protocol without memory or fresh noise."""
         return self.linear and self.memory == 1 and not self.fresh_std
 
@@ -119,13 +119,13 @@ class Protocol(NotebookDisplay, ABC):
         return None
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:
-        """Return the disjoint node sets whose sums or means ``v`` sees; only an `exact` protocol has them."""
+        """Return the disjoint node sets whose sums or means ``v`` sees, if consensus is reached."""
         raise InvalidInput(
             f"Every step must end in exact consensus, got {self!r}; take a tree, an exchange or a masked sum."
         )
 
     def shares(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
-        """Return (n,) what ``v`` learns of everybody, `view(v).leakage()` in closed form, if `exact`.
+        """Return (n,) what ``v`` learns of everybody, `view(v).leakage()` in closed form, under consensus.
 
         Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
         ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
@@ -179,7 +179,7 @@ def block_variances(blocks: Iterable[np.ndarray], variances: np.ndarray) -> np.n
 
 
 class NodeState(ABC):
-    """One node's side of a protocol: what to send now, what to do with what came.
+    """One node's part in the protocol: what to send in a round, and what to do with the rows received.
 
     A peer calls `start` with its row, then for every round sends `message` to `sends` and gives the rows
     from `expects` to `receive`. The result is the row that `Protocol.apply` gives this node, bit for bit.

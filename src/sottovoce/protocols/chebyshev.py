@@ -44,7 +44,7 @@ class Chebyshev(Gossip):
 
     name = "chebyshev"
     memory = 2  # present and previous rows
-    plain_gossip = tolerates_dropout = False
+    gossip_matrix_only = tolerates_dropout = False
 
     @takes_network
     def __init__(self, network: Network, rounds: int, gamma: float | None = None) -> None:

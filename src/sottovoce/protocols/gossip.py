@@ -34,7 +34,7 @@ class Gossip(LinearProtocol):
     """
 
     name = "gossip"
-    plain_gossip = tolerates_dropout = sends_clear_rows = True
+    gossip_matrix_only = tolerates_dropout = sends_clear_rows = True
     network: Network
 
     @takes_network
@@ -47,7 +47,7 @@ class Gossip(LinearProtocol):
         return self.network.W
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         return 2 * len(self.network.edges) * self.rounds
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class FreshNoiseGossip(Gossip):
     """
 
     name = "fresh-noise"
-    fresh_noise, plain_gossip = True, False
+    fresh_noise, gossip_matrix_only = True, False
 
     @takes_network
     def __init__(self, network: Network, rounds: int, fresh_noise_std: float, noise_std: float = 1.0) -> None:
@@ -134,7 +134,7 @@ class NeighborSum(Gossip):
 
     name = "neighbor-sum"
     neighbor_sum = True
-    averages = plain_gossip = tolerates_dropout = False
+    averages = gossip_matrix_only = tolerates_dropout = False
 
     @takes_network
     def __init__(self, network: Network) -> None:

@@ -52,7 +52,7 @@ class LinearProtocol(Protocol):
     ...
     ...     def matrix(self, t):
     ...         return sv.graphs.complete(3).W
-    >>> Once().apply(np.array([0.0, 3.0, 6.0])).ravel().tolist(), Once().messages
+    >>> Once().apply(np.array([0.0, 3.0, 6.0])).ravel().tolist(), Once().message_count
     ([3.0, 3.0, 3.0], 6)
     """
 
@@ -148,7 +148,7 @@ class LinearProtocol(Protocol):
         return rows
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         return sum(len(_off_diagonal(self.matrix(t))[0]) for t in range(self.rounds))
 
     def _cast(self, t: int, dtype: DTypeLike) -> sparse.csr_array:
@@ -209,7 +209,7 @@ class LinearProtocol(Protocol):
             messages=messages,
             own_noise=own_noise,
             decode=lambda values: decode(self.trace(chosen, own_noise), messages, values),
-            slack=span.slack,
+            rounding_error=span.rounding_error,
         )
 
     def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
@@ -295,7 +295,7 @@ class LinearProtocol(Protocol):
 
     # ---- the peer --------------------------------------------------------------------------------
 
-    def local(self, node: int) -> NodeState:
+    def node_state(self, node: int) -> NodeState:
         (v,) = _validate.nodes(node, self.n, "node")
         return LinearLocal(self, v)
 
@@ -312,7 +312,7 @@ class ExactConsensus(LinearProtocol):
     down directly; any other case goes through the general recursion (a test compares the two).
     """
 
-    exact = True
+    reaches_consensus = True
 
     @abstractmethod
     def blocks(self, v: Nodes) -> list[np.ndarray]:

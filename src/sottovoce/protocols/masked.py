@@ -71,7 +71,7 @@ class Masked(ExactConsensus):
     --------
     >>> import numpy as np, sottovoce as sv
     >>> masked = sv.protocols.Masked(sv.graphs.grid(4, 4))
-    >>> masked.apply(np.arange(16.0))[0].tolist(), masked.messages
+    >>> masked.apply(np.arange(16.0))[0].tolist(), masked.message_count
     ([7.5], 30)
     >>> (1 / masked.view(0).leakage()[1:]).round(9).tolist() == [15.0] * 15
     True
@@ -108,8 +108,8 @@ class Masked(ExactConsensus):
     # ---- who sends what --------------------------------------------------------------------------
 
     @property
-    def messages(self) -> int:
-        return self.tree.messages
+    def message_count(self) -> int:
+        return self.tree.message_count
 
     def partners(self, node: int) -> tuple[int, ...]:
         """Return the members that share a key with ``node``, sorted."""
@@ -171,7 +171,7 @@ class Masked(ExactConsensus):
         other.grid_spacing = power_of_two(spacing)
         return other
 
-    def local(self, node: int) -> NodeState:
+    def node_state(self, node: int) -> NodeState:
         """Return the state machine of one node; start it with a float row or with a masked integer row."""
         return MaskedLocal(self, _validate.node(node, self.n))
 
@@ -276,7 +276,7 @@ class Masked(ExactConsensus):
         return (
             "X25519, AES-256 and HMAC hold",
             "no mask is used twice (the program sees to it)",
-            f"computed for somebody who taps every link and holds {members}, following the protocol or not",
+            f"the observer taps every link and holds {members}, following the protocol or not",
         )
 
     def _seen_blocks(self, chosen: tuple[int, ...], own_noise: bool) -> list[np.ndarray]:

@@ -88,7 +88,7 @@ class Randomized(LinearProtocol):
         return sorted_csr(identity + pair)
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         return 2 * int((self.edges[:, 0] >= 0).sum())
 
     def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:

@@ -158,8 +158,8 @@ _REGISTERED: dict[str, _Registered] = {
 BUILT_IN = frozenset(_REGISTERED)
 
 Capability = Literal[
-    "averages", "exact", "linear", "masked", "token", "fresh_noise", "plain_gossip", "neighbor_sum",
-    "tolerates_dropout",
+    "averages", "reaches_consensus", "linear", "masked", "token", "fresh_noise", "gossip_matrix_only",
+    "neighbor_sum", "tolerates_dropout",
 ]  # fmt: skip
 
 
@@ -203,9 +203,9 @@ class NamedProtocol:
         return self.name not in _REGISTERED or _REGISTERED[self.name].takes_rounds
 
     @property
-    def exact(self) -> bool:
+    def reaches_consensus(self) -> bool:
         """Whether it ends in exact consensus."""
-        return self.name in _REGISTERED and _REGISTERED[self.name].kind.exact
+        return self.name in _REGISTERED and _REGISTERED[self.name].kind.reaches_consensus
 
     def at(self, network: Network, *, seed: int = 0, step: int = 0) -> Protocol:
         """Return the protocol of one step on a network: a pure function of the public seed and the step."""

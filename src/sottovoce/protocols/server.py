@@ -39,5 +39,5 @@ class Server(LinearProtocol):
         return np.repeat(mean, self.n, axis=0)
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         return 2 * self.n

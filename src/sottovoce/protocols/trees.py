@@ -38,7 +38,7 @@ class Tree(ExactConsensus):
     >>> tree = sv.protocols.Tree(sv.graphs.path(4), root=0)
     >>> tree.apply(np.array([1.0, 2.0, 3.0, 6.0])).ravel().tolist()
     [3.0, 3.0, 3.0, 3.0]
-    >>> tree.view(1).leakage().round(6).tolist(), tree.messages
+    >>> tree.view(1).leakage().round(6).tolist(), tree.message_count
     ([1.0, 0.0, 0.5, 0.5], 6)
     """
 
@@ -99,7 +99,7 @@ class Tree(ExactConsensus):
         return tuple(sorted(set(heard)))
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         return 2 * (self.n - 1)
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:

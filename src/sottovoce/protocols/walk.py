@@ -113,7 +113,7 @@ class Walk(Protocol):
         return np.cumsum(np.concatenate(contributions), axis=0)
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         """Hops between different nodes, and the broadcast of a public result."""
         hops = int((self.path[1:] != self.path[:-1]).sum())
         return hops + (self.n - 1 if self.final_public else 0)
@@ -158,7 +158,7 @@ class Walk(Protocol):
         messages = self.view(observers).messages
         return np.array([sums[t - 1] for t, _ in messages]).reshape(len(messages), values.shape[1])
 
-    def local(self, node: int) -> NodeState:
+    def node_state(self, node: int) -> NodeState:
         """Refuse: agreements do not take an average by a walk either."""
         raise InvalidInput(
             "An average by a walk gathers fresh noise at every visit and runs in one process; peers take "

@@ -82,7 +82,8 @@ def _plan_or_agreement(file: Path, member_directory: MemberDirectory | None) -> 
 def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, Any]:
     """Return the assessment of a plan file (`advice.assessment.assess`) as a result."""
     budget, network = loaded.settings.budget, loaded.network
-    names = None if network is None or network.labels is None else [str(name) for name in network.labels]
+    node_names = None if network is None else network.node_names
+    names = None if node_names is None else [str(name) for name in node_names]
     known = [Guarantee.from_dict(row) for row in assessment["guarantees"]]
     page = summary_page.of_plan(
         loaded.plan,
@@ -104,7 +105,7 @@ def account_result(network: Network, protocol: Protocol, assessment: Mapping[str
     """Return the losses of an averaging (`compare_with_published`) as a result that can be drawn."""
     from sottovoce.accounting.published.exact_comparison import by_distance
 
-    labels = None if network.labels is None else [str(label) for label in network.labels]
+    labels = None if network.node_names is None else [str(label) for label in network.node_names]
     config = {"graph": network.name, "protocol": protocol.name, "rounds": protocol.rounds, "labels": labels}
     metrics = {key: value for key, value in assessment.items() if key not in ("guarantees", "_pairs")}
     if network.n <= 400:

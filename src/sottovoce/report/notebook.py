@@ -78,7 +78,7 @@ def _(network: Network) -> str:
 
 @html.register
 def _(protocol: Protocol) -> str:
-    facts = {"nodes": protocol.n, "rounds": protocol.rounds, "rows sent": protocol.messages}
+    facts = {"nodes": protocol.n, "rounds": protocol.rounds, "rows sent": protocol.message_count}
     small = protocol.n * protocol.rounds <= MATRIX
     return _box(f"Protocol {protocol.name}", {"facts": facts}, *_picture(protocol, protocol.name, small))
 
@@ -227,7 +227,7 @@ def _(
     if colors.shape != (network.n,):
         raise InvalidInput(f"values colors one node each ({network.n}), got shape {colors.shape}.")
     positions = figures.springs(network.edges.tolist(), network.n)
-    names = [str(network.label(v)) for v in range(network.n)] if network.n <= 40 else None
+    names = [str(network.node_name(v)) for v in range(network.n)] if network.n <= 40 else None
     points = figures.graph(ax, network.edges, positions, colors, names, vmin=0.0, vmax=1.0)
     points.set_edgecolor(figures.INK)  # light nodes need an outline on a light page
     ringed = [observers] if isinstance(observers, int) else list(observers)

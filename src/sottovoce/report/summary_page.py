@@ -17,7 +17,7 @@ import numpy as np
 
 from sottovoce import __version__
 from sottovoce._format import percent
-from sottovoce._io import plain
+from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
@@ -321,7 +321,7 @@ def _page(
     words = dict.fromkeys(("hidden", "against", "guess"), "")
     today = {"date": datetime.now(UTC).date().isoformat(), "version": __version__}
     head = {"kind": kind, "purpose": purpose, "answers": answers, "marks": {**marks, **today}}
-    page: dict[str, Any] = plain({**head, **empty, **words, "matrix": None, "stated": None, **parts})
+    page: dict[str, Any] = to_jsonable({**head, **empty, **words, "matrix": None, "stated": None, **parts})
     return page
 
 
@@ -396,5 +396,5 @@ def _budgets(
 
 
 def _digest(value: object) -> str:
-    text = json.dumps(plain(value), sort_keys=True, default=str)
+    text = json.dumps(to_jsonable(value), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from sottovoce._hooks import NotebookDisplay, hook
-from sottovoce._io import atomic_write, digest, plain
+from sottovoce._io import atomic_write, digest, to_jsonable
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Result(NotebookDisplay):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values for JSON: everything but the output arrays."""
         names = ("name", "config", "metrics", "history", "guarantees", "provenance")
-        return {name: plain(getattr(self, name)) for name in names}
+        return {name: to_jsonable(getattr(self, name)) for name in names}
 
     @property
     def coef(self) -> np.ndarray:
@@ -140,7 +140,7 @@ class Result(NotebookDisplay):
             import pandas
         except ImportError:
             raise MissingDependency("Data frames need pandas; pip install pandas.") from None
-        return pandas.DataFrame([plain(dict(row)) for row in self._table()])
+        return pandas.DataFrame([to_jsonable(dict(row)) for row in self._table()])
 
     def to_latex(self) -> str:
         r"""Return the history, or the final metrics, as a LaTeX table (package booktabs).
@@ -157,7 +157,11 @@ class Result(NotebookDisplay):
         \end{tabular}
         """
         rows = [
-            {name: value for name, value in plain(dict(row)).items() if not isinstance(value, (dict, list))}
+            {
+                name: value
+                for name, value in to_jsonable(dict(row)).items()
+                if not isinstance(value, (dict, list))
+            }
             for row in self._table()
         ]
         names = list(dict.fromkeys(name for row in rows for name in row))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce._io import atomic_write, digest, locked, plain
+from sottovoce._io import atomic_write, digest, locked, to_jsonable
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.state import leaves, rebuilt
@@ -140,7 +140,7 @@ class Checkpoint:
             raise DataError(
                 f"What rank {unseen[0]} wrote is not in {self.folder} here; the folder must be shared by all."
             )
-        notes = plain(about or {})
+        notes = to_jsonable(about or {})
         content = {"step": step, "identity": self.identity, "files": list(files), "about": notes}
         atomic_write(self.folder / CURRENT, json.dumps(content, indent=1))
         # older parts, and what a rank that died while it wrote has left

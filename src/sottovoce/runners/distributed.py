@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
 from sottovoce import _validate
-from sottovoce._io import digest, plain
+from sottovoce._io import digest, to_jsonable
 from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import LinearProtocol, Protocol, as_linear
@@ -191,12 +191,12 @@ class Cluster:
     def meet(self, message: object = None) -> list[Any]:
         """Wait for all ranks, and return the message of each of them (plain values)."""
         if self._store is None:
-            return [plain(message)]
+            return [to_jsonable(message)]
         number = self._meetings
         self._meetings += 1
         keys = [f"meeting/{number}/{rank}" for rank in range(self.size)]
         try:
-            self._store.set(keys[self.rank], json.dumps(plain(message)))
+            self._store.set(keys[self.rank], json.dumps(to_jsonable(message)))
             deadline = time.monotonic() + self.timeout
             while not self._store.check(keys):
                 if self._store.check(["failed"]):

@@ -21,12 +21,12 @@ class DivergenceCheck:
     """
 
     def __init__(self) -> None:
-        self.start = 0.0
+        self.start_loss = 0.0
         self.before = math.inf
 
     def begin(self, scores: Mapping[str, Any]) -> None:
         """Record the scores of the starting rows: a bad start is no divergence."""
-        self.start = _loss(scores) if _comparable(scores) else 0.0
+        self.start_loss = _loss(scores) if _comparable(scores) else 0.0
 
     def rows_reason(self, rows: np.ndarray) -> str | None:
         """Return why rows show divergence: not finite, or so large that a step of one is rounded away."""
@@ -44,7 +44,7 @@ class DivergenceCheck:
         """
         if not _comparable(scores):
             return None
-        loss, reference = _loss(scores), max(_loss(scores, "trivial_"), self.start)
+        loss, reference = _loss(scores), max(_loss(scores, "trivial_"), self.start_loss)
         falling, self.before = loss < self.before, loss
         name = "loss" if "trivial_loss" in scores else "squared error"
         above = f"the {name} on the test records is more than {{:,.0f}} times that of a constant answer"

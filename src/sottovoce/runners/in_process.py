@@ -14,22 +14,21 @@ from sottovoce.runners.base import Algorithm
 def run_stacked(
     algorithm: Algorithm,
     schedule: Protocol | Callable[[int], Protocol],
-    steps: int,
+    end_step: int,
     *,
     state: object = None,
-    start: int = 0,
+    first_step: int = 0,
     noise: NoiseSource | None = None,
     after_step: Callable[[int, Any], None] | None = None,
     every: int = 1,
 ) -> Any:
-    """Run ``steps - start`` steps and return the final state.
+    """Run the steps from ``first_step`` up to, but not including, ``end_step``; return the final state.
 
     Parameters
     ----------
     algorithm : the functions, hosting all agents.
     schedule : one protocol for every step, or a function of the step (fresh graphs, fresh trees).
-    steps : the step to stop before.
-    state, start : where to go on after an interruption; by default from `Algorithm.init`.
+    state, first_step : where to go on after an interruption; by default from `Algorithm.init`.
     noise : a noise source, for protocols that add fresh noise in every round.
     after_step : called with (step just done, state after it); progress bars, checkpoints and metrics live
         there. An algorithm with a compiled `Algorithm.block` is seen after each stretch only.
@@ -41,10 +40,10 @@ def run_stacked(
     count(every, "every")
     if state is None:
         state = algorithm.init()
-    k = start
-    while k < steps:
+    k = first_step
+    while k < end_step:
         if algorithm.block is not None:
-            stretch = min(every - k % every, steps - k)
+            stretch = min(every - k % every, end_step - k)
             state = algorithm.block(state, k, stretch)
             k += stretch
         else:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
-from sottovoce.runners.plan import RunnablePlan
+from sottovoce.runners.plan_interface import RunnablePlan
 from sottovoce.runners.run import OnEvaluation
 
 

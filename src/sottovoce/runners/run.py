@@ -8,7 +8,6 @@ is drawn.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce._format import number
 from sottovoce._io import digest
 from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput, TrainingDiverged
@@ -31,7 +31,7 @@ from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.divergence import DivergenceCheck
 from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.in_process import run_stacked
-from sottovoce.runners.plan import RunnablePlan, has_noise
+from sottovoce.runners.plan_interface import RunnablePlan, has_noise
 from sottovoce.runners.progress import bar
 
 NO_PRIVACY = "none: no privacy"
@@ -48,7 +48,7 @@ class RunOptions(TypedDict, total=False):
     every: int | None
     checkpoint: str | Path | None
     on_evaluation: OnEvaluation | None
-    use: str
+    purpose: str
     population: str | None
     guarantees: Sequence[Mapping[str, Any]] | None
 
@@ -91,13 +91,13 @@ class _Run:
         every: int | None = None,
         checkpoint: str | Path | None = None,
         on_evaluation: OnEvaluation | None = None,
-        use: str = "run",
+        purpose: str = "run",
         population: str | None = None,
         guarantees: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         self.plan, self.random = plan, random
         self._evaluate, self._on_evaluation, self._checkpoint = evaluate, on_evaluation, checkpoint
-        self._use, self._population, self._guarantees = use, population, guarantees
+        self._purpose, self._population, self._guarantees = purpose, population, guarantees
         self.evaluating = every is not None or evaluate is not None
         self.stretch = every or max(1, plan.steps // 50)
         self._started = time.perf_counter()
@@ -108,28 +108,28 @@ class _Run:
         self.mechanism: Mechanism | None = None  # what is public of it: the key of the batches, the scale
         self.data: Any = plan.prepared(data)
 
-    def algorithm(self, data: object, agents: Sequence[int], start: np.ndarray) -> Algorithm:
+    def algorithm(self, data: object, agents: Sequence[int], start_rows: np.ndarray) -> Algorithm:
         """Return the update rule of the hosted agents, whose records are ``data``."""
         self.mechanism = self.plan.mechanism(data, agents, self.random)
-        return self.plan.algorithm(self.mechanism, start)
+        return self.plan.algorithm(self.mechanism, start_rows)
 
     def ends_stretch(self, done: int) -> bool:
         """Return whether the run is evaluated and saved after so many steps."""
         return done % self.stretch == 0 or done == self.plan.steps
 
-    def rehearse(self, done: int, start: np.ndarray) -> Mapping[str, Any]:
+    def rehearse(self, done: int, start_rows: np.ndarray) -> Mapping[str, Any]:
         """Return the scores of the starting rows, to compare the run with; what may fail fails uncharged.
 
         Those rows are public, so that an evaluation of them tells nothing; they do not enter the history.
         """
-        scores = self._evaluated(start) if self.evaluating else {}
+        scores = self._evaluated(start_rows) if self.evaluating else {}
         self._divergence.begin(scores)
         if not self.random.protective:
             return scores
         if self.evaluating and self._on_evaluation is not None:
             self._on_evaluation(done, {"step": done, **scores})
         if self._evaluate is not None or not self.evaluating:
-            self.plan.metrics(start, self.data, self.random)
+            self.plan.metrics(start_rows, self.data, self.random)
         return scores
 
     def charge(self) -> None:
@@ -141,7 +141,7 @@ class _Run:
         self._charged = charge(
             find_lifetime_ledger(),
             self.plan,
-            f"{self._use} of {self.plan.name}",
+            f"{self._purpose} of {self.plan.name}",
             population=self._population,
             checkpoint=self._checkpoint,
         )
@@ -183,11 +183,9 @@ class _Run:
             return sentence
         stated = [g for g in self._guarantees or () if "epsilon" in g]
         spent = stated[0] if stated else self.plan.guarantees()[0].to_dict(1e-5)
-        epsilon = math.ceil(1000 * float(spent["epsilon"])) / 1000
         against = wording.stored_adversary(spent["adversary"], noun="node")
-        sentence += (
-            f" Those steps are spent: at most epsilon {epsilon:.3f} at delta {spent['delta']:g} against "
-        )
+        epsilon, delta = number(float(spent["epsilon"]), "epsilon"), number(spent["delta"], "delta")
+        sentence += f" Those steps are spent: at most epsilon {epsilon} at delta {delta} against "
         return sentence + against + (", and stay charged." if self._charged is not None else ".")
 
     def make_result(
@@ -227,7 +225,7 @@ class InProcessRun(_Run):
     on_step : called with (step, rows of all agents) after every step.
     on_evaluation : called with (step, what was recorded) after each evaluation.
     early_stopping : ends the run when the history no longer improves.
-    use : the word for this run in the lifetime ledger.
+    purpose : what the lifetime ledger calls this run, as in "fit of dp-dsgd".
     population : whose records they are, by the name in this machine's lifetime ledger; None for the first.
     guarantees : statements to store, as `Guarantee.to_dict` gives them; by default the plan's own.
 
@@ -268,11 +266,11 @@ class InProcessRun(_Run):
         self.done = 0 if saved is None else saved.step
         agents = range(plan.n)
         if start is None:
-            self._first = plan.starting(self.data, self.random, agents)
+            self._start_rows = plan.starting(self.data, self.random, agents)
         else:
             rows = np.repeat(np.asarray(start)[None], plan.n, axis=0) if np.ndim(start) == 1 else start
-            self._first = _validate.rows(rows, plan.n, "start", finite=False)
-        self._algorithm = self.algorithm(self.data, agents, self._first)
+            self._start_rows = _validate.rows(rows, plan.n, "start", finite=False)
+        self._algorithm = self.algorithm(self.data, agents, self._start_rows)
         self._schedule = plan.schedule.in_order()
         self._state: Any = None
 
@@ -295,17 +293,17 @@ class InProcessRun(_Run):
     @property
     def rows(self) -> np.ndarray:
         """The output row of every agent after the steps so far."""
-        return self._first if self._state is None else np.asarray(self._algorithm.output(self._state))
+        return self._start_rows if self._state is None else np.asarray(self._algorithm.output(self._state))
 
     def begin(self) -> None:
         """Try everything on the starting rows, charge the run, and make its first state; once."""
         if self._state is not None:
             return
-        scores = self.rehearse(self.done, self._first)
+        scores = self.rehearse(self.done, self._start_rows)
         if self._early_stopping is not None:
             self._early_stopping.require(scores)
         if self.random.protective and self._on_step is not None:
-            self._on_step(self.done, self._first)
+            self._on_step(self.done, self._start_rows)
         self.charge()
         self._state = self._algorithm.init()
         if self._folder is not None:
@@ -341,7 +339,7 @@ class InProcessRun(_Run):
             self._schedule,
             steps,
             state=self._state,
-            start=self.done,
+            first_step=self.done,
             noise=self.random.noise,
             after_step=after,
             every=1 if self._on_step is not None else max(1, steps if self.unwatched else self.stretch),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce._io import atomic_write, digest, plain
+from sottovoce._io import atomic_write, digest, to_jsonable
 from sottovoce._validate import count
 from sottovoce.errors import ClusterError, ConfigError, InvalidInput, MissingDependency, SottovoceError
 from sottovoce.runners.base import Result
@@ -64,7 +64,7 @@ def read_trial(path: Path | None, **made_with: object) -> dict[str, Any] | None:
         result = None
     if not isinstance(result, dict):
         raise ConfigError(f"{path} is not a result; remove it to run the trial again.")
-    other = next((key for key, value in made_with.items() if result.get(key) != plain(value)), None)
+    other = next((key for key, value in made_with.items() if result.get(key) != to_jsonable(value)), None)
     if other is not None:
         raise ConfigError(
             f"{path.name} was made with a different value of {other}; remove it or name another folder."
@@ -75,7 +75,7 @@ def read_trial(path: Path | None, **made_with: object) -> dict[str, Any] | None:
 def write_trial(path: Path | None, result: Mapping[str, Any]) -> None:
     """Write the result of a finished trial, whole or not at all; do nothing without a path."""
     if path is not None:
-        atomic_write(path, json.dumps(plain(result), indent=1) + "\n")
+        atomic_write(path, json.dumps(to_jsonable(result), indent=1) + "\n")
 
 
 def seed_of(seed: int, name: str) -> int:
@@ -190,7 +190,7 @@ class _Job:
     @property
     def path(self) -> Path:
         function = [self.function.__module__, self.function.__qualname__]
-        description = [*function, self.name, plain(self.options), self.seed]
+        description = [*function, self.name, to_jsonable(self.options), self.seed]
         readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
         return Path(self.folder) / f"{readable}-{digest(description)[:12]}.json"
 
@@ -220,9 +220,9 @@ class _Job:
             result = {
                 "trial": self.name,
                 "version": __version__,
-                "options": plain(self.options),
+                "options": to_jsonable(self.options),
                 "seed": self.seed,
-                "value": value.to_dict() if isinstance(value, Result) else plain(value),
+                "value": value.to_dict() if isinstance(value, Result) else to_jsonable(value),
                 "seconds": round(time.perf_counter() - started, 3),
             }
             write_trial(self.path, result)

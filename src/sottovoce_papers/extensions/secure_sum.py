@@ -495,7 +495,7 @@ def secure_sum_mean(
             total = 0.0
             for _ in range(often):  # `plan.run` would compute the guarantee again in every run
                 mechanism = plan.mechanism(zeros, range(n), RunRandomness.from_rng(drawn))
-                total += float(np.square(plan.schedule(0).apply(mechanism.released(0))[0]).sum())
+                total += float(np.square(plan.schedule(0).apply(mechanism.noisy_rows(0))[0]).sum())
             share = {"local": 1.0, "central": 1 / n}.get(against, 1 / (n - many))
             formula = float(np.sqrt(share / n)) / gaussian_mu(1.0, DELTA)
             measured = float(np.sqrt(total / (often * wide)))

@@ -28,7 +28,7 @@ from sottovoce.accounting.observation.coalitions import (
     worst_coalitions,
 )
 from sottovoce.accounting.question import PrivacyQuestion
-from sottovoce.accounting.release import MechanismKey, Release, ShareCurves
+from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
 
@@ -37,8 +37,8 @@ from sottovoce.protocols import Protocol, as_linear
 class Averaging(ObservationModel):
     """Each agent releases its row once and a protocol averages the rows: exact for every view."""
 
-    averages_once = True
-    one_step_averages = True
+    single_averaging = True
+    step_is_averaging = True
     exact_pairs = True
     between_peers = True
     masks_hide = True
@@ -146,11 +146,11 @@ def _rounding_shift(question: PrivacyQuestion, protocol: Protocol) -> float:
     return math.sqrt(coordinates) / STEPS_PER_STD
 
 
-def _add_rounding(h: float, counts: Counter[MechanismKey], rounding: float) -> float:
+def _add_rounding(h: float, counts: Counter[ReleaseKind], rounding: float) -> float:
     """Return the share with the rounding shift added: lengths of shifts add up at most."""
     if not rounding or h <= 0:
         return h
-    largest = max((key.noise_to_sensitivity for key in counts), default=0.0)
+    largest = max((kind.noise_to_sensitivity for kind in counts), default=0.0)
     return float(min((math.sqrt(h) + rounding * largest) ** 2, max(h, 1.0)))
 
 
@@ -158,7 +158,7 @@ def _released_row_guarantee(question: PrivacyQuestion, protocol: Protocol, stds:
     """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
     if question.observers:
         rows = question.observers
-    elif protocol.exact:
+    elif protocol.reaches_consensus:
         rows = (0,)
     else:
         rows = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)

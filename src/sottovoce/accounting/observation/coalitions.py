@@ -48,7 +48,7 @@ def worst_coalitions(question: PrivacyQuestion, protocol: Protocol) -> list[tupl
 def _protocols(question: PrivacyQuestion, first: Protocol) -> list[Protocol]:
     """Return the protocols of all steps, each once."""
     plan = question.plan
-    if plan.is_stationary or plan.observation.averages_once:
+    if plan.is_stationary or plan.observation.single_averaging:
         return [first]
     return list({id(one): one for one in map(plan.schedule, range(plan.steps))}.values())
 
@@ -56,7 +56,7 @@ def _protocols(question: PrivacyQuestion, first: Protocol) -> list[Protocol]:
 def steps_are_alike(question: PrivacyQuestion) -> bool:
     """Whether one protocol averages all steps and the releases of all agents are in the same steps."""
     plan = question.plan
-    alike = plan.observation.averages_once or plan.steps == 1 or plan.is_stationary
+    alike = plan.observation.single_averaging or plan.steps == 1 or plan.is_stationary
     return alike and releases_are_alike(question)
 
 
@@ -75,7 +75,7 @@ def coalition_assumptions(
     coalitions: list[tuple[int, ...]],
     unmasked: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Return the assumptions of a guarantee: ``unmasked``, or those of masks, which tolerate deviations."""
+    """Return the assumptions of a guarantee: ``unmasked``, or those of masks, where observers may deviate."""
     if not protocol.masked:
         return unmasked
     masked = protocol.assumptions(coalitions[0])
@@ -84,7 +84,7 @@ def coalition_assumptions(
         general = protocol.assumptions()
         masked = (
             *(sentence for sentence in masked if sentence in general),
-            "holds even if they tap every connection, pool their keys and break the rules",
+            "the observers may tap every connection, pool their keys and break the rules",
         )
     return (*masked, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
 

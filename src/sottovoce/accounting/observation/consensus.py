@@ -26,7 +26,7 @@ from sottovoce.accounting.observation.coalitions import (
     worst_coalitions,
 )
 from sottovoce.accounting.question import PrivacyQuestion
-from sottovoce.accounting.release import MechanismKey, Release, ShareCurves, round_up
+from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves, round_up
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol
 from sottovoce.protocols.base import block_variances
@@ -37,7 +37,7 @@ _MAX_MASK_BYTES = 2**30  # bit masks of the components of all trees
 # for sampled steps over trees that change, whose worst coalition depends on the order
 SAMPLED_ORDERS = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
 
-Tally = Counter[tuple[MechanismKey, float]]  # how many releases of a kind are observed to which share
+Tally = Counter[tuple[ReleaseKind, float]]  # how many releases of a kind are observed to which share
 Pair = tuple[int, int]  # number of the coalition, user
 
 
@@ -85,7 +85,7 @@ class Consensus(ObservationModel):
 def _consensus_step(question: PrivacyQuestion, step: int) -> Protocol:
     """Return the protocol of one step, which must end in exact consensus."""
     protocol = question.plan.schedule(step)
-    if not protocol.exact:
+    if not protocol.reaches_consensus:
         raise InvalidInput(
             f"Every step must end in exact consensus, got {protocol!r} at step {step}; take a tree, an "
             "exchange or a masked sum."
@@ -103,10 +103,10 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     stds, users, size = question.noise_stds(), question.users(), question.count or 1
     if stds is None or not all_equal(stds) or not stds.all() or not all(tree is not None for tree in trees):
         return None
-    keys = {u: question.counts(u) for u in users}
+    kinds = {u: question.counts(u) for u in users}
     single = all(
         [(r.step, r.steps, r.count, r.joint) for r in question.releases(u)] == [(0, plan.steps, 1, False)]
-        and all(key.mechanism == "gaussian" for key in keys[u])
+        and all(kind.mechanism == "gaussian" for kind in kinds[u])
         for u in users
     )
     work = math.comb(plan.n - 1, size) * len(users) * plan.steps
@@ -120,17 +120,17 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     shares = np.concatenate([[1.0], 1 / nodes])
     curves, tables = [], {}
     for done, user in enumerate(users, 1):
-        (key,) = keys[user]
-        if key.curve(1).is_gaussian:
+        (kind,) = kinds[user]
+        if kind.curve(1).is_gaussian:
             tried = work <= MAX_WORK
             total = fresh.largest_losses(user, shares[None])[0] if tried else fresh.share_bound(user)
-            curves.append(Curve.gaussian(math.sqrt(float(round_up(total))) / key.noise_to_sensitivity))
+            curves.append(Curve.gaussian(math.sqrt(float(round_up(total))) / kind.noise_to_sensitivity))
         elif work * len(SAMPLED_ORDERS) <= MAX_WORK:
-            if key not in tables:
-                per_size = [key.curve(1, share, question.method) for share in shares]
-                tables[key] = np.array([[c.renyi(alpha) for c in per_size] for alpha in SAMPLED_ORDERS])
-            losses = fresh.largest_losses(user, tables[key]) * (1 + 1e-12)
-            curves.append(Curve.rdp((SAMPLED_ORDERS, losses.tolist())))
+            if kind not in tables:
+                per_size = [kind.curve(1, share, question.method) for share in shares]
+                tables[kind] = np.array([[c.renyi(alpha) for c in per_size] for alpha in SAMPLED_ORDERS])
+            losses = fresh.largest_losses(user, tables[kind]) * (1 + 1e-12)
+            curves.append(Curve.from_renyi((SAMPLED_ORDERS, losses.tolist())))
         else:
             return None
         question.report_progress(done)
@@ -201,14 +201,14 @@ def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> Non
     for release in releases:
         if not release.sensitivity:
             continue
-        key = MechanismKey.from_release(release)._replace(user_rate=1.0)
+        kind = ReleaseKind.from_release(release)._replace(user_rate=1.0)
         if release.joint:
-            tally[key, 1.0] += 1
+            tally[kind, 1.0] += 1
         elif release.mechanism != "gaussian":
-            tally[key, 1.0] += release.draws
+            tally[kind, 1.0] += release.draws
         else:
             late = min(release.steps, max(0, release.step + release.steps - steps))
-            tally[key, 1.0] += late * release.count
+            tally[kind, 1.0] += late * release.count
 
 
 def _streams(releases: list[list[Release]], step: int) -> list[_Stream]:
@@ -260,16 +260,16 @@ class _Stream:
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
                 continue
-            key = MechanismKey.from_release(release)._replace(user_rate=1.0)
+            kind = ReleaseKind.from_release(release)._replace(user_rate=1.0)
             values, at = stacked[:, i, u], np.zeros(1, dtype=int)
             if len(values) > 1:
                 values, at = np.unique(values, return_inverse=True)
             for share, count in zip(values, np.bincount(at.ravel(), weights=steps), strict=True):
                 if share > 0:
-                    tally[key, float(share)] += int(count)
+                    tally[kind, float(share)] += int(count)
                 elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    tally[key._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += int(
-                        count
+                    tally[kind._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += (
+                        int(count)
                     )
         self._shares.clear()
         self._steps.clear()

@@ -18,7 +18,7 @@ from sottovoce.accounting.observation.averaging import Averaging
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.observation.coalitions import ROUNDED_UP
 from sottovoce.accounting.question import PrivacyQuestion
-from sottovoce.accounting.release import MechanismKey, Release
+from sottovoce.accounting.release import Release, ReleaseKind
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import as_linear
 
@@ -27,7 +27,7 @@ from sottovoce.protocols import as_linear
 class LinearGossip(ObservationModel):
     """Noisy gradients mixed by gossip without consensus: several steps have a local guarantee only."""
 
-    one_step_averages = True
+    step_is_averaging = True
     between_peers = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
@@ -58,7 +58,7 @@ def _conditional(question: PrivacyQuestion) -> Guarantee:
     plan = question.plan
     release = _common_release(question)
     protocols = [plan.schedule(k) for k in range(plan.steps)]
-    unlike = next((protocol for protocol in protocols if not protocol.plain), None)
+    unlike = next((protocol for protocol in protocols if not protocol.matrices_suffice), None)
     if unlike is not None:
         raise InvalidInput(
             f"The linear formula takes protocols without memory or fresh noise, got {unlike!r}; leave "
@@ -87,10 +87,10 @@ def _common_release(question: PrivacyQuestion) -> Release:
     """Return the one release that all agents have in every step; the formula takes nothing else."""
     plan = question.plan
     releases = [r for u in range(plan.n) for r in question.releases(u)]
-    keys = {MechanismKey.from_release(r) for r in releases}
+    kinds = {ReleaseKind.from_release(r) for r in releases}
     every_step = all(r.draws == plan.steps and r.count == 1 and not r.joint for r in releases)
-    gaussian = all(key.mechanism == "gaussian" for key in keys)
-    if len(keys) != 1 or not every_step or not gaussian or plan.adjacency != "user":
+    gaussian = all(kind.mechanism == "gaussian" for kind in kinds)
+    if len(kinds) != 1 or not every_step or not gaussian or plan.adjacency != "user":
         raise InvalidInput(
             "The linear formula is for user level and the same Gaussian noise of every agent in every step; "
             "leave label out for the local guarantee."

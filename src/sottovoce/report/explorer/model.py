@@ -165,7 +165,7 @@ def open_plan(path: Path) -> Opened:
         from sottovoce.peers.agreement import read_agreement
 
         agreement = read_agreement(path)
-        network = replace(agreement.network, labels=tuple(member.name for member in agreement.members))
+        network = replace(agreement.network, node_names=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
         return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
     loaded = load_file(path)
@@ -212,12 +212,12 @@ class ExplorerModel:
         if len(chosen.names) != network.n:
             count = f"{network.n} nodes and {len(chosen.names)} names"
             raise ConfigError(f"There are {count}; give one each.")
-        return replace(network, labels=chosen.names)
+        return replace(network, node_names=chosen.names)
 
     @cached_property
     def names(self) -> list[str]:
         """What the nodes are called."""
-        labels = self.network.labels
+        labels = self.network.node_names
         return [f"node {v}" if labels is None else str(labels[v]) for v in range(self.network.n)]
 
     @cached_property
@@ -491,7 +491,7 @@ class ExplorerModel:
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
-        if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.averages_once:
+        if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.single_averaging:
             return None
         if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
             return None  # the formula is for one noise for all
@@ -507,7 +507,7 @@ class ExplorerModel:
 
     def _combined(self, who: tuple[int, ...]) -> str:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""
-        if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.averages_once:
+        if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.single_averaging:
             return ""
         protocol = self.protocol
         if not protocol.linear or protocol.masked or protocol.fresh_std or parse(protocol.name).drawn:

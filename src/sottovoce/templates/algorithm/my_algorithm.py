@@ -21,7 +21,7 @@ class SignDescent(GradientPlan):
     """Options, privacy cost, budget, checkpoints and plan files come from GradientPlan."""
 
     name: ClassVar[str] = "sign-descent"
-    needs: ClassVar[tuple[str, ...]] = ("exact",)  # a protocol that ends with the same mean everywhere
+    needs: ClassVar[tuple[str, ...]] = ("reaches_consensus",)  # a protocol that ends with the same mean everywhere
     default_protocol: ClassVar[str] = "tree:kind=uniform"
     maskable: ClassVar[bool] = True  # its message is a release, untouched
     uses_optimizer: ClassVar[bool] = False

@@ -1,9 +1,10 @@
-"""What a runner reads of a plan."""
+"""What a runner reads of a plan; `sottovoce.algorithms.plan.Plan` implements it."""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,21 +12,21 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.question import AccountablePlan
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.protocols import Protocol as CommunicationProtocol
+from sottovoce.protocols import Protocol
 from sottovoce.runners.base import Algorithm, State
 
 
-class OrderedSchedule(Protocol):
+class OrderedSchedule(typing.Protocol):
     """The protocol of every step."""
 
-    def __call__(self, k: int, /) -> CommunicationProtocol:
+    def __call__(self, k: int, /) -> Protocol:
         """Return the protocol of step ``k``."""
 
-    def in_order(self) -> Callable[[int], CommunicationProtocol]:
+    def in_order(self) -> Callable[[int], Protocol]:
         """Return the schedule for sequential access."""
 
 
-class RunnablePlan(AccountablePlan, Protocol):
+class RunnablePlan(AccountablePlan, typing.Protocol):
     """A plan as runners and peers read it: the facts of `AccountablePlan`, and how they become a result.
 
     The accountant and the lifetime ledger read the facts alone. `sottovoce.algorithms.plan.Plan` is the
@@ -46,7 +47,7 @@ class RunnablePlan(AccountablePlan, Protocol):
         """Return the public starting rows of the hosted agents."""
 
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
-        """Return the mechanism before the records ``data`` of the hosted ``agents``, in their order."""
+        """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
 
     def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
         """Return the update rule of the agents that ``mechanism`` hosts, from the rows ``start``."""
