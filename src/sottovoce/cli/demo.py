@@ -70,8 +70,8 @@ Sixteen clinics, 28 patients each, want to know the [bold]share of malignant tum
 patients, and to train a common classifier. Each talks to four others. No central party is trusted; the \
 clinics are curious but follow the rules.
 
-How much can be learned about a patient is bounded by ε: 1 is strong, above about 10 weak. δ is the chance that \
-the bound fails.
+How much can be learned about a patient is bounded by ε: 1 is strong, above about 10 weak. δ is the \
+chance that the bound fails.
 
 [dim]The clinics are invented, the patients are a public data set (scikit-learn's breast cancer), and the \
 noise is simulated: it can be repeated, and would protect nobody.[/dim]"""
@@ -81,8 +81,8 @@ truth:"""
 UNDERSTATES = """The formula understates [bold]{share:.0f} %[/bold] of these pairs. Sottovoce computes the \
 exact share and checks only guarantees against a budget.
 
-Noise for one patient at ε = 1 promises the following; the best guess at one patient's record is right {guess}. \
-Labels: ldp holds whatever the others do, exact is computed from all that this clinic sees."""
+Noise for one patient at ε = 1 promises the following; the best guess at one patient's record is right \
+{guess}. Labels: ldp holds whatever the others do, exact is computed from all that this clinic sees."""
 ONE_PATIENT = """[dim]Said plainly: this noise hides a patient, not a clinic. Hiding a whole clinic among \
 sixteen would drown the answer.[/dim]"""
 AVERAGE = """True {quantity}: [bold]{truth:.3f}[/bold]. One private answer: [bold]{one_answer:.3f}[/bold]. \
