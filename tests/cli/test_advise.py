@@ -153,7 +153,7 @@ def test_draft_names_only_announced_columns(call, tmp_path, towns):
 
     assert call("peer", "draft", "advice/plan.toml", "-o", "draft.toml").code == 0
     draft = tomllib.loads((tmp_path / "draft.toml").read_text())
-    assert draft["data"] == {"features": ["one"], "target": "value"}
+    assert draft["data"] == {"features": ["one"], "target": "value", "bounds": {"one": [-1.0, 1.0]}}
     tables = tomllib.loads((tmp_path / "advice" / "plan.toml").read_text())
     assert tables["data"].pop("features") == ["one"]
     tables["data"]["width"] = 3
