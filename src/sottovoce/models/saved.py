@@ -100,8 +100,8 @@ class Fitted(NotebookDisplay):
     ...                 training=sv.TrainingOptions(steps=10, classes=["no", "yes"]))
     >>> fitted.predict([[0.5], [-0.5]]).tolist()
     ['yes', 'no']
-    >>> print(fitted)
-    a linear model by consensus-newton: epsilon 1.999 at delta 1e-05 [exact, add-remove], against any one node; simulated noise
+    >>> str(fitted).split(": ")[1]
+    'epsilon 1.999 at delta 1e-05 [exact, add-remove], against any one node; simulated noise'
     """
 
     model: Any
