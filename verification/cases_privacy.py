@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import sottovoce
 from verification import recomputation
-from verification.load import ROOT, load
 
+ROOT = Path(sottovoce.__file__).resolve().parents[2]  # the checkout whose library is recorded
 TEMPLATES = ("average", "train", "net")  # of `init`, those with a plan file
 ADVICE = {
     "mean": ["6", "--epsilon", "2", "--records", "100"],
@@ -40,6 +44,19 @@ PAIRS = [
 ]
 DELTA = "1e-5"
 CENTRAL = ("dp-sgd", "dp-cd", "dp-gcd", "admm")  # one holder: the budget is about the published result
+
+
+def load(path: str) -> ModuleType:
+    """Return the module in a file, named from the root of the checkout."""
+    name = "recorded_" + path.removesuffix(".py").replace("/", "_")
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{ROOT / path} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
 
 
 def command(*arguments: str) -> dict[str, Any] | str:

@@ -17,7 +17,7 @@ from sottovoce.errors import DataError, MissingDependency, SottovoceError
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
 from verification.cases_noise import KEYS, KnownBytes, keyed
-from verification.load import ROOT, load
+from verification.cases_privacy import ROOT, load
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # ledgers wait for the disk
 ABSENT = "not recorded"  # where data or an extra are absent; such a case is not compared

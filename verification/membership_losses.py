@@ -2,7 +2,7 @@
 
 A member leaves in the middle of a step, which is repeated without it under new keys. The loss of every honest
 member is computed from the bytes that were sent and from the keys of the coalition, and must be what the rule
-"every attempt of a step is charged in full" charges. `tests/verification/test_membership_losses.py` runs it.
+"every attempt of a step is charged in full" charges. `tests/verification/test_charges.py` runs it.
 """
 
 from __future__ import annotations

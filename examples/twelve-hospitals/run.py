@@ -71,7 +71,7 @@ def main(folder: Path) -> dict[str, float]:
     }  # fmt: skip
     epsilon = math.ceil(1000 * guarantee["epsilon"]) / 1000  # a bound is rounded up
     say(
-        f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['half']:.3f}; epsilon "
+        f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['deviation']:.3f}; epsilon "
         f"{epsilon} at delta {guarantee['delta']:g}, {guarantee['label']}."
     )
     return summary

@@ -9,11 +9,14 @@ from sottovoce._io import to_toml
 def test_advice_in_words_and_as_json(call):
     answer = call("advise", 6, "--epsilon", 2, "--records", 100)
     assert answer.code == 0, answer.err
-    assert "Take a secure sum: consensus-sgd over masked. Private: yes; useful: yes." in answer.out
+    assert (
+        "Take: mean by masked sum. Private: yes, for one record, against any one member; useful: yes."
+        in answer.out
+    )
     assert "What it reveals" in answer.out
     assert "If members cannot share keys" in answer.out
     advice = call("advise", 6, "--epsilon", 2, "--records", 100, "--json").json
-    assert advice["recommended"] == "consensus-sgd over masked"
+    assert advice["recommended"] == "mean by masked sum"
     assert advice["rows"][0]["epsilon_network"] <= 2
     assert advice["written"] == []
 

@@ -228,7 +228,7 @@ def test_doctor_lists_the_data_folder(call, monkeypatch, tmp_path):
     (tmp_path / "data" / "houses").mkdir(parents=True)
     monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "data"))
     answer = call("doctor")
-    assert "holds houses" in " ".join(answer.out.split())
+    assert "benchmark data: houses in" in " ".join(answer.out.split())
 
 
 def test_the_doctor_names_the_extra_with_its_brackets(call, monkeypatch):

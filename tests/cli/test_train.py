@@ -1,4 +1,4 @@
-"""`sottovoce train`: accounted first, refused in a sentence, resumed to the same bytes."""
+"""`sottovoce train` and `search`: accounted first, refused in a sentence, resumed to the same bytes."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from sottovoce.cli import output
 from sottovoce.objectives.trivial import comparison
 from sottovoce.planfile.read import load_file
 from sottovoce.planfile.training import load_training, run_training
+from sottovoce.report.result_files import read_result
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.loggers import evaluation_log
 
@@ -560,3 +561,13 @@ def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):
     parts = [np.load(part) for part in sorted((tmp_path / "checkpoint").glob("step-*.npz"))]
     assert len(parts) == 1
     np.testing.assert_allclose(parts[0]["leaf0"], rows, atol=1e-6)
+
+
+def test_search_has_an_out_and_a_result(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        BUDGETED_TRAINING.format(protocol="masked", adjacency="add-remove", steps=5, epsilon=4.0)
+    )
+    answer = call("search", "plan.toml", "--rates", "1,2", "--out", "result.json", "--json")
+    assert answer.code == 0, answer
+    assert read_result(tmp_path / "result.json")["metrics"]["runs"] == 2
+    assert json.loads((tmp_path / "result.json").read_text()) == answer.json

@@ -1,10 +1,10 @@
-"""Exact consensus on a spanning tree."""
+"""Exact consensus on spanning trees: uniform, capped and with few leaves."""
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.protocols import Tree
+from sottovoce.protocols import Tree, few_leaf_tree, spanning_tree
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -14,3 +14,36 @@ def test_senders_are_those_of_the_matrices(seed):
     who = rng.choice(tree.n, int(rng.integers(1, tree.n + 1)), replace=False).tolist()
     for t in range(tree.rounds):
         assert tree.senders(t, who) == sv.protocols.LinearProtocol.senders(tree, t, who)
+
+
+def test_uniform_trees_are_uniform():
+    """Wilson's algorithm on a 4-cycle: each of the four trees a quarter of the time (chi-square)."""
+    rng = np.random.default_rng(0)
+    ring = sv.graphs.ring(4)
+    missing = []
+    for _ in range(4000):
+        parents = spanning_tree(ring, kind="uniform", rng=rng)
+        used = {tuple(sorted((u, int(p)))) for u, p in enumerate(parents) if p >= 0}
+        (gone,) = {tuple(e) for e in ring.edges.tolist()} - used
+        missing.append(gone)
+    _, counts = np.unique(np.array(missing), axis=0, return_counts=True)
+    assert len(counts) == 4
+    assert ((counts - 1000) ** 2 / 1000).sum() < 16.3  # 0.999 quantile, 3 degrees of freedom
+
+
+def test_capped_trees_keep_the_cap_where_they_can():
+    rng = np.random.default_rng(0)
+    parents = spanning_tree(sv.graphs.complete(20), kind="capped", rng=rng, max_children=2)
+    assert np.bincount(parents[parents >= 0]).max() <= 2
+    star = spanning_tree(sv.graphs.star(6), kind="capped", rng=rng, max_children=2)
+    assert (star == -1).sum() == 1
+    assert (star >= -1).all()
+
+
+def test_few_leaves_are_as_few_as_possible():
+    path = few_leaf_tree(sv.graphs.grid(4, 4), np.random.default_rng(0))
+    assert np.sum(~np.isin(np.arange(16), path)) == 2  # a Hamiltonian path, rooted in its middle
+    for tolerate in (2, 3):
+        parents = few_leaf_tree("complete:8", np.random.default_rng(0), tolerate=tolerate)
+        degrees = np.bincount(parents[parents >= 0], minlength=8) + (parents >= 0)
+        assert (degrees <= tolerate).sum() == 8 - (8 - 2) // tolerate

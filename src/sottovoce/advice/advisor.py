@@ -19,7 +19,6 @@ from sottovoce._format import number, significant
 from sottovoce.accounting.wording import guess
 from sottovoce.advice import files
 from sottovoce.advice.candidates import (
-    FEW_LEAVES,
     STEPS,
     AveragingCandidate,
     averaging_candidates,
@@ -69,7 +68,7 @@ class Advice:
     >>> import sottovoce as sv
     >>> advice = sv.advise(6, epsilon=1.0, delta=1e-5, records=100)
     >>> advice.changes[0]
-    'If members cannot share keys: consensus-sgd over tree, few leaves, ± 0.00482.'
+    'If members cannot share keys: mean by tree with few leaves, uneven noise, ± 0.00482.'
     """
 
     requirements: Requirements
@@ -112,9 +111,7 @@ class Advice:
         """What to take, or that nothing fits."""
         if self.recommended is None:
             return "Nothing fits."
-        candidate = self.recommended.candidate
-        secure = "a secure sum: " if candidate is not None and candidate.has("masked") else ""
-        return f"Take {secure}{self.recommended.name}."
+        return f"Take: {self.recommended.name}."
 
     def __str__(self) -> str:
         suggestions = [suggestion.sentence for suggestion in self.suggestions]
@@ -155,7 +152,7 @@ def advise(
     ['Hide a record instead of a member: ± 0.000983.', 'Allow epsilon 1.66.']
     >>> advice = sv.advise(10, epsilon=1.0, delta=1e-5, records=200)
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
-    ('consensus-sgd over masked', 0.001)
+    ('mean by masked sum', 0.001)
     """
     linear = requirements.get("compute") in ("logistic", "linear")
     if linear and requirements.get("features") is None and not isinstance(sample, (str, Sample, type(None))):
@@ -246,12 +243,10 @@ class _Evaluation:
         use = usefulness(plan)
         if self.sample is not None:
             use = use.with_score(self.score(plan, _RUNS[requirements.compute][1]))
-        name = f"{plan.name} over {candidate.protocol}"
-        if candidate.noise_allocation == "optimal":
-            few = candidate.protocol.startswith(FEW_LEAVES)
-            name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
+        name = f"mean by {candidate.name}"
         if requirements.training:
-            name += f", {steps} steps" + (f", batches of {sample_rate:.0%}" if sample_rate < 1 else "")
+            name = f"{candidate.name} ({plan.name}), {steps} steps"
+            name += f", batches of {sample_rate:.0%}" if sample_rate < 1 else ""
         return summarize(
             name,
             plan,
@@ -349,9 +344,11 @@ def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
     ]
     if best.use.error is not None:
         scale = f"on a scale from {requirements.low:g} to {requirements.high:g}"
-        sentences.append(f"The mean will be right to about {best.use.answer}, {scale}.")
+        sentences.append(
+            f"The mean will be right to about {best.use.answer} (one standard deviation), {scale}."
+        )
     else:
-        sentences.append(f"What to expect: {best.use.answer}.")
+        sentences.append(f"What to expect: {best.use.answer} (one standard deviation).")
     if next_kind is not None:
         sentences.append(f"The next kind of plan, {next_kind.name}: {next_kind.use.answer}.")
     hidden = "a whole member" if requirements.hide == "member" else "a single record"

@@ -49,6 +49,16 @@ class AveragingCandidate:
     words: str
     noise_allocation: Literal["equal", "optimal"] = "equal"
 
+    @property
+    def name(self) -> str:
+        """How it averages, in plain words: the name of a row."""
+        tree = "tree with few leaves" if self.protocol.startswith(FEW_LEAVES) else "tree"
+        tree = "fresh random trees" if self.protocol == "tree:kind=uniform" else tree
+        other = {"masked": "masked sum", "exchange": "pairwise exchange", "chebyshev": "accelerated gossip"}
+        protocol = parse(self.protocol).name
+        name = tree if protocol == "tree" else other.get(protocol, protocol)
+        return name if self.noise_allocation == "equal" else f"{name}, uneven noise"
+
     def has(self, capability: Capability) -> bool:
         """Return whether its protocol declares a capability."""
         return parse(self.protocol).name in names_with(capability)

@@ -36,7 +36,7 @@ _RECORDS = 20_000  # most records of a simulation; with more, the noise of a ste
 
 @dataclass(frozen=True)
 class Score:
-    """A simulated score: its mean, and the half width of the interval in which nine runs in ten end.
+    """A simulated score: its mean, and ``half``, the half width of an interval in which nine runs in ten end.
 
     ``chance`` is the score of an answer that learned nothing, ``best`` that of the same training without
     noise, ``deviation`` the standard deviation between runs.
@@ -70,7 +70,7 @@ class Score:
         return f"a simulated run on {self.source} ends at {self} ({bounds})."
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.mean:.3g} ± {self.half:.2g}"
+        return f"{self.metric} {self.mean:.3g} ± {self.deviation:.2g}"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sottovoce.graphs import Network
 
 
+NEARLY_ALL = 0.9  # a share of what the noise leaves open
+
+
 def account(
     graph: options.Graph = None,
     matrix: options.Matrix = None,
@@ -43,9 +46,9 @@ def account(
 ) -> None:
     """Show what each participant learns about each other, before anything runs.
 
-    The exact loss is a share of local privacy: 0 when the observer learns
-    nothing of a user, 1 when it can compute the user's noisy value. The
-    published formula (Muffliato, eq. 6) is shown beside it; it is not a
+    The exact loss is a share of what the noise leaves open: 0 when the
+    observer learns nothing of a user, 1 when it can compute the user's noisy
+    value. The published formula (Muffliato, eq. 6) is shown beside it; it is not a
     guarantee, and understates wherever the exact share is larger. Means are
     over all nodes, an observer counting 0 for itself, as in that paper.
     With --published stand the papers' other formulas too: mean loss, Corollary
@@ -113,20 +116,26 @@ def _show(
     for note in assessment.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
     heads = {"distance": "distance", "pairs": "pairs", "exact_mean": "exact, mean"}
-    heads |= {"exact_max": "exact, largest", "determined": "can be computed"}
+    heads |= {"exact_max": "exact, largest", "determined": "noisy value known"}
     heads |= {"published_mean": "published (at most 1), mean"} if published else {}
-    rows = [[row[key] for key in heads] for row in metrics["by_distance"]]
-    if rows:
-        title = "Share of local privacy lost, by distance (0: nothing is learned, 1: the noisy value itself)"
+    by_distance = metrics["by_distance"]
+    if rows := [[row[key] for key in heads] for row in by_distance]:
+        title = "Share of what the noise leaves open, by distance (0: nothing is learned, 1: the noisy value)"
         quantities = [FIELDS.get(key, "value") for key in heads]
         screen.print(table(list(heads.values()), rows, title=title, quantities=quantities))
-    rank = "" if assessment["rank"] is None else f"; {assessment['rank']} independent numbers are received"
+    screen.print(f"[bold]{_finding(network, assessment)}[/bold]")
+    n, rank = assessment["n"], assessment["rank"]
+    received = "" if rank is None else f"; {rank} independent numbers about {n:,} nodes are received"
     mean, largest = number(assessment["mean_exact"], "share"), number(assessment["max_exact"], "share")
-    screen.print(f"Exact: {mean} on average, {largest} at most{rank}.")
+    screen.print(f"Exact: {mean} on average, {largest} at most{received}.")
     if assessment["understated_pairs"] is not None:
+        mean = f"{number(assessment['mean_published'])} on average as printed"
+        if by_distance:
+            capped = sum(row["pairs"] * row["published_mean"] for row in by_distance)
+            mean += f" ({number(capped / n ** (2 if observer is None else 1))} when each pair is capped at 1)"
         screen.print(
-            f"The published formula, not a guarantee: {number(assessment['mean_published'])} on average; "
-            f"it is too small for {percent(assessment['understated_pairs'], places=0)} of the pairs."
+            f"The published formula, not a guarantee: {mean}; it is too small for "
+            f"{percent(assessment['understated_pairs'], places=0)} of the pairs."
         )
     if "guarantees" in assessment:
         noise = assessment["noise_multiplier"]
@@ -144,6 +153,25 @@ def _show(
         screen.print(table(["against", "noise multiplier", *last], rows, title=title))
     if "published_bounds" in assessment:
         _show_published(screen, assessment["published_bounds"])
+
+
+def _finding(network: Network, assessment: Mapping[str, Any]) -> str:
+    """Return in a sentence about how many nodes the observer learns nearly everything, and how far away."""
+    import numpy as np
+
+    observer, n = assessment["observer"], network.n
+    if observer is None:
+        near = assessment["_pairs"][0] >= NEARLY_ALL
+        np.fill_diagonal(near, False)
+        count = round(near.sum() / n)
+        return f"A node learns nearly everything (at least 0.9) about {count} of {n - 1:,} others on average."
+    group = [observer, *assessment.get("colluders", ())]
+    near = np.setdiff1d(np.flatnonzero(assessment["exact"] >= NEARLY_ALL), group)
+    farthest = np.min([network.distances_from(v) for v in group], axis=0)[near].max(initial=0)
+    who = " and ".join(safe(network.label(v)) for v in group)
+    who = f"Node {who} learns" if len(group) == 1 else f"Nodes {who} learn"
+    away = f", up to distance {farthest}" if len(near) else ""
+    return f"{who} nearly everything (at least 0.9) about {len(near):,} of {n - len(group):,} others{away}."
 
 
 # a formula as printed is no bound and rounded to nearest, the exact losses are rounded upwards

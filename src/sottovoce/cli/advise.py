@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from sottovoce.advice import Advice, PlanSummary
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
-REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
+# the adversaries of the second table, in words
+REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member", "pairwise": "typical pair"}
+REVEALS |= {"colluders": "any {} members", "local": "all others"}
 
 
 def advise(
@@ -58,11 +60,11 @@ def advise(
         sottovoce advise 12 --epsilon 2 --records 500 --compute logistic --features 10 --out advice/
         sottovoce advise ring:9 --epsilon 1 --records 50 --colluders 2 --values 0,120
     """
-    from sottovoce import advice as advisor
+    import sottovoce as sv
     from sottovoce.advice.samples import read_sample
 
     with progress("candidates", None, quiet=json) as tick:
-        advice = advisor.advise(
+        advice = sv.advise(
             int(members) if members.lstrip("-").isdigit() else members,
             epsilon=epsilon,
             delta=delta,
@@ -90,16 +92,20 @@ def advise(
 
 
 def _show(screen: Console, advice: Advice, written: list[str]) -> None:
-    show_rows(screen, advice.rows, advice.requirements.delta)
-    chosen = advice.recommended
+    requirements, chosen = advice.requirements, advice.recommended
+    show_rows(screen, advice.rows, requirements.delta, budget=requirements.view)
     if chosen is None:
         lines = [f"{advice.headline} {advice.reasons}"]
         lines += [f"  {each.sentence}" for each in advice.suggestions]
     else:
+        hidden = "a whole member" if requirements.hide == "member" else "one record"
+        private = f"Private: yes, for {hidden}, against {requirements.adversary}"
+        assert chosen.candidate is not None
+        names = f"in files: algorithm {chosen.plan.name}, protocol {chosen.candidate.protocol}"
         lines = [
-            f"{advice.headline} Private: yes; useful: {chosen.use.verdict}.",
+            f"{advice.headline} {private}; useful: {chosen.use.verdict}.",
             advice.reasons,
-            f"How: {chosen.words}. If a member falls silent, {chosen.silent}.",
+            f"How: {chosen.words} ({names}). If a member falls silent, {chosen.silent}.",
             *advice.changes,
         ]
     lines.append(advice.simulated_on)
@@ -109,24 +115,55 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
         screen.print(safe(line))
 
 
-def show_rows(screen: Console, rows: Sequence[PlanSummary], delta: float, *, dominated: bool = False) -> None:
-    """Print what plans are worth and what they reveal, in two tables that fit a terminal."""
+def show_rows(
+    screen: Console,
+    rows: Sequence[PlanSummary],
+    delta: float,
+    *,
+    dominated: bool = False,
+    budget: str | None = None,
+) -> None:
+    """Print what plans are worth and what they reveal, in two tables that fit a terminal.
+
+    ``budget`` is the view that must meet the budget, if there is one; its column is marked.
+    """
     cells = [row.cells() for row in rows]
+    heads = {key: key.replace("_", " ") for key in WORTH}
+    heads["answer"], cells = _answers(rows, cells)
+    if all(row.plan.steps == 1 for row in rows):
+        del heads["steps"]
+    if all(row.batch_size is None for row in rows):
+        del heads["batch_size"]
     worth = [
-        (k, safe(row.name), *(cell[key] for key in WORTH), *([row.dominated_by or "-"] if dominated else []))
+        (k, safe(row.name), *(cell[key] for key in heads), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
     ]
-    heads = ("", "plan", *(key.replace("_", " ") for key in WORTH), *(["dominated by"] if dominated else []))
-    screen.print(table(heads, worth, title="Accuracy and communication"))
+    columns = ["", "plan", *heads.values(), *(["dominated by"] if dominated else [])]
+    screen.print(table(columns, worth, title="Accuracy and communication (±: one standard deviation)"))
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
-    count = rows[0].colluders if rows else 2
-    heads = ("", *(f"{count} colluders" if key == "colluders" else key for key in REVEALS))
+    columns = [""]
+    for key, words in REVEALS.items():
+        columns.append(words.format(rows[0].colluders) + (" (budget)" if key == budget else ""))
     title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
-    screen.print(table(heads, reveals, title=title))
+    screen.print(table(columns, reveals, title=title))
     screen.print(
-        "  outsider: taps every link; network: any one member; pairwise: one member about one other, "
-        "typically; local: everyone else together"
+        "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
+        "all others: together"
     )
+
+
+def _answers(
+    rows: Sequence[PlanSummary], cells: list[dict[str, str | int]]
+) -> tuple[str, list[dict[str, str | int]]]:
+    """Return the heading of the answers and the cells; what all rows measure stands in the heading."""
+    spans = {row.use.span for row in rows}
+    if len(spans) == 1 and None not in spans:
+        return f"error (range {spans.pop():g})", cells
+    metrics = {row.use.score.metric if row.use.score else "" for row in rows}
+    if len(metrics) != 1 or "" in metrics:
+        return "answer", cells
+    metric = metrics.pop()
+    return metric, [cell | {"answer": str(cell["answer"]).removeprefix(f"{metric} ")} for cell in cells]
 
 
 def _records(text: str) -> int | list[int]:

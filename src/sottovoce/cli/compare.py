@@ -37,7 +37,7 @@ def compare(
     Example:
         sottovoce compare a.toml b.toml --out front.svg
     """
-    from sottovoce import advice as advisor
+    import sottovoce as sv
     from sottovoce.advice.samples import read_sample
     from sottovoce.planfile.read import load_plan
 
@@ -48,7 +48,7 @@ def compare(
             raise InvalidInput(f"{path} is given twice; name every plan once.")
         plans[name] = load_plan(path)
     public = read_sample(sample)
-    rows = advisor.compare(plans, delta=delta, colluders=collude, latency=latency, sample=public)
+    rows = sv.compare(plans, delta=delta, colluders=collude, latency=latency, sample=public)
     if out is not None:
         from sottovoce.advice.comparison import draw_front
 

@@ -15,14 +15,14 @@ from sottovoce.cli.output import emit, safe, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-# package: what it serves
+# package: what it is used for
 REQUIRED = {
     "numpy": "arrays",
-    "scipy": "sparse matrices, spectra",
-    "networkx": "graph families",
-    "numba": "compiled convex algorithms",
-    "dp-accounting": "sampled Gaussian accounting",
-    "scikit-learn": "estimators, embedded data",
+    "scipy": "large networks",
+    "networkx": "networks by name",
+    "numba": "fast training of linear models",
+    "dp-accounting": "privacy accounting with batches",
+    "scikit-learn": "models, example data",
     "typer": "this command line",
     "rich": "this command line",
     "pydantic": "plan files",
@@ -31,12 +31,12 @@ REQUIRED = {
     "cryptography": "protective noise, certificates",
     "tomli-w": "plan files, agreements",
 }
-# package: what it serves, and the extra that installs it
+# package: what it is used for, and the extra that installs it
 OPTIONAL = {
     "torch": ("neural networks", "deep"),
     "safetensors": ("model files", "deep"),
-    "tensorboard": ("logs of training", "tensorboard"),
-    "bokeh": ("the explorer's page", "explore"),
+    "tensorboard": ("curves during training", "tensorboard"),
+    "bokeh": ("the page of sottovoce explore", "explore"),
 }
 
 
@@ -56,20 +56,16 @@ def doctor(json: Json = False) -> None:
 def diagnosis() -> dict[str, Any]:
     """Return versions, missing packages with their remedy, and the data folders that exist."""
     packages: dict[str, dict[str, str | None]] = {
-        name: {"installed": _version(name), "serves": serves, "get": None}
-        for name, serves in REQUIRED.items()
+        name: {"installed": _version(name), "used_for": use, "get": None} for name, use in REQUIRED.items()
     }
-    for name, (serves, extra) in OPTIONAL.items():
+    for name, (use, extra) in OPTIONAL.items():
         get = f"pip install 'sottovoce[{extra}]'"
-        packages[name] = {"installed": _version(name), "serves": serves, "get": get}
+        packages[name] = {"installed": _version(name), "used_for": use, "get": get}
     missing = {name: package for name, package in packages.items() if package["installed"] is None}
     advice = [
-        f"{name} is not installed ({package['serves']}): {package['get'] or 'pip install sottovoce'}"
+        f"{name} is not installed ({package['used_for']}): {package['get'] or 'pip install sottovoce'}"
         for name, package in missing.items()
     ]
-    data = _data_folders()
-    if not any(folder["exists"] for folder in data):
-        advice.append("No data folder was found; set SOTTOVOCE_DATA for data sets beyond scikit-learn's own")
     return {
         "sottovoce": __version__,
         "python": platform.python_version(),
@@ -77,7 +73,7 @@ def diagnosis() -> dict[str, Any]:
         "cores": _cores(),
         "ready": missing.keys().isdisjoint(REQUIRED),
         "packages": packages,
-        "data": data,
+        "data": _data_folders(),
         "advice": advice,
     }
 
@@ -97,7 +93,7 @@ def _cores() -> int:
 
 
 def _data_folders() -> list[dict[str, Any]]:
-    """List the folders data sets are looked for in, and what each holds."""
+    """List the folders where benchmark data sets are looked for, and what each holds."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folders = {"per-user cache": cache / "sottovoce"}
     if named := os.environ.get("SOTTOVOCE_DATA"):
@@ -115,14 +111,17 @@ def _show(screen: Console, report: dict[str, Any]) -> None:
     rows = []
     for name, package in report["packages"].items():
         mark = "[green]ok[/green]" if package["installed"] else "[yellow]–[/yellow]"
-        rows.append([mark, name, package["installed"] or "", package["serves"]])
-    screen.print(table(["", "package", "version", "serves"], rows))
-    for folder in report["data"]:
-        holds = ", ".join(folder["holds"]) or "nothing yet"
-        state = f"holds {holds}" if folder["exists"] else "does not exist"
-        screen.print(f"data, {folder['source']}: {folder['path']} {state}")
+        rows.append([mark, name, package["installed"] or "", package["used_for"]])
+    screen.print(table(["", "package", "version", "used for"], rows))
+    data = [f"{', '.join(f['holds'])} in {f['path']}" for f in report["data"] if f["holds"]]
+    none = "none (not needed; SOTTOVOCE_DATA names a folder for them)"
+    screen.print(f"Optional benchmark data: {safe('; '.join(data) or none)}")
     screen.print()
     for line in report["advice"]:
         screen.print(f"[yellow]•[/yellow] {safe(line)}.", soft_wrap=True)
-    verdict = "Ready." if report["ready"] else "Not ready: install what is missing above."
+    verdict = (
+        "Ready: nothing required is missing."
+        if report["ready"]
+        else "Not ready: install what is missing above."
+    )
     screen.print(f"[bold]{verdict}[/bold]")

@@ -31,14 +31,17 @@ _ENTRY_POINTS = {
 
 def init(
     template: Annotated[str, Argument(help="average, train, net, consortium, protocol or algorithm.")],
-    folder: Annotated[Path | None, Argument(help="A new or empty folder; by default TEMPLATE.")] = None,
+    folder: Annotated[
+        Path | None, Argument(help="A new or empty folder; by default named like the template.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a small commented folder that runs at once: plan, toy data, test, and a page about it.
 
-    average: a private mean; train: a model over sites; net: a network over
-    sites; consortium: three peers on this machine; protocol, algorithm: code of
-    your own, whose privacy cost is computed, run and attacked by the rest.
+    average: a private mean; train: a model of several sites' records; net: a
+    neural network of several sites' records; consortium: three peers on this
+    machine; protocol, algorithm: for programmers, a method of your own, whose
+    privacy cost is then computed, and which can be run and attacked.
 
     \b
     Examples:

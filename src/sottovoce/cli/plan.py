@@ -25,10 +25,10 @@ def plan(
 ) -> None:
     """Show whether a plan file is private and useful, and what it costs, before it runs.
 
-    Prints one row per adversary with epsilon, delta, adjacency and label, the
-    communication, and two verdicts: private (is the \\[budget] met?) and useful (is the
-    answer worth having? The error of an average in its own unit; training is
-    simulated on synthetic records), with suggestions, the cheapest first. Says which files
+    Prints two verdicts: private (is the \\[budget] met?) and useful (is the answer
+    worth having? The error of an average in its own unit; training is simulated on
+    synthetic records), with suggestions, the cheapest first; then one row per
+    adversary with epsilon, delta, adjacency and label, and the communication. Says which files
     it reads: values of an average never; of training records how many there are,
     which is public, and what the file accepts by name. The exit code is 1 when
     the budget is not met.
@@ -62,12 +62,15 @@ def plan(
         raise typer.Exit(1)
 
 
-def show_assessment(screen: Console, assessment: Mapping[str, Any]) -> None:
-    """Print the assessment of a plan for a person."""
+def show_assessment(screen: Console, assessment: Mapping[str, Any], unassessed: str = "unknown") -> None:
+    """Print the assessment of a plan for a person: verdicts first, options last.
+
+    ``unassessed`` says instead of yes or no why nothing is known of the usefulness.
+    """
     from sottovoce.accounting.wording import exception
 
-    described = safe("; ".join(_options(assessment["plan"], _is_set)))
-    screen.print(f"[bold]{safe(assessment['title'] or 'Plan')}[/bold]: {described}")
+    screen.print(f"[bold]{safe(assessment['title'] or 'Plan')}[/bold]")
+    _show_verdicts(screen, assessment, unassessed)
     screen.print(f"Hides: {assessment['hides']}.")
     if assessment["reads"]:
         screen.print(f"Reads: {safe('; '.join(assessment['reads']))}.")
@@ -92,11 +95,12 @@ def show_assessment(screen: Console, assessment: Mapping[str, Any]) -> None:
     if assessment.get("noise_in_result") is not None:
         worst = number(assessment["noise_in_result"])
         screen.print(f"Noise in the result of the worst node: {worst} per coordinate")
-    _show_verdicts(screen, assessment)
+    described = safe("; ".join(_options(assessment["plan"], _is_set)))
+    screen.print(f"[dim]Options: {described}[/dim]")
 
 
-def _show_verdicts(screen: Console, assessment: Mapping[str, Any]) -> None:
-    color = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "not known"}
+def _show_verdicts(screen: Console, assessment: Mapping[str, Any], unassessed: str) -> None:
+    color = {True: "[green]yes[/green]", False: "[red]no[/red]", None: safe(unassessed)}
     useful, answer = color[assessment["useful"]], assessment["private_in_words"]
     style = "green" if assessment["private"] else "red"
     screen.print(f"[bold]Private: [{style}]{answer}[/{style}]; useful: {useful}.[/bold]")

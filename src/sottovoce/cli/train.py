@@ -117,7 +117,8 @@ def train_on(
     loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
     folder = _model_folder(out, loaded, file) if prints else None
     if prints and not json:
-        show_assessment(console(), assessment)
+        unassessed = f"not assessed here; sottovoce plan {file} simulates it"
+        show_assessment(console(), assessment, unassessed)
         if (step := _saved_step(checkpoint)) is not None:
             sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
             console(error=True).print(sentence, markup=False)

@@ -138,7 +138,7 @@ def promises(protocol: Protocol, observer: int) -> list[dict[str, Any]]:
     rows = [(about_a_patient(plan.privacy("local")), "one patient")]
     rows.append((about_a_patient(plan.privacy(observer=observer)), "one patient"))
     rows.append((whole.privacy("local"), "a whole clinic"))
-    return [guarantee.to_dict(delta=DELTA) | {"what": what} for guarantee, what in rows]
+    return [g.to_dict(delta=DELTA) | {"what": what, "best_guess": g.best_guess} for g, what in rows]
 
 
 def about_a_patient(guarantee: Guarantee) -> Guarantee:
@@ -375,12 +375,12 @@ def audit(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 40
     pair = Adversary("pairwise", (0,), 15)
     printed = Guarantee(pair, "user", "published", Curve.gaussian(formula**0.5 / multiplier))
     views: list[tuple[str, Protocol, int | tuple[int, ...], int, Guarantee | None]] = [
-        ("neighbor, by gossip", gossip, 0, 1, None),
-        ("opposite corner, by gossip", gossip, 0, 15, None),
-        ("two colluders, by gossip", gossip, (0, 5), 15, None),
-        ("opposite corner, by exchange", HypercubeExchange(16), 0, 15, None),
-        ("opposite corner, by tree", Tree(network), 0, 15, None),
-        ("opposite corner, by gossip: published formula", gossip, 0, 15, printed),
+        ("Belmirto, by gossip", gossip, 0, 1, None),
+        ("Torrelieve, by gossip", gossip, 0, 15, None),
+        ("Torrelieve, by gossip, with Fontevaga", gossip, (0, 5), 15, None),
+        ("Torrelieve, by exchange", HypercubeExchange(16), 0, 15, None),
+        ("Torrelieve, by tree", Tree(network), 0, 15, None),
+        ("Torrelieve, by gossip: published formula", gossip, 0, 15, printed),
     ]
     common: dict[str, Any] = {"sensitivity": 1.0, "noise_std": multiplier, "runs": runs, "delta": 1e-2}
     common |= {"rng": np.random.default_rng(11), "level": 0.001 / (len(views) + 1)}
@@ -389,7 +389,7 @@ def audit(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 40
         outcome = audit_averaging(protocol, user=user, observers=observers, guarantee=claim, **common)
         audits[name] = outcome.to_dict()
         tick(k + 1)
-    audits["the public, one answer"] = audit_outputs(HypercubeExchange(16), user=15, **common).to_dict()
+    audits["Torrelieve, from the answer"] = audit_outputs(HypercubeExchange(16), user=15, **common).to_dict()
     tick(len(views) + 1)
     return Result(
         "audit",

@@ -100,8 +100,8 @@ class Fitted(NotebookDisplay):
     ...                 training=sv.TrainingOptions(steps=10, classes=["no", "yes"]))
     >>> fitted.predict([[0.5], [-0.5]]).tolist()
     ['yes', 'no']
-    >>> print(fitted)
-    a linear model by consensus-newton: epsilon 1.999 at delta 1e-05, against any one node; simulated noise
+    >>> str(fitted).split(": ")[1]
+    'epsilon 1.999 at delta 1e-05 [exact, add-remove], against any one node; simulated noise'
     """
 
     model: Any
@@ -405,7 +405,8 @@ class Fitted(NotebookDisplay):
             scores += ", no better than a constant answer"
         return (
             f"{self._kind} by {self.result.name}: epsilon {number(epsilon, 'epsilon')} at delta "
-            f"{number(self.delta, 'delta')}, against {self.privacy.adversary}{scores}{simulated}"
+            f"{number(self.delta, 'delta')} [{self.privacy.label}, {self.privacy.adjacency}], against "
+            f"{self.privacy.adversary}{scores}{simulated}"
         )
 
 

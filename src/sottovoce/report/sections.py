@@ -259,7 +259,7 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
     series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
     colors = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
     columns = {"distance": "distance", "pairs": "participants", "exact_mean": "exact, mean"}
-    columns |= {"exact_max": "exact, largest", "determined": "can be computed"}
+    columns |= {"exact_max": "exact, largest", "determined": "noisy value known"}
     if rows[0]["published_mean"] is not None:
         series["published formula"] = [row["published_mean"] for row in rows]
         colors["published formula"] = figures.PUBLISHED
@@ -268,7 +268,7 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
         [row["distance"] for row in rows],
         series,
         xlabel="distance in the network",
-        ylabel="share of local privacy lost",
+        ylabel="share of what the noise leaves open",
         title="Loss against distance",
         colors=colors,
         levels={"local privacy (no network)": 1.0},
@@ -470,11 +470,11 @@ def audit(result: StoredResult) -> Section:
     """What the sharpest test shows, against what was claimed."""
     values = {**result["config"], **result["metrics"]}
     audits = [
-        a | {"view": name, "verdict": "broken" if a["refuted"] else "holds"}
+        a | {"view": name, "verdict": "refuted" if a["refuted"] else "holds"}
         for name, a in values["audits"].items()
     ]
-    broken = [a for a in audits if a["refuted"]]
-    ours = [a["view"] for a in broken if a["label"] in ("ldp", "exact")]
+    refuted = [a for a in audits if a["refuted"]]
+    ours = [a["view"] for a in refuted if a["label"] in ("ldp", "exact")]
     svg = figures.intervals(
         [a["view"] for a in audits],
         [a["mu_lower"] for a in audits],
@@ -482,17 +482,17 @@ def audit(result: StoredResult) -> Section:
         xlabel="μ (0: nothing learned; larger: easier to tell two data sets apart)",
         title="Audit",
     )
-    columns = {"view": "view", "label": "claim", "mu_claimed": "μ claimed, at most"}
-    columns |= {"mu_lower": "μ shown, at least", "tightness": "tightness", "verdict": "verdict"}
-    verdict = f"BROKEN GUARANTEES: {', '.join(ours)}." if ours else "No guarantee was broken."
-    if len(broken) > len(ours):
-        verdict += " The published formula, which is not a guarantee, was broken."
+    columns = {"view": "attack on", "label": "label", "mu_claimed": "μ claimed, at most"}
+    columns |= {"mu_lower": "μ reached, at least", "tightness": "tightness", "verdict": "verdict"}
+    verdict = f"REFUTED GUARANTEES: {', '.join(ours)}." if ours else "No guarantee was refuted."
+    if len(refuted) > len(ours):
+        verdict += " The published formula, which is not a guarantee, was refuted."
     lead = (
         f"The averaging was run {values['runs']:,} times per view under two neighboring data sets, and the "
         f"best test was asked to tell them apart. {verdict}"
     )
     table = _table(columns, audits, strong=tuple(k for k, a in enumerate(audits) if a["refuted"]))
-    picture = Figure(svg, "A bar that passes its tick breaks the claim.")
+    picture = Figure(svg, "A bar that passes its tick refutes the claim.")
     return _section(result, "An attack on our own claims", lead, picture, table, guarantees=False)
 
 

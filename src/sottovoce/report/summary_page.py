@@ -290,16 +290,16 @@ def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_audit(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary page of an audit: whether a claim was broken."""
-    broken = {name: a["label"] for name, a in facts["audits"].items() if a["refuted"]}
-    ours = [name for name, label in broken.items() if label in ("ldp", "exact")]
-    printed = [name for name in broken if name not in ours]
+    """Return the summary page of an audit: whether a claim was refuted."""
+    refuted = {name: a["label"] for name, a in facts["audits"].items() if a["refuted"]}
+    ours = [name for name, label in refuted.items() if label in ("ldp", "exact")]
+    printed = [name for name in refuted if name not in ours]
     views, confidence = len(facts["audits"]), 100 * facts["confidence"]
     sure = f"{facts['runs']:,} runs per view, {views} views, confidence {confidence:g} %"
-    why = f"No guarantee was broken ({sure})." if not ours else f"Broken: {', '.join(ours)} ({sure})."
+    why = f"No guarantee was refuted ({sure})." if not ours else f"Refuted: {', '.join(ours)} ({sure})."
     answers = [_answer("Did the guarantees hold?", NO if ours else YES, why)]
     if printed:
-        why = f"The published formula, which is not a guarantee, was broken: {', '.join(printed)}."
+        why = f"The published formula, which is not a guarantee, was refuted: {', '.join(printed)}."
         answers.append(_answer("Did the published formula hold?", NO, why))
     return _page(
         "audit",
