@@ -168,7 +168,7 @@ def _finding(network: Network, assessment: Mapping[str, Any]) -> str:
     group = [observer, *assessment.get("colluders", ())]
     near = np.setdiff1d(np.flatnonzero(assessment["exact"] >= NEARLY_ALL), group)
     farthest = np.min([network.distances_from(v) for v in group], axis=0)[near].max(initial=0)
-    who = " and ".join(safe(network.label(v)) for v in group)
+    who = " and ".join(safe(network.node_name(v)) for v in group)
     who = f"Node {who} learns" if len(group) == 1 else f"Nodes {who} learn"
     away = f", up to distance {farthest}" if len(near) else ""
     return f"{who} nearly everything (at least 0.9) about {len(near):,} of {n - len(group):,} others{away}."

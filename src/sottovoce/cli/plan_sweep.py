@@ -42,9 +42,9 @@ def sweep_plan(
     require_writable(out)
     trials = plan_trials(file, choices, repeats)
     folder = Path(f"{file.stem}-sweep") if out is None else out.with_suffix("")
-    kept = f"finished trials are kept in {folder}; the same command goes on."
+    notice = f"finished trials are kept in {folder}; the same command goes on."
     with (
-        if_stopped(lambda: kept),
+        if_stopped(lambda: notice),
         progress(f"{file.name}, {len(trials)} trials", len(trials), quiet=json) as tell,
     ):
         results = sweep(run_trial, trials, folder, seed=seed, jobs=jobs, backend=backend, progress=tell)

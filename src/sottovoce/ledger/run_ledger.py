@@ -350,13 +350,13 @@ def _read(folder: Path, session: bytes | None = None, node: int | None = None) -
             f"The ledger {path} has format {str(header.get('format'))[:20]!r}, this program writes format "
             f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
         )
-    found = bytes.fromhex(header["session"]), int(header["node"])
-    if session is not None and found != (session, node):
+    written_by = bytes.fromhex(header["session"]), int(header["node"])
+    if session is not None and written_by != (session, node):
         raise LedgerError(
             f"The ledger {path} belongs to another run or member; choose another folder with --state, or the "
             "agreement of that run."
         )
-    content = _Content(header["about"], *found, first.hash, array("Q", [0, first.end]))
+    content = _Content(header["about"], *written_by, first.hash, array("Q", [0, first.end]))
     for line in lines:
         content.add(Row.unpack(b64decode(line.content, validate=True)))
         content.head = line.hash
