@@ -26,8 +26,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
 from sottovoce.ledger.store import DIGEST, Entry, StoredRun, frame_digest
@@ -312,7 +310,8 @@ class Core:
         self._require_near(r)
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
-        if self.bound is not None and np.abs(self.codec.values(frame)).max(initial=0.0) > self.bound:
+        values = self.codec.values(frame)
+        if self.bound is not None and max(values.max(initial=0), -values.min(initial=0)) > self.bound:
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
