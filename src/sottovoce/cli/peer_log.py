@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import json as _json
-import re
-import sqlite3
 import sys
 import time
 from collections.abc import Mapping
@@ -33,8 +31,6 @@ def may_pass(error: BaseException | None) -> bool:
     """Whether the cause of an error is a full or failing disk, or another lack that can pass by itself."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _MAY_PASS:
-            return True
-        if isinstance(error, sqlite3.Error) and re.search("full|disk I/O", str(error)):
             return True
         error = error.__cause__ or error.__context__
     return False

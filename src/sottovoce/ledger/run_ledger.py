@@ -1,11 +1,10 @@
 """The ledger of one run: every release, and the bytes it paid for, durable before they are sent.
 
 Every commit appends one row (`sottovoce.ledger.chain`). Frames and states of more than a few kilobytes lie
-beside the ledger in files that are overwritten in turn; the row holds the frame's digest, and the state is
-authenticated by its encryption. The chain cannot show that its newest rows are missing; head files and the
-other members do (see `sottovoce.ledger`). Any doubt is an error, and nothing is sent. The state is encrypted
-under a key that is overwritten after each commit (`StateKey`), so the files do not tell the keys of past
-steps.
+beside the ledger in files that are overwritten in turn, and the row holds their digests. The chain cannot
+show that its newest rows are missing; head files and the other members do (see `sottovoce.ledger`). Any doubt
+is an error, and nothing is sent. The state is encrypted under a key that is overwritten after each commit
+(`StateKey`), so the files do not tell the keys of past steps.
 """
 
 from __future__ import annotations
@@ -98,8 +97,7 @@ class RunLedger:
             content = _read(self.folder, session, node)
             self._saved, self.head, self._begins = content.saved, content.head, content.begins
             self._count = self._durable = content.count
-            self._frames = {r: place.file for r, place in content.frames.items()}
-            self._state_place = INLINE if content.state is None else content.state.file
+            self._frames, self._state_place = content.frames, content.state
             self._released: dict[int, int] = {}  # large files that rows do not need, and since which row
             self._large: dict[int, int] = {}  # those that are open
             resources.callback(self._close_large)
@@ -129,8 +127,10 @@ class RunLedger:
             state, key = self._key.encrypt(entry.state)
         place = self._take_place(entry, len(entry.frame) + len(state) > _SMALL)
         digest = frame_digest(entry.frame) if entry.frame else bytes(32)
-        inline = entry._replace(state=state) if place == INLINE else entry._replace(frame=b"", state=None)
-        row = Row(inline, digest, place, len(entry.frame), len(state))
+        inline, rest = entry._replace(state=state), b""
+        if place != INLINE:
+            inline, rest = entry._replace(frame=b"", state=None), _rest(entry.frame, state)
+        row = Row(inline, digest, place, len(entry.frame), len(state), rest)
         line, self.head = chained(self.head, b64encode(row.pack()))
         self._begins.append(self._begins[-1] + len(line))
         self._count += 1
@@ -275,19 +275,6 @@ class RunLedger:
 # ---- reading -------------------------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    """Where a large frame or state is: the number of its file, and its bytes there."""
-
-    file: int
-    begin: int
-    size: int
-
-    def read(self, folder: Path) -> bytes:
-        with open(folder / LARGE.format(self.file), "rb") as file:
-            file.seek(self.begin)
-            return file.read(self.size)
-
-
 @dataclass
 class _Content:
     """The content of a ledger that fits its chain; the state is encrypted."""
@@ -298,8 +285,9 @@ class _Content:
     head: bytes  # hash of the newest row
     begins: array[int]  # where the header and each row begin, and where the next will
     saved: StoredRun = field(default_factory=StoredRun)
-    frames: dict[int, _Place] = field(default_factory=dict)  # large ones, by round
-    state: _Place | None = None
+    frames: dict[int, int] = field(default_factory=dict)  # the files of large frames, by round
+    state: int = INLINE  # the file of the state
+    files: dict[int, Row] = field(default_factory=dict)  # the row that wrote a file last
 
     @property
     def count(self) -> int:
@@ -317,21 +305,27 @@ class _Content:
         for r in entry.forget:
             saved.outbox.pop(r, None)
             self.frames.pop(r, None)
+        if row.file != INLINE:
+            self.files[row.file] = row
         if row.frame_size:
             saved.sent[entry.round], saved.outbox[entry.round] = row.digest, entry.frame
             if row.file != INLINE:
-                self.frames[entry.round] = _Place(row.file, 0, row.frame_size)
+                self.frames[entry.round] = row.file
         if row.state_size:
-            saved.state = entry.state
-            inline = row.file == INLINE
-            self.state = None if inline else _Place(row.file, row.frame_size, row.state_size)
+            saved.state, self.state = entry.state, row.file
 
     def read_files(self, folder: Path) -> None:
-        """Read large frames and state, and check every frame that can be requested again."""
+        """Read and check large frames and state, and check every frame that can be requested again."""
         saved = self.saved
-        saved.outbox.update((r, place.read(folder)) for r, place in self.frames.items())
-        if self.state is not None:
-            saved.state = self.state.read(folder)
+        for number in {*self.frames.values(), self.state} - {INLINE}:
+            row, raw = self.files[number], (folder / LARGE.format(number)).read_bytes()
+            frame, state = raw[: row.frame_size], raw[row.frame_size : row.frame_size + row.state_size]
+            if row.rest != _rest(frame, state):
+                raise ValueError(f"the file {LARGE.format(number)} is not as it was written")
+            if self.frames.get(row.entry.round) == number:
+                saved.outbox[row.entry.round] = frame
+            if self.state == number:
+                saved.state = state
         for r, frame in saved.outbox.items():
             if not saved.sent[r] == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
                 raise ValueError(f"the stored row of round {r}")
@@ -452,6 +446,13 @@ def erase_state_key(folder: str | Path) -> None:
     """Erase the keys in the saved state of a run that is over; what it released stays readable."""
     with _explained(Path(folder)):
         shred(Path(folder) / STATE_KEY)
+
+
+def _rest(frame: bytes, state: bytes) -> bytes:
+    """Return the digest of what a frame's own digest does not stand for."""
+    rest = hashlib.sha256(frame[-TRAILER:])
+    rest.update(state)
+    return rest.digest()
 
 
 def _name(folder: Path) -> str:

@@ -50,7 +50,9 @@ class StoredRun:
 class Row(NamedTuple):
     """One row of a run ledger: an entry, and where its frame and its encrypted state are.
 
-    ``frame`` and ``state`` of the entry are empty where they are in the file with the number ``file``.
+    ``frame`` and ``state`` of the entry are empty where they are in the file with the number ``file``; then
+    ``rest`` is the SHA-256 of all in that file but what ``digest`` stands for: the end of the frame, and the
+    encrypted state.
     """
 
     entry: Entry
@@ -58,6 +60,7 @@ class Row(NamedTuple):
     file: int
     frame_size: int
     state_size: int
+    rest: bytes = b""
 
     def pack(self) -> bytes:
         """Return the row as bytes."""
@@ -72,7 +75,7 @@ class Row(NamedTuple):
         parts += [_FORGET.pack(r) for r in entry.forget]
         for node, head in entry.heads:
             parts += [_HEAD.pack(node, len(head)), head]
-        inline = [entry.frame, state] if self.file == INLINE else []
+        inline = [entry.frame, state] if self.file == INLINE else [self.rest]
         return b"".join([*parts, note, *inline])
 
     @classmethod
@@ -97,15 +100,15 @@ class Row(NamedTuple):
             heads.append((node, raw[at - size : at]))
         note = raw[at : at + note_size].decode()
         at += note_size
-        frame, state = raw[at : at + frame_size], raw[at + frame_size :]
+        frame, state, rest = raw[at : at + frame_size], raw[at + frame_size :], b""
         if file != INLINE:
-            frame = state = b""
-        elif len(frame) + len(state) != frame_size + state_size:
+            frame, state, rest = b"", b"", raw[at:]
+        if len(raw) != at + (frame_size + state_size if file == INLINE else DIGEST):
             raise ValueError("a row has another length than it says")
         entry = Entry(
             r, tuple(releases), frame, state or None, tuple(heard), note, tuple(forget), tuple(heads)
         )
-        return cls(entry, digest, file, frame_size, state_size)
+        return cls(entry, digest, file, frame_size, state_size, rest)
 
 
 def _pack_release(each: Release) -> bytes:

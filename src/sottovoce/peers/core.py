@@ -26,8 +26,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
 from sottovoce.ledger.store import DIGEST, Entry, StoredRun, frame_digest
@@ -102,8 +100,10 @@ class RowHistory:
 
     def settle(self, before: int) -> list[int]:
         """Keep the newest rows and those from round ``before`` on; return the rounds of the others."""
-        settled = []
-        for r in list(itertools.islice(self.rows, max(0, len(self.rows) - _KEPT))):
+        settled: list[int] = []
+        if len(self.rows) <= _KEPT:
+            return settled
+        for r in list(itertools.islice(self.rows, len(self.rows) - _KEPT)):
             if r >= before:
                 break
             self._settled.update(self.rows.pop(r))
@@ -310,7 +310,8 @@ class Core:
         self._require_near(r)
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
-        if self.bound is not None and np.abs(self.codec.values(frame)).max(initial=0.0) > self.bound:
+        values = self.codec.values(frame)
+        if self.bound is not None and max(values.max(initial=0), -values.min(initial=0)) > self.bound:
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
@@ -542,7 +543,8 @@ class Core:
         if not to and not last:
             return []
         releases = self.program.take_releases()
-        self.spending.require(*releases)
+        if releases:
+            self.spending.require(*releases)
         row = None if last else self.program.message()
         frame = b"" if row is None else self.codec.row(row, sender=self.program.node, round=r)
         forget = () if last else self._forgettable()
@@ -550,8 +552,9 @@ class Core:
         state = self.program.snapshot(row if self.codec.is_exact(row) else None)
         self._commit(Entry(r, releases, frame, state, heard, notes, forget))
         # from here on the row and its releases are durable
-        self.releases += releases
-        self._count(releases)
+        if releases:
+            self.releases += releases
+            self._count(releases)
         self._newly_heard.clear()
         self._notes.clear()
         self.durable_at = r
@@ -593,10 +596,11 @@ class Core:
 
     def _forget_history(self, confirmed: Mapping[int, int]) -> None:
         """Forget single digests of old rows: those to a contact before the round that it has confirmed."""
-        for s in self.program.contacts:
-            for r in self._heard_of[s].settle(self.durable_at):
+        for s, history in self._heard_of.items():
+            for r in history.settle(self.durable_at):
                 del self.heard[r, s]
-            self._sent_to[s].settle(confirmed[s])
+        for s, history in self._sent_to.items():
+            history.settle(confirmed[s])
         while self.sent:
             r = next(iter(self.sent))
             if any(r in self._sent_to[s].rows for s in self.program.sends(r)) or len(self.sent) <= _KEPT:

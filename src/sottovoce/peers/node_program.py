@@ -80,6 +80,7 @@ class StepProgram:
         self.contacts = tuple(sorted(met | set(extra_contacts)))
         self.begun = False
         self._step = self._round = 0
+        self._step_facts: str | None = None  # of the present step, once a snapshot needed them
         self._state: Any = None
         self._local: protocols.NodeState | None = None
         # over exact consensus all members receive the same bytes, and their chains must be equal
@@ -157,30 +158,34 @@ class StepProgram:
         """
         local = {} if self._local is None else _variables(self._local)
         aside = [name for name, value in local.items() if value is row and row is not None]
+        if self._step_facts is None:
+            self._step_facts = self._facts_of_step()
+        stored = {name: value for name, value in local.items() if name not in aside}
+        return pack((self._step_facts, self._round, " ".join(aside), self._state, stored))
+
+    def _facts_of_step(self) -> str:
+        """Return what every snapshot of this step holds: keys, chains and the number of the step."""
         batches = self.mechanism.random.batches if self._step < self.steps and self.keys is None else None
-        rest = {
+        facts = {
             "step": self._step,
-            "round": self._round,
-            "row": aside,
             "batches": batches.hex() if isinstance(batches, bytes) else batches,
             "keys": None if self.keys is None else self.keys.to_dict(),
             "masked": None if self.masked is None else self.masked.to_dict(),
             "chain": self._chain.hex(),
         }
-        stored = {name: value for name, value in local.items() if name not in aside}
-        return pack((json.dumps(rest), self._state, stored))
+        return json.dumps(facts)
 
     def restore(self, state: bytes, row: np.ndarray | None = None) -> None:
         """Continue from a snapshot, and the row that was stored beside it."""
         template = self.algorithm.init()
         try:
-            text, self._state, local = unpack(state, ("", template, {}))
-            rest = json.loads(text)
+            text, self._round, names, self._state, local = unpack(state, ("", 0, "", template, {}))
+            rest, aside = json.loads(text), names.split()
         except (DataError, ValueError, TypeError) as error:
             raise LedgerError(str(error)) from None
-        if rest["row"] and row is None:
+        if aside and row is None:
             raise LedgerError("The newest row is not beside the saved state; restore the state folder.")
-        self._step, self._round, batches = rest["step"], rest["round"], rest["batches"]
+        self._step, batches, self._step_facts = rest["step"], rest["batches"], None
         if batches is not None:
             # a repeated step must sample the same records: two batches under one label tell them apart
             self.mechanism.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
@@ -192,10 +197,11 @@ class StepProgram:
         self.begun = True
         if self._step < self.steps:
             self._local = self.schedule(self._step).node_state(self.node)
-            vars(self._local).update({**local, **dict.fromkeys(rest["row"], row)})
+            vars(self._local).update({**local, **dict.fromkeys(aside, row)})
 
     def _open(self) -> None:
         """Begin the present step; steps without rounds (a single member) end at once."""
+        self._step_facts = None
         while self._step < self.steps:
             protocol = self.schedule(self._step)
             row = np.asarray(self.algorithm.message(self._state, self._step))[0]

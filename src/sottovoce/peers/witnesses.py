@@ -84,7 +84,7 @@ class Witnesses:
         # when new receipts must be signed; those for stored heads may have been lost before the start
         self._receipts_by = -math.inf if stored.heads else math.inf
         self._quiet_until = -math.inf  # before that, news leaves only with a row
-        self._rows_since_announced = self._rows_since_receipts = 0
+        self._rows_since_announced = self._rows_since_new_head = 0
         self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
         self._chains: dict[int, bytes] = {}
         self._rows_heard: dict[int, int] = {}  # of each member, in all its first rounds
@@ -158,7 +158,7 @@ class Witnesses:
         """Return what leaves after a new row was committed: the row, and news."""
         self._recent.append(self.core.store.newest()[0])
         self._rows_since_announced += 1
-        self._rows_since_receipts += 1
+        self._rows_since_new_head += 1
         if self._rows_since_announced >= self.every:
             self.announce()
         if self.every == 1 and self.others:
@@ -179,6 +179,8 @@ class Witnesses:
 
     def step_done(self, step: int, chain: bytes) -> None:
         """Compare the chain over the results so far with the chains that others have signed."""
+        if chain == NOTHING or self._chains.get(step) == chain:
+            return
         self._chains[step] = chain
         if len(self._chains) > 256:
             del self._chains[min(self._chains)]
@@ -199,7 +201,7 @@ class Witnesses:
         if not self.others or (now < self._quiet_until and not with_row):
             return []
         # while rows flow, receipts wait for some of them: heads of others are then committed with a row
-        enough = with_row and self._rows_since_receipts >= self.every // 4
+        enough = with_row and self._rows_since_new_head >= self.every // 4
         if self._receipts_by < math.inf and (
             enough or now >= self._receipts_by or not self.core.expects_commit
         ):
@@ -316,7 +318,7 @@ class Witnesses:
         if self.not_durable:
             self.core.commit_notes()
         self._sequence += 1
-        self._receipts_by, self._rows_since_receipts = math.inf, 0
+        self._receipts_by = math.inf
         receipts = []
         for v in range(self.codec.members):
             lineages = self._lineages.get(v)
@@ -382,6 +384,8 @@ class Witnesses:
             started = known is None or known.nonce != head.nonce
             self.heads[v], self.not_durable[v] = head, raw
             self._put(raw)
+            if self._receipts_by == math.inf:  # one set of receipts for all heads of the next rows
+                self._rows_since_new_head = 0
             # a member that has started waits for this receipt
             self._receipts_by = min(self._receipts_by, now if started else now + self._patience)
             self._same_chain(v, head)

@@ -339,6 +339,9 @@ def as_linear(protocol: Protocol, refusal: str | None = None) -> LinearProtocol:
     return protocol
 
 
+_STRETCH = 1 << 14  # numbers of each row that are mixed at a time
+
+
 class LinearLocal(NodeState):
     """The state machine of one node of a `LinearProtocol`."""
 
@@ -370,8 +373,12 @@ class LinearLocal(NodeState):
         missing = set(whence) - {self.node, *rows}
         if missing:
             raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
-        gathered = np.array([present if w == self.node else rows[w] for w in whence], dtype=present.dtype)
-        mixed = np.asarray(weights @ gathered.reshape(len(gathered), -1))  # summed as the stacked product is
+        parts = [np.reshape(present if w == self.node else rows[w], -1) for w in whence]
+        mixed = np.empty((1, present.size), present.dtype)
+        for begin in range(0, present.size, _STRETCH):  # the rows of a stretch stay in the processor's cache
+            stretch = slice(begin, begin + _STRETCH)
+            gathered = np.array([part[stretch] for part in parts], dtype=present.dtype)
+            mixed[:, stretch] = weights @ gathered  # summed as the stacked product is
         previous = (self._previous if self.protocol.memory > 1 else present).reshape(1, -1)
         (self._state,) = self.protocol.advance(t, mixed, previous, agents=[self.node], noise=noise, step=step)
         if self.protocol.memory > 1:
