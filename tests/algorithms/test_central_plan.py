@@ -93,10 +93,10 @@ def test_user_level_is_refused_where_it_is_not_accounted():
 
 
 def test_removed_record_leaves_an_empty_place():
-    assert any("public, not protected" in line for line in sgd().privacy().assumptions)
+    assert any("public and not hidden" in line for line in sgd().privacy().assumptions)
     for adjacency, stated in (("add-remove", True), ("replace-one", False)):
         guarantee = cd(adjacency=adjacency).privacy()
-        assert any("public, not protected" in line for line in guarantee.assumptions) is stated
+        assert any("public and not hidden" in line for line in guarantee.assumptions) is stated
 
 
 @pytest.mark.parametrize("make", [

@@ -63,13 +63,13 @@ def admm(**more):
 
 
 def test_a_result_names_the_rounds_of_clients_where_they_are_seen(monkeypatch):
-    sent, release = np.zeros(6, dtype=int), ClientProxMechanism.release
+    sent, release = np.zeros(6, dtype=int), ClientProxMechanism.add_noise
 
     def counted(self, rows, places, k):
         sent[places] += 1
         return release(self, rows, places, k)
 
-    monkeypatch.setattr(ClientProxMechanism, "release", counted)
+    monkeypatch.setattr(ClientProxMechanism, "add_noise", counted)
     data = unequal_shards([5] * 6)
     seen = admm(sample_rate=0.5, secure_sum=False).run(data, np.random.default_rng(3))
     drawn = (seen.metrics["fewest_rounds"], seen.metrics["most_rounds"])

@@ -190,7 +190,7 @@ def test_protective_run_saves_its_model(call, refused, tmp_path):
         ("options", 'name = "mlp"\noptions', "[model] needs either name"),
         ("options", 'loss = "hinge"\noptions', "loss must be one of"),
         ('"so-so", "ill"]', '"so-so", "ill", "dead"]', "there are 4 classes, but the network gives 3 scores"),
-        ('"Oslo"]', '"Oslo", "Turin"]', "labels"),
+        ('"Oslo"]', '"Oslo", "Turin"]', "distinct names"),
         ("complete:3", "complete:4", "3 sites"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from sottovoce.report.page import value_text
 
-from ..report.example_inputs import command, results_of, write_inputs
+from ..report.conftest import command, results_of, write_inputs
 from .conftest import violations
 
 pytestmark = pytest.mark.pages

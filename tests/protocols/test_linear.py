@@ -21,6 +21,23 @@ def test_the_transition_is_what_one_round_does():
     np.testing.assert_allclose(state[15:], network.W.toarray(), atol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dim", [1, 16384, 16385, 40000])
+def test_a_node_mixes_long_rows_bit_for_bit_as_all_together(dim, dtype):
+    protocol = Gossip(sv.graphs.ring(5), 3)
+    rows = np.random.default_rng(dim).normal(size=(5, dim)).astype(dtype)
+    nodes = [protocol.node_state(v) for v in range(5)]
+    for node, row in zip(nodes, rows, strict=True):
+        node.start(row)
+    for t in range(3):
+        sent = [node.message(t) for node in nodes]
+        for v, node in enumerate(nodes):
+            node.receive(t, {w: sent[w] for w in protocol.network.neighbors(v)})
+    together = protocol.apply(rows)
+    for node, row in zip(nodes, together, strict=True):
+        np.testing.assert_array_equal(node.result(), row)
+
+
 def test_a_local_node_refuses_rounds_out_of_order():
     node = Gossip(sv.graphs.ring(3), 2).node_state(0)
     with pytest.raises(InvalidInput, match="start"):

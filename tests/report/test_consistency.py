@@ -28,7 +28,7 @@ from sottovoce.report.page import build
 from sottovoce.report.standards import nist, registry
 from sottovoce.report.summary_page import of_plan
 
-from .example_inputs import TRAINING, command
+from .conftest import TRAINING, command
 
 DELTA = 1e-5
 # a loss, not the limit it is "of"

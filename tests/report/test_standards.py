@@ -11,7 +11,7 @@ from sottovoce.report.inputs import read_input
 from sottovoce.report.standards import MEMBERS, nist, registry
 from sottovoce.report.summary_page import of_plan
 
-from .example_inputs import DELTA, command, results_of
+from .conftest import DELTA, command, results_of
 
 
 def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(inputs, tmp_path):

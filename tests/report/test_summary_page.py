@@ -12,7 +12,7 @@ from sottovoce.report.inputs import read_input
 from sottovoce.report.page import build, value_text
 from sottovoce.report.summary_page import of_audit, of_plan, of_reconstruction, of_result, of_statement
 
-from .example_inputs import results_of
+from .conftest import results_of
 
 DELTA = 1e-5
 
