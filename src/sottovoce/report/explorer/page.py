@@ -33,7 +33,10 @@ GRAPHS = (
     "florentine karate path:8 ring:16 grid:4:4 torus:4:4 complete:8 star:9 hypercube:4 exponential:16 "
     "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1 small_world:40:4:0.1:seed=1"
 ).split()
-PROTOCOLS = ("gossip", "chebyshev", "fresh-noise", "randomized", "tree", "exchange", "masked")
+PROTOCOLS = (
+    "gossip chebyshev fresh-noise:fresh=0.1 randomized tree tree:kind=uniform exchange masked "
+    "masked:partners=4:tolerate=2"
+).split()
 
 
 def live_page(model: ExplorerModel, nonce: str) -> str:
@@ -51,8 +54,12 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     import jinja2
     import markupsafe
 
-    _require_bokeh()
+    if find_spec("bokeh") is None:
+        raise MissingDependency(
+            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
+        )
     from bokeh.embed import json_item
+    from bokeh.resources import INLINE
 
     plots = {"graph": json_item(_network_plot()), "course_plot": json_item(_course_plot())}
     filled = {**data, **plots, "palette": _palette(64)}
@@ -60,6 +67,7 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     # inside <script> only "</" and "<!--" could end it, and JSON may spell them otherwise
     written = json.dumps(filled, allow_nan=False).replace("<", "\\u003c")
     script = (folder / "explorer.js").read_text(encoding="utf-8")
+    bokeh = "\n".join(INLINE.clone(components=["bokeh"]).js_raw).replace("</script", "<\\/script")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -67,35 +75,16 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     return environment.get_template("explorer.html").render(
         live=data["live"],
         pairs=data.get("pairs"),
-        title=scene["title"] or f"What each participant of {_short(scene['graph'])} learns",
+        title=scene["title"] or f"What each participant of {scene['graph'][:40]} learns",
         graphs=GRAPHS,
         protocols=PROTOCOLS,
         scale=_palette(8),
         version=__version__,
         nonce=markupsafe.Markup(f' nonce="{nonce}"') if nonce else "",
-        bokeh=markupsafe.Markup(_bokeh()),
+        bokeh=markupsafe.Markup(bokeh),
         data=markupsafe.Markup(written),
         script=markupsafe.Markup(script),
     )
-
-
-def _short(graph: str) -> str:
-    return graph if len(graph) <= 40 else "a drawn graph"
-
-
-def _require_bokeh() -> None:
-    if find_spec("bokeh") is None:
-        raise MissingDependency(
-            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
-        )
-
-
-def _bokeh() -> str:
-    """Return Bokeh's own script, which it ships, as text that no closing tag can end early."""
-    from bokeh.resources import INLINE
-
-    resources = INLINE.clone(components=["bokeh"])
-    return "\n".join(resources.js_raw).replace("</script", "<\\/script")
 
 
 def _palette(count: int) -> list[str]:
@@ -121,7 +110,7 @@ def _figure(name: str, low: float, high: float, **axes: str) -> figure:
 
 def _network_plot() -> figure:
     """Return the drawing of the network, empty."""
-    from bokeh.models import HoverTool, LinearColorMapper, PointDrawTool, Scatter, Segment, TapTool, Text
+    from bokeh.models import HoverTool, LinearColorMapper, Scatter, Segment, TapTool, Text
 
     nodes = _source("nodes", "x y id name share told words marker size thick label")
     plot = _figure("plot", 0, 1)
@@ -144,8 +133,7 @@ def _network_plot() -> figure:
         place: dict[str, Any] = {"text_align": "center", "text_baseline": baseline, "y_offset": offset}
         plot.add_glyph(nodes, Text(x="x", y="y", text=text, text_font_size=size, name=name, **place), **still)
     tap = TapTool(renderers=points, name="tap", mode="append")
-    pen = PointDrawTool(renderers=points, name="pen", empty_value=0)
-    plot.add_tools(tap, HoverTool(renderers=points, tooltips=[("", "@name"), ("", "@words")]), pen)
+    plot.add_tools(tap, HoverTool(renderers=points, tooltips=[("", "@name"), ("", "@words")]))
     plot.toolbar.active_tap = tap
     plot.toolbar.active_drag = None
     return plot
@@ -204,7 +192,7 @@ class ExplorerServer:
         self.model = model
         self.token = secrets.token_urlsafe(32)
         self._computing = threading.Lock()  # one query at a time: two cores are soon busy
-        self._cached_model = lru_cache(maxsize=32)(self._new_model)
+        self._cached_model = lru_cache(maxsize=32)(lambda setting: ExplorerModel(setting, model.opened))
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
@@ -246,9 +234,6 @@ class ExplorerServer:
                 return answered(model, what, query)
         except SottovoceError as problem:
             return {"refused": str(problem)}
-
-    def _new_model(self, setting: ExplorerSettings) -> ExplorerModel:
-        return ExplorerModel(setting, self.model.opened)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self

@@ -33,8 +33,8 @@
   const lines = await Bokeh.embed.embed_item(data.course_plot, "course");
   const all = [...Bokeh.documents];
   const named = name => all.map(d => d.get_model_by_name(name)).find(m => m != null);
-  const nodes = named("nodes"), edges = named("edges"), mates = named("mates"), plot = named("plot"), tool = named("pen");
-  const tap = named("tap"), course = named("course"), coursePlot = named("course-plot");
+  const nodes = named("nodes"), edges = named("edges"), mates = named("mates"), plot = named("plot");
+  const course = named("course"), coursePlot = named("course-plot");
   const viewOf = (views, model) => {
     for (const one of views) if (one.model === model) return one;
     return null;
@@ -81,7 +81,7 @@
     const some = scene.partners && scene.partners.length < scene.n * (scene.n - 1) / 2 ? scene.partners : [];
     mates.data = segments(some);
     nodes.selected.indices = [];
-    if (!tool.active) for (const [range, c] of [[plot.x_range, 0], [plot.y_range, 1]]) {
+    for (const [range, c] of [[plot.x_range, 0], [plot.y_range, 1]]) {
       const at = P.map(p => p[c]), low = Math.min(...at), high = Math.max(...at), pad = 0.14 * (high - low || 1);
       range.setv({start: low - pad, end: high + pad});
     }
@@ -132,7 +132,7 @@
         });
         row.insertCell().append(box);
         row.insertCell().className = "words";
-        for (let k = 0; k < 5; k++) row.insertCell().className = "num";
+        for (let k = 0; k < 4; k++) row.insertCell().className = "num";
       });
     }
     view.rows.forEach((told, v) => {
@@ -140,7 +140,7 @@
       row.className = told.looks ? "looks" : told.determined ? "known" : "";
       cells[0].firstChild.setAttribute("aria-pressed", String(told.looks));
       cells[1].firstChild.checked = told.looks;
-      const values = [told.share, told.epsilon, told.published, told.published_epsilon, told.looks ? "–" : scene.local.epsilon];
+      const values = [told.share, told.epsilon, told.published, told.looks ? "–" : scene.local.epsilon];
       values.forEach((text, k) => { cells[k + 3].textContent = text; });
       cells[2].textContent = told.looks ? "looks" : told.words + (told.label === "exact" ? "" : ` (${told.label})`);
     });
@@ -150,7 +150,7 @@
     const list = $("facts");
     list.replaceChildren();
     const put = (name, text) => { if (text) list.append(element("dt", name), element("dd", text)); };
-    put("graph", `${scene.graph.length > 60 ? "drawn" : scene.graph}: ${scene.n} participants, ${scene.edges.length} links`);
+    put("graph", `${scene.graph}: ${scene.n} participants, ${scene.edges.length} links`);
     put("plan", `${scene.algorithm} over ${scene.protocol}` + (scene.steps > 1 ? `, ${scene.steps} steps` : ""));
     put("noise", `${scene.noise} times the clip`);
     put("protects", `when ${scene.adjacency}`);
@@ -209,16 +209,7 @@
       const field = form.elements[name];
       if (field) field.value = value === null || value === undefined ? "" : String(value);
     }
-    if (setting.edges) form.elements.graph.value = "drawn";
-    else if (!setting.graph) form.elements.graph.value = "as in the file";
-    fit();
-    for (const id of ["draw", "add", "join", "remove"]) $(id).disabled = !scene.can_draw;
-  }
-
-  function fit() {
-    const form = $("setting");
-    for (const label of form.querySelectorAll("[data-for]"))
-      label.hidden = !label.dataset.for.split(" ").includes(form.elements.protocol.value);
+    if (!setting.graph) form.elements.graph.value = "as in the file";
   }
 
   async function change(next) {
@@ -226,7 +217,7 @@
     setting = {...setting, ...next};
     try {
       scene = await ask("scene");
-      setting = {...scene.setting, positions: setting.edges ? scene.positions : null};
+      setting = {...scene.setting};
       chosen = chosen.filter(v => v < scene.n);
       if (!chosen.length) chosen = [0];
       say("");
@@ -274,78 +265,18 @@
   });
 
   if (data.live) {
-    $("setting").addEventListener("change", fit);
     $("setting").addEventListener("submit", e => {
       e.preventDefault();
       const f = $("setting").elements, next = {};
       const graph = f.graph.value.trim();
-      if (graph !== "drawn" && graph !== "as in the file" && graph !== (setting.graph ?? ""))
-        Object.assign(next, {graph, edges: null, names: null, positions: null, rounds: null});
+      if (graph !== "as in the file" && graph !== (setting.graph ?? "")) Object.assign(next, {graph, rounds: null});
       if (f.protocol.value !== setting.protocol) next.rounds = null;
-      next.protocol = f.protocol.value;
-      next.tree = f.tree.value || "bfs";
-      next.fresh = Number(f.fresh.value) || 0.1;
-      next.partners = f.partners.value === "" ? null : Number(f.partners.value);
-      next.tolerate = Number(f.tolerate.value) || 1;
+      next.protocol = f.protocol.value.trim();
       next.noise = Number(f.noise.value);
       next.delta = Number(f.delta.value);
       next.seed = Number(f.seed.value) || 0;
       change(next);
     });
-
-    const drawn = (names, edges, positions) => change({graph: null, edges, names, positions, rounds: setting.rounds});
-    const copy = () => [scene.names.slice(), scene.edges.map(e => e.slice()), scene.positions.map(p => p.slice())];
-    const fresh = names => { let k = names.length; while (names.includes("node " + k)) k++; return "node " + k; };
-    const add = (place = null) => {
-      const [names, links, points] = copy();
-      const near = points[chosen[0]];
-      const turn = 2.4 * names.length;
-      points.push(place ?? [near[0] + 0.35 * Math.cos(turn), near[1] + 0.35 * Math.sin(turn)]);
-      for (const v of chosen) links.push([v, names.length]);
-      names.push(fresh(names));
-      drawn(names, links, points);
-    };
-    $("add").addEventListener("click", () => add());
-    $("join").addEventListener("click", () => {
-      if (chosen.length !== 2) return say("Choose two participants to join or part.");
-      const [names, links, points] = copy(), [a, b] = chosen;
-      const kept = links.filter(e => !(e.includes(a) && e.includes(b)));
-      drawn(names, kept.length < links.length ? kept : [...links, [a, b]], points);
-    });
-    $("remove").addEventListener("click", () => {
-      const gone = new Set(chosen), place = new Map();
-      scene.names.forEach((_, v) => { if (!gone.has(v)) place.set(v, place.size); });
-      if (place.size < 2) return say("At least two participants must stay.");
-      const [names, links, points] = copy();
-      const kept = links.filter(e => !gone.has(e[0]) && !gone.has(e[1])).map(e => e.map(v => place.get(v)));
-      const before = chosen;
-      chosen = [0];
-      drawn(names.filter((_, v) => !gone.has(v)), kept, points.filter((_, v) => !gone.has(v))).then(() => {
-        if (scene.names.length === names.length) { chosen = before; refresh(); }
-      });
-    });
-    $("draw").addEventListener("click", () => {
-      const on = $("draw").getAttribute("aria-pressed") !== "true";
-      $("draw").setAttribute("aria-pressed", String(on));
-      $("draw-help").hidden = !on;
-      tool.active = on;
-      tap.active = !on;
-    });
-    nodes.properties.data.change.connect(() => moved());
-    nodes.patching.connect(() => moved());
-    nodes.streaming.connect(() => moved());
-    const moved = () => {
-      if (busy || !tool.active) return;
-      const x = Array.from(nodes.data.x), y = Array.from(nodes.data.y);
-      if (x.length === scene.n) {
-        scene.positions = x.map((_, k) => [x[k], y[k]]);
-        if (setting.edges) setting.positions = scene.positions;
-        const ends = (k, c) => scene.edges.map(e => scene.positions[e[k]][c]);
-        edges.data = {x0: ends(0, 0), y0: ends(0, 1), x1: ends(1, 0), y1: ends(1, 1)};
-      } else if (x.length > scene.n) {
-        add([x[x.length - 1], y[y.length - 1]]);
-      } else draw();
-    };
   }
 
   // ---- saving ----------------------------------------------------------------------------------------------
@@ -356,7 +287,7 @@
     link.remove();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
-  $("save-plan").disabled = !scene.by_hand;
+  $("save-plan").disabled = !scene.savable;
   $("save-plan").addEventListener("click", async () => {
     try {
       save("plan.toml", new Blob([data.live ? (await ask("plan")).text : data.plan], {type: "application/toml"}));
