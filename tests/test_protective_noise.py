@@ -81,7 +81,6 @@ SITES = {
     "sottovoce/noise/samplers.py:RecordedNoise.slack": SAMPLER,
     "sottovoce/mechanisms/noisy_max.py:NoisyMaxMechanism._noisy": SAMPLER,
     "sottovoce/advice/usefulness.py:_run": SIMULATED,
-    "sottovoce/demo/clinics.py:_trained": SIMULATED,
     "sottovoce/planfile/training.py:_score_name": SIMULATED,
     "sottovoce/attacks/membership.py:train_models": SIMULATED,
     "sottovoce_papers/extensions/convex_audits.py:_networks.steps": SIMULATED,
@@ -103,8 +102,8 @@ RUNS = {
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit",
     "sottovoce/planfile/training.py:run_training",
 }
-# charged nothing: the noise is always simulated (tests/sottovoce_papers/test_sweep_command.py)
-SIMULATIONS = {"sottovoce/planfile/sweep.py:run_trial"}
+# charged nothing: the noise is always simulated (tests/sottovoce_papers/test_sweep_command.py, tests/demo)
+SIMULATIONS = {"sottovoce/planfile/sweep.py:run_trial", "sottovoce/demo/clinics.py:_trained"}
 OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "balance", "ledger")
 
 

@@ -45,45 +45,21 @@ ROUNDING: Mapping[Quantity, str] = {
     "required noise": ROUND_CEILING,  # an instruction: the printed amount must be enough
 }
 # names under which results, statements and ledgers store quantities
-FIELDS: Mapping[str, Quantity] = {
-    "epsilon": "epsilon",
-    "epsilon_all_versions": "epsilon",
-    "epsilon_claimed": "epsilon",
-    "epsilon_colluders": "epsilon",
-    "epsilon_local": "epsilon",
-    "epsilon_mean": "epsilon",
-    "epsilon_network": "epsilon",
-    "epsilon_of_one_run": "epsilon",
-    "epsilon_of_the_search": "epsilon",
-    "epsilon_outsider": "epsilon",
-    "epsilon_pairwise": "epsilon",
-    "epsilon_typical": "epsilon",
-    "epsilon_worst": "epsilon",
-    "delta": "delta",
-    "statistical_distance": "delta",
-    "mu": "mu",
-    "mu_claimed": "mu",
-    "exact_largest": "share",
-    "exact_max": "share",
-    "exact_mean": "share",
-    "max_exact": "share",
-    "mean_exact": "share",
-    "best_guess": "best guess",
-    "adds": "spent",
-    "epsilon_spent": "spent",
-    "spent": "spent",
-    "total": "spent",
-    "epsilon_lower": "lower bound",
-    "mu_lower": "lower bound",
-    "tightness": "lower bound",
-    "left": "remaining",
-    "budget": "limit",
-    "epsilon_budget": "limit",
-    "limit": "limit",
-    "noise_multiplier": "noise",
-    "noise_ratio": "noise",
-    "noise_std": "noise",
+_NAMES: Mapping[Quantity, str] = {
+    "epsilon": "epsilon epsilon_all_versions epsilon_claimed epsilon_colluders epsilon_local epsilon_mean "
+    "epsilon_network epsilon_of_one_run epsilon_of_the_search epsilon_outsider epsilon_pairwise "
+    "epsilon_typical epsilon_worst",
+    "delta": "delta statistical_distance",
+    "mu": "mu mu_claimed",
+    "share": "exact_largest exact_max exact_mean max_exact mean_exact",
+    "best guess": "best_guess",
+    "spent": "adds epsilon_spent spent total",
+    "lower bound": "epsilon_lower mu_lower tightness",
+    "remaining": "left",
+    "limit": "budget epsilon_budget limit",
+    "noise": "noise_multiplier noise_ratio noise_std",
 }
+FIELDS = {name: quantity for quantity, names in _NAMES.items() for name in names.split()}
 _SET = ("delta", "limit")  # what somebody has set: shown as it was set, up to six digits
 _EXACT = Context(prec=800)  # more digits than any float has
 

@@ -17,36 +17,34 @@ T = TypeVar("T")
 def positive(value: float, name: str) -> float:
     """Return ``value`` as a finite float greater than zero."""
     number = _number(value, name)
-    if not (math.isfinite(number) and number > 0):
-        raise InvalidInput(f"{name} must be a positive finite number, got {shown(value)}.")
-    return number
+    return _checked(number, 0 < number < math.inf, f"{name} must be a positive finite number", value)
 
 
 def non_negative(value: float, name: str) -> float:
     """Return ``value`` as a finite float of at least zero."""
     number = _number(value, name)
-    if not (math.isfinite(number) and number >= 0):
-        raise InvalidInput(f"{name} must be a finite number of at least 0, got {shown(value)}.")
-    return number
+    return _checked(number, 0 <= number < math.inf, f"{name} must be a finite number of at least 0", value)
+
+
+def loss(value: float, name: str) -> float:
+    """Return a loss as a float of at least zero; infinity is one, where no noise was added."""
+    number = _number(value, name)
+    return _checked(number, number >= 0, f"{name} must be at least 0 (infinity means no noise)", value)
 
 
 def clip(value: float, *, noisy: bool = False) -> float:
     """Return the bound of one contribution: positive, and finite where noise is measured against it."""
     number = _number(value, "clip_norm")
-    if not number > 0 or (noisy and number == math.inf):
-        raise InvalidInput(
-            f"clip_norm must be positive, and finite where noise is added, got {shown(value)}."
-        )
-    return number
+    valid = 0 < number <= math.inf and not (noisy and number == math.inf)
+    return _checked(number, valid, "clip_norm must be positive, and finite where noise is added", value)
 
 
 def probability(value: float, name: str, *, zero: bool = True, one: bool = True) -> float:
     """Return ``value`` as a float in [0, 1]; ``zero`` and ``one`` say whether the ends are allowed."""
     number = _number(value, name)
-    if not (0 <= number <= 1) or (number == 0 and not zero) or (number == 1 and not one):
-        interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
-        raise InvalidInput(f"{name} must lie in {interval}, got {shown(value)}.")
-    return number
+    valid = 0 < number < 1 or (number == 0 and zero) or (number == 1 and one)
+    interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+    return _checked(number, valid, f"{name} must lie in {interval}", value)
 
 
 def delta(value: float) -> float:
@@ -89,14 +87,6 @@ def node(value: int, n: int) -> int:
     number = count(value, "a node", minimum=0)
     if number >= n:
         raise InvalidInput(f"There is no node {number}: the nodes are 0 to {n - 1}.")
-    return number
-
-
-def loss(value: float, name: str) -> float:
-    """Return a loss as a float of at least zero; infinity is one, where no noise was added."""
-    number = _number(value, name)
-    if not number >= 0:
-        raise InvalidInput(f"{name} must be at least 0 (infinity means no noise), got {shown(value)}.")
     return number
 
 
@@ -174,11 +164,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _checked(number: float, valid: bool, expected: str, value: object) -> float:
+    if not valid:
+        raise InvalidInput(f"{expected}, got {shown(value)}.")
+    return number
+
+
 def _finite(value: object, name: str) -> float:
     number = _number(value, name)
-    if not math.isfinite(number):
-        raise InvalidInput(f"{name} must be a finite number, got {shown(value)}.")
-    return number
+    return _checked(number, math.isfinite(number), f"{name} must be a finite number", value)
 
 
 def _number(value: object, name: str) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sottovoce.report import figures
 from sottovoce.report.figures import inline
 from sottovoce.report.sections import Figure, Section, Table, pairs, provenance, scalars
 from sottovoce_papers.registry import find, registry
@@ -40,21 +39,16 @@ def trial(record: Mapping[str, Any]) -> Section:
     """One trial of one cell of the tables of Bayrooti et al., beside what they print for the cell."""
     cell, printed = record["cell"], record.get("printed")
     budget = "no privacy" if cell["epsilon"] == "inf" else f"epsilon {cell['epsilon']:g}"
-    ours = f"ours, {record.get('which', 'tuned')}, trial {record['trial']}"
-    bars = {ours: (record["accuracy"], 0.0)}
+    rows = [(f"ours, {record.get('which', 'tuned')}, trial {record['trial']}", record["accuracy"], None)]
     if printed is not None:
-        bars["paper, mean"] = (printed[0], printed[1] or 0.0)
-    picture = figures.bars(
-        list(bars), [value for value, _ in bars.values()], spread=[std for _, std in bars.values()],
-        xlabel="test accuracy (%)", title="Accuracy", form="{:.2f}",
-    )  # fmt: skip
+        rows.append(("paper, mean", printed[0], printed[1]))
     settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}
     shown = pairs(settings, "setting", "value")
     assert shown is not None
     return Section(
         f"{cell['method']}, {budget}, normalized Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
         str(record.get("guarantee", "")),
-        (Figure(picture, "Test accuracy of this trial."), shown),
+        (Table(("trial", "test accuracy (%)", "±"), tuple(rows)), shown),
         (),
         provenance(record),
     )

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from sottovoce._format import number
 from sottovoce.cli import options
-from sottovoce.cli.output import as_result, emit, safe, table
+from sottovoce.cli.output import as_result, emit, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,24 +123,22 @@ def dgd(
         classes=10,
     )
     config = {"graph": network.name, "n": network.n, "data": data, "rate": rate, "noise": noise}
+    pictures = [
+        {
+            "node": str(network.node_name(u)),
+            "gradient determined": "yes" if u in result.attack.identifiable else "no",
+            "PSNR (dB)": float(result.psnr[u]),
+            "PSNR of plain grey": float(result.grey[u]),
+            "comes back": "yes" if u in result.recovered else "no",
+        }
+        for u in result.attack.targets
+    ]
 
     def text(screen: Console) -> None:
-        rows = []
-        for u in result.attack.targets:
-            identifiable = "yes" if u in result.attack.identifiable else "no"
-            quality = [number(float(result.psnr[u])), number(float(result.grey[u]))]
-            recovered = "recovered" if u in result.recovered else ""
-            rows.append([safe(network.node_name(u)), identifiable, *quality, recovered])
-        screen.print(table(["node", "gradient determined", "PSNR (dB)", "PSNR of plain grey", ""], rows))
-        for word, nodes in (
-            ("is", set(result.attack.identifiable)),
-            ("is not", set(result.attack.targets) - set(result.attack.identifiable)),
-        ):
-            back, clear = (len(nodes & set(kind)) for kind in (result.recovered, result.above_grey))
-            if nodes:
-                screen.print(
-                    f"{len(nodes)} nodes whose gradient {word} determined: {back} pictures come back with a "
-                    f"PSNR of 10 or more, {clear} at least 3 dB above plain grey."
-                )
+        screen.print(table_of(pictures))
+        screen.print(
+            f"{len(result.recovered)} of {len(pictures)} pictures come back with a PSNR of 10 or more, "
+            f"{len(result.above_grey)} at least 3 dB above plain grey."
+        )
 
-    emit(as_result("attack-dgd", config, result.to_dict()), json, text, out)
+    emit(as_result("attack-dgd", config, result.to_dict() | {"pictures": pictures}), json, text, out)

@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from sottovoce._format import Quantity, number
+from sottovoce._format import FIELDS, Quantity, number
 from sottovoce._io import to_jsonable
 from sottovoce.errors import DataError
 
@@ -99,58 +99,37 @@ def table(
     write: Callable[[Any, Quantity], str] = number,
     quantities: Sequence[Quantity] = (),
 ) -> Group:
-    """Return a table under its title; numbers are aligned to the right, text to the left.
+    """Return a table under its title; numbers are aligned to the right and never broken, text to the left.
 
-    A table wider than the screen has less space between columns, and breaks lines between words as long as
-    that is possible. ``write`` says how numbers look, ``quantities`` what each column holds, which decides
-    to which side its numbers are rounded.
+    ``write`` says how numbers look, ``quantities`` what each column holds, which decides to which side its
+    numbers are rounded.
     """
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     by_row = [list(row) for row in rows]
-    values = [[row[k] for row in by_row] for k in range(len(columns))]
     kinds = quantities or ["value"] * len(columns)
-    texts = [
-        [cell if isinstance(cell, str) else write(cell, kind) for cell in cells]
-        for kind, cells in zip(kinds, values, strict=True)
-    ]
-    widths = _widths(columns, texts, console().width)
-    close: dict[str, Any] = {} if widths is None else {"padding": (0, 1, 0, 0), "show_edge": False}
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)
     for k, column in enumerate(columns):
-        numeric = any(isinstance(cell, (int, float)) for cell in values[k])
-        right = numeric and not any(isinstance(cell, str) for cell in values[k])
-        width = widths[k] if widths else None
-        grid.add_column(column, justify="right" if right else "left", overflow="fold", width=width)
-    for line in zip(*texts, strict=True):
-        grid.add_row(*line)
+        cells = [row[k] for row in by_row if row[k] is not None]
+        numeric = bool(cells) and not any(isinstance(cell, str) for cell in cells)
+        short = all(len(str(cell)) <= 13 for cell in cells)
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        grid.add_column(column, justify=justify, overflow="fold", no_wrap=short and len(column) <= 13)
+    for row in by_row:
+        texts = [x if isinstance(x, str) else write(x, kind) for x, kind in zip(row, kinds, strict=True)]
+        grid.add_row(*texts)
     return Group(Text(title, style="bold"), grid) if title else Group(grid)
 
 
-def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], screen: int) -> list[int] | None:
-    """Return widths for a table wider than the screen; empty if words must break, None if it fits."""
-    words = [_longest_word(column, cells) for column, cells in zip(columns, texts, strict=True)]
-    cells = [max([word, *map(len, column)]) for word, column in zip(words, texts, strict=True)]
-    full = [max(cell, len(column)) for cell, column in zip(cells, columns, strict=True)]
-    if sum(full) + 3 * len(full) <= screen:
-        return None
-    room = screen - 2 * (len(full) - 1)
-    least, most = (cells, full) if sum(cells) <= room else (words, cells)  # headings break before cells
-    if sum(least) > room:
-        return []
-    share = min(1.0, (room - sum(least)) / max(1, sum(most) - sum(least)))
-    return [few + int(share * (many - few)) for few, many in zip(least, most, strict=True)]
-
-
-def _longest_word(column: str, texts: Iterable[str]) -> int:
-    """The longest word of a column, which a line should not break; numbers and short cells are words."""
-    cells = [text.replace("\\[", "[") for text in texts]
-    breaks = max(map(len, cells), default=0) > 13
-    words = [word for text in ([column, *cells] if breaks else [column]) for word in text.split()]
-    return max(map(len, words if breaks else [*words, *cells]), default=1)
+def table_of(rows: Sequence[Mapping[str, object]], title: str | None = None) -> Group:
+    """Return a table of rows with the same keys, which are its headings and say what the numbers are."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[safe(v) if isinstance(v := row.get(name), str) else v for name in names] for row in rows]
+    kinds = [FIELDS.get(name, "value") for name in names]
+    return table([name.replace("_", " ") for name in names], cells, title=title, quantities=kinds)
 
 
 def safe(text: object) -> str:

@@ -319,8 +319,8 @@ class ExplorerModel:
         summary = (
             f"{looking} {'together learn' if len(who) > 1 else 'learns'} most of {names[worst]}: epsilon "
             f"{rows[worst]['epsilon']} at delta {number(self.setting.delta, 'delta')} "
-            f"({rows[worst]['label']}); the best guess is right {wording.guess(each[worst].best_guess)}. Of a "
-            f"typical participant, {names[typical]}: epsilon {rows[typical]['epsilon']}; the best guess is "
+            f"({rows[worst]['label']}); the best guess is right {wording.guess(each[worst].best_guess)}. Of "
+            f"a typical participant, {names[typical]}: epsilon {rows[typical]['epsilon']}; the best guess is "
             f"right {wording.guess(each[typical].best_guess)}."
         )
         return {
