@@ -58,7 +58,7 @@ def test_attack_dgd(call):
         (("attack", "dgd", "--data", "letters"), "pictures come from"),
         (("audit", "--graph", "ring:6", "--user", "6"), "nodes are 0 to 5"),
         (("audit", "--graph", "ring:6", "--noise-multiplier", "0"), "positive"),
-        (("audit", "--graph", "ring:6", "--claim", "guess"), "exact or published"),
+        (("audit", "--graph", "ring:6", "--claim", "guess"), "one of exact, published"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_one(call, words, sentence):

@@ -224,13 +224,6 @@ def test_doctor_is_not_ready_without_a_needed_package(monkeypatch):
     assert doctor.diagnosis()["ready"] is False
 
 
-def test_doctor_lists_the_data_folder(call, monkeypatch, tmp_path):
-    (tmp_path / "data" / "houses").mkdir(parents=True)
-    monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "data"))
-    answer = call("doctor")
-    assert "benchmark data: houses in" in " ".join(answer.out.split())
-
-
 def test_the_doctor_names_the_extra_with_its_brackets(call, monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else "1.0")
     assert "'sottovoce[deep]'" in call("doctor").out

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import FIELDS, number, percent
+from sottovoce._format import number
 from sottovoce.cli import options
-from sottovoce.cli.output import emit, progress, safe, show_guarantees, table
+from sottovoce.cli.output import emit, progress, safe, show_section, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,7 +64,7 @@ def account(
     """
     from sottovoce import _validate
     from sottovoce.accounting.budget import accepted_delta, delta_warning
-    from sottovoce.accounting.published.exact_comparison import compare_with_published
+    from sottovoce.accounting.published.exact_comparison import compare_with_published, published_bounds
     from sottovoce.advice.assessment import averaging_cost
     from sottovoce.errors import InvalidInput
     from sottovoce.report.inputs import account_result
@@ -73,10 +73,8 @@ def account(
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = options.network_of(graph, matrix, weights)
     averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
-    curious, colluders = (
-        options.node_of(observer, "--observer", network),
-        options.node_list(collude, "--collude", network),
-    )
+    curious = options.node_of(observer, "--observer", network)
+    colluders = options.node_list(collude, "--collude", network)
     with progress("every observer", network.n, quiet=json or curious is not None) as tick:
         assessment = compare_with_published(network, averaging, curious, colluders, own_noise, tick)
     at = 1e-5 if delta is None else _validate.delta(delta)
@@ -91,56 +89,32 @@ def account(
     if large is not None:
         assessment["notes"] = [*assessment.get("notes", ()), large]
     if published:
-        from sottovoce.accounting.published.exact_comparison import published_bounds
-
         times = 1 if steps is None else steps
         bounds = published_bounds(network, averaging, steps=times, noise_std=noise, assessed=assessment)
         assessment["published_bounds"] = bounds
     result = account_result(network, averaging, assessment)
     payload = {key: value for key, value in assessment.items() if key != "_pairs"} | result
-    emit(payload, json, lambda screen: _show(screen, network, assessment, result["metrics"]), out)
+    emit(payload, json, lambda screen: _show(screen, network, assessment, result), out)
 
 
 def _show(
-    screen: Console, network: Network, assessment: Mapping[str, Any], metrics: Mapping[str, Any]
+    screen: Console, network: Network, assessment: Mapping[str, Any], result: Mapping[str, Any]
 ) -> None:
-    observer, published = assessment["observer"], assessment["mean_published"] is not None
-    who = "every node in turn" if observer is None else f"node {safe(network.node_name(observer))}"
-    if assessment.get("colluders"):
-        who += " with " + ", ".join(safe(network.node_name(v)) for v in assessment["colluders"])
+    """Print what the page shows of the result, how many are near to known, and the least noise."""
+    from sottovoce.report.sections import section_of
+
     screen.print(
         f"[bold]{safe(network.name)}[/bold]: {assessment['n']:,} nodes, {assessment['edges']:,} edges, "
-        f"spectral gap {number(assessment['spectral_gap'])}; {assessment['protocol']}, "
-        f"{assessment['rounds']} rounds; observer: {who}"
+        f"spectral gap {number(assessment['spectral_gap'])}"
     )
     for note in assessment.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
-    heads = {"distance": "distance", "pairs": "pairs", "exact_mean": "exact, mean"}
-    heads |= {"exact_max": "exact, largest", "determined": "noisy value known"}
-    heads |= {"published_mean": "published (at most 1), mean"} if published else {}
-    by_distance = metrics["by_distance"]
-    if rows := [[row[key] for key in heads] for row in by_distance]:
-        title = "Share of what the noise leaves open, by distance (0: nothing is learned, 1: the noisy value)"
-        quantities = [FIELDS.get(key, "value") for key in heads]
-        screen.print(table(list(heads.values()), rows, title=title, quantities=quantities))
-    screen.print(f"[bold]{_finding(network, assessment)}[/bold]")
-    n, rank = assessment["n"], assessment["rank"]
-    received = "" if rank is None else f"; {rank} independent numbers about {n:,} nodes are received"
-    mean, largest = number(assessment["mean_exact"], "share"), number(assessment["max_exact"], "share")
-    screen.print(f"Exact: {mean} on average, {largest} at most{received}.")
-    if assessment["understated_pairs"] is not None:
-        mean = f"{number(assessment['mean_published'])} on average as printed"
-        if by_distance:
-            capped = sum(row["pairs"] * row["published_mean"] for row in by_distance)
-            mean += f" ({number(capped / n ** (2 if observer is None else 1))} when each pair is capped at 1)"
+    if "noise_multiplier" in assessment:
         screen.print(
-            f"The published formula, not a guarantee: {mean}; it is too small for "
-            f"{percent(assessment['understated_pairs'], places=0)} of the pairs."
+            f"Noise multiplier (noise over the radius): {number(assessment['noise_multiplier'], 'noise')}"
         )
-    if "guarantees" in assessment:
-        noise = assessment["noise_multiplier"]
-        title = f"At noise multiplier {number(noise, 'noise')} (noise over the radius of the values)"
-        show_guarantees(screen, assessment["guarantees"], assessment["delta"], title)
+    show_section(screen, section_of(result), result["config"]["labels"])
+    screen.print(f"[bold]{_finding(network, assessment)}[/bold]")
     if "noise_for_budget" in assessment:
         title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
         title += number(assessment["delta"], "delta")
@@ -152,7 +126,11 @@ def _show(
         ]
         screen.print(table(["against", "noise multiplier", *last], rows, title=title))
     if "published_bounds" in assessment:
-        _show_published(screen, assessment["published_bounds"])
+        for line in assessment["published_bounds"].get("left_out", ()):
+            screen.print(f"left out: {safe(line)}")
+        screen.print(
+            "The label published means: as printed, for reproduction. No budget accepts these numbers."
+        )
 
 
 def _finding(network: Network, assessment: Mapping[str, Any]) -> str:
@@ -172,36 +150,3 @@ def _finding(network: Network, assessment: Mapping[str, Any]) -> str:
     who = f"Node {who} learns" if len(group) == 1 else f"Nodes {who} learn"
     away = f", up to distance {farthest}" if len(near) else ""
     return f"{who} nearly everything (at least 0.9) about {len(near):,} of {n - len(group):,} others{away}."
-
-
-# a formula as printed is no bound and rounded to nearest, the exact losses are rounded upwards
-_LOSSES = ("mean", "largest", "exact_mean", "exact_largest")
-
-
-def _show_published(screen: Console, bounds: Mapping[str, Any]) -> None:
-    """Print the papers' formulas, the exact loss beside each that has one."""
-    steps = bounds["steps"]
-    local = "local privacy is 1" if steps == 1 else f"local privacy is 1, of {steps:,} steps {steps:,}"
-    rows = []
-    for row in bounds["losses"]:
-        losses = [number(row[key], FIELDS.get(key, "value")) for key in _LOSSES]
-        understated = "–" if row["understated"] is None else percent(row["understated"], places=0)
-        rows.append([row["formula"], *losses, understated, row["bound"], row["label"]])
-    columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]
-    screen.print(table(columns, rows, title=f"Losses as the papers print them ({local})"))
-    rows = []
-    for row in bounds["errors"]:
-        formula = row["formula"] + (": half of it" if row["what"].startswith("half") else "")
-        rows.append([formula, f"{number(row['value'])} {row['unit']}", row["bound"], row["label"]])
-    columns = ["formula", "value", "a bound?", "label"]
-    screen.print(table(columns, rows, title="Squared errors as the papers print them"))
-    sources: dict[str, dict[str, None]] = {}
-    for row in (*bounds["losses"], *bounds["errors"]):
-        sources.setdefault(row["source"], {})[f"{row['formula'].split(',')[0]}: {row['why']}"] = None
-    for source, lines in sources.items():
-        screen.print(f"{source}:")
-        for line in lines:
-            screen.print(f"  {safe(line)}")
-    for line in bounds.get("left_out", ()):
-        screen.print(f"left out: {safe(line)}")
-    screen.print("The label published means: as printed, for reproduction. No budget accepts these numbers.")

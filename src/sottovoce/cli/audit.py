@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import number, percent
 from sottovoce.cli import options
-from sottovoce.cli.output import as_result, emit, progress, safe, table
+from sottovoce.cli.output import as_result, emit, progress, safe, show_section
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +42,7 @@ def audit(
     from sottovoce import _validate
     from sottovoce.accounting.wording import name_nodes
     from sottovoce.attacks.audit import audit_averaging, audit_outputs, published_claim, views_of
-    from sottovoce.errors import InvalidInput
+    from sottovoce.report.sections import section_of
 
     network = options.network_of(graph)
     averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
@@ -56,8 +55,7 @@ def audit(
         views = {"observers": options.node_list(observers, "--observers", network)}
     else:
         views = views_of(averaging, network, user)
-    if claim not in ("exact", "published"):
-        raise InvalidInput(f"claim must be exact or published, got {claim!r}.")
+    _validate.choice(claim, ("exact", "published"), "claim")
     count = len(views) + (not observers)
     common: dict[str, Any] = {
         "user": user,
@@ -77,44 +75,23 @@ def audit(
             tick(len(audits))
         if not observers:
             audits["public"] = audit_outputs(averaging, **common)
-    refuted = {name: outcome for name, outcome in audits.items() if outcome.refuted}
-    config = {
-        "graph": network.name,
-        "protocol": averaging.name,
-        "rounds": averaging.rounds,
-        "user": user,
-        "noise_multiplier": float(noise_multiplier),
-        "runs": runs,
-        "delta": delta,
-        "confidence": confidence,
-        "claim": claim,
-    }
+    refuted = {name: outcome.verdict for name, outcome in audits.items() if outcome.refuted}
+    config = {"graph": network.name, "protocol": averaging.name, "rounds": averaging.rounds, "user": user}
+    config |= {"noise_multiplier": float(noise_multiplier), "runs": runs, "delta": delta}
+    config |= {"confidence": confidence, "claim": claim}
     metrics = {
         "audits": {name: outcome.to_dict() for name, outcome in audits.items()},
         "refuted": sorted(refuted),
         "verdicts": {name: outcome.verdict for name, outcome in audits.items()},
     }
+    result = as_result("audit", config, metrics)
 
     def text(screen: Console) -> None:
-        rows = []
-        for name, a in audits.items():
-            numbers = [
-                number(a.mu_claimed, "mu"),
-                number(a.bound.mu, "lower bound"),
-                number(a.epsilon_claimed, "epsilon"),
-                number(a.bound.epsilon, "lower bound"),
-            ]
-            verdict = "REFUTED" if a.refuted else "holds"
-            who = safe(name_nodes(a.view, network))
-            rows.append([safe(name), who, *numbers, percent(a.tightness, "lower bound", 0), verdict])
-        heads = ["view", "who", "μ claimed", "μ at least", "ε claimed", "ε at least", "tightness", ""]
-        screen.print(table(heads, rows))
-        for name, outcome in refuted.items():
-            screen.print(safe(f"{name}: {outcome.verdict}"))
-        sure = f"All views together at confidence {100 * confidence:g} %."
-        meaning = "μ: how well two data sets can be told apart, 0 is not at all"
-        screen.print(f"{meaning}; ε at δ = {number(delta, 'delta')}. {sure}")
-        if claim == "published":
-            screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
+        show_section(screen, section_of(result))
+        for name, outcome in audits.items():
+            screen.print(safe(f"{name}: {name_nodes(outcome.view, network)}"))
+        for name, verdict in refuted.items():
+            screen.print(safe(f"{name}: {verdict}"))
+        screen.print(f"All views together at confidence {100 * confidence:g} %.")
 
-    emit(as_result("audit", config, metrics), json, text, out)
+    emit(result, json, text, out)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from sottovoce._format import number
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import console, emit, progress, safe, table
+from sottovoce.cli.output import console, emit, progress, safe, show_section
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from sottovoce.report.sections import Section
 
 
 def demo(
@@ -52,7 +48,9 @@ def demo(
         with progress(part.name, part.ticks, quiet=json) as tick:
             results[part.name] = part.run(clinics, tick).to_dict()
         if not json:
-            _show(screen, step, section_of(results[part.name]), tour.NAMES)
+            section = section_of(results[part.name])
+            _heading(screen, step, section.title)
+            show_section(screen, section, tour.NAMES)
     with progress("drawing the report", None, quiet=json):
         report, plan = tour.write(out, clinics, results)
     seconds = time.perf_counter() - started
@@ -75,20 +73,3 @@ def demo(
 def _heading(screen: Console, step: int, title: str) -> None:
     screen.print()
     screen.rule(f"[bold cyan]{step}[/bold cyan]  [bold]{safe(title)}[/bold]", align="left", style="cyan")
-
-
-def _show(screen: Console, step: int, section: Section, names: Sequence[str]) -> None:
-    """Print what the page shows of a part: its sentences and its tables."""
-    from sottovoce.report.sections import Table, guarantee_row
-
-    _heading(screen, step, section.title)
-    screen.print(safe(section.lead))
-    for block in section.blocks:
-        if isinstance(block, Table):
-            screen.print(table(block.columns, block.cells()))
-    rows = []
-    for row in [guarantee_row(guarantee, [*names]) for guarantee in section.guarantees]:
-        numbers = number(row["epsilon"], "epsilon"), number(row["delta"], "delta")
-        rows.append([row["what"], row["adjacency"], row["against"], *numbers, row["label"]])
-    if rows:
-        screen.print(table(["method", "hides", "against", "ε", "δ", "label"], rows))

@@ -21,6 +21,8 @@ from sottovoce.errors import DataError
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from sottovoce.report.sections import Section
+
 
 def console(*, error: bool = False) -> Console:
     """Return a console for standard output, or standard error.
@@ -77,14 +79,6 @@ def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any
     return {**config, **metrics, **result_dict(name, config, metrics, metrics.get("guarantees", []))}
 
 
-def show_guarantees(screen: Console, rows: Sequence[Mapping[str, Any]], delta: float, title: str) -> None:
-    """Print guarantees as a table, then what they assume, each assumption once."""
-    at = number(delta, "delta")
-    cells = [[g["against"], number(g["epsilon"], "epsilon"), at, g["adjacency"], g["label"]] for g in rows]
-    screen.print(table(["against", "epsilon", "delta", "adjacency", "label"], cells, title=title))
-    show_assumptions(screen, rows)
-
-
 def show_assumptions(screen: Console, rows: Iterable[Mapping[str, Any]]) -> None:
     """Print what guarantees assume, each assumption once."""
     for line in dict.fromkeys(line for row in rows for line in row["assumptions"]):
@@ -98,11 +92,12 @@ def table(
     title: str | None = None,
     write: Callable[[Any, Quantity], str] = number,
     quantities: Sequence[Quantity] = (),
+    right: Sequence[bool] = (),
 ) -> Group:
     """Return a table under its title; numbers are aligned to the right and never broken, text to the left.
 
     ``write`` says how numbers look, ``quantities`` what each column holds, which decides to which side its
-    numbers are rounded.
+    numbers are rounded, ``right`` which columns of text are numbers.
     """
     from rich import box
     from rich.console import Group
@@ -114,7 +109,7 @@ def table(
     kinds = quantities or ["value"] * len(columns)
     for k, column in enumerate(columns):
         cells = [row[k] for row in by_row if row[k] is not None]
-        numeric = bool(cells) and not any(isinstance(cell, str) for cell in cells)
+        numeric = right[k] if right else bool(cells) and not any(isinstance(cell, str) for cell in cells)
         short = all(len(str(cell)) <= 13 for cell in cells)
         justify: Literal["left", "right"] = "right" if numeric else "left"
         grid.add_column(column, justify=justify, overflow="fold", no_wrap=short and len(column) <= 13)
@@ -130,6 +125,27 @@ def table_of(rows: Sequence[Mapping[str, object]], title: str | None = None) -> 
     cells = [[safe(v) if isinstance(v := row.get(name), str) else v for name in names] for row in rows]
     kinds = [FIELDS.get(name, "value") for name in names]
     return table([name.replace("_", " ") for name in names], cells, title=title, quantities=kinds)
+
+
+def show_section(screen: Console, section: Section, names: Sequence[str] | None = None) -> None:
+    """Print what a page shows of a result: its sentences, its tables and its guarantees."""
+    from sottovoce.report.sections import Table, guarantee_row
+
+    if section.lead:
+        screen.print(safe(section.lead))
+    for block in section.blocks:
+        if isinstance(block, Table):
+            cells = [[safe(cell) for cell in row] for row in block.cells()]
+            screen.print(table(block.columns, cells, right=block.numeric()))
+    rows = []
+    for row in [guarantee_row(guarantee, names) for guarantee in section.guarantees]:
+        numbers = number(row["epsilon"], "epsilon"), number(row["delta"], "delta")
+        rows.append([row["what"], row["adjacency"], safe(row["against"]), *numbers, row["label"]])
+    if rows:
+        first = 0 if any(row[0] for row in rows) else 1
+        columns = ["method", "when", "against", "epsilon", "delta", "label"][first:]
+        screen.print(table(columns, [row[first:] for row in rows]))
+    show_assumptions(screen, section.guarantees)
 
 
 def safe(text: object) -> str:

@@ -385,7 +385,7 @@ def audit(result: StoredResult) -> Section:
     columns |= {"mu_lower": "μ reached, at least", "tightness": "tightness", "verdict": "verdict"}
     verdict = f"REFUTED GUARANTEES: {', '.join(ours)}." if ours else "No guarantee was refuted."
     if len(refuted) > len(ours):
-        verdict += " The published formula, which is not a guarantee, was refuted."
+        verdict += " The published formula, which is not a bound, was refuted."
     lead = (
         f"The averaging was run {values['runs']:,} times per view under two neighboring data sets, and the "
         f"best test was asked to tell them apart: μ is 0 if it cannot, and larger the easier it is. {verdict}"
