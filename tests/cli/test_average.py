@@ -64,7 +64,7 @@ def test_seed_makes_a_simulation(call):
     np.testing.assert_array_equal(first["rows"], expected)
 
 
-@pytest.mark.parametrize("suffix", ["json", "csv", "npz"])
+@pytest.mark.parametrize("suffix", ["json", "csv"])
 def test_results_are_written_whole(call, tmp_path, suffix):
     np.savez(tmp_path / "rows.npz", rows=np.zeros((4, 3)))
     out = tmp_path / "deep" / f"r.{suffix}"
@@ -73,10 +73,8 @@ def test_results_are_written_whole(call, tmp_path, suffix):
     assert [p.name for p in out.parent.iterdir()] == [out.name]
     if suffix == "json":
         rows = json.loads(out.read_text())["outputs"]["rows"]
-    elif suffix == "csv":
-        rows = np.loadtxt(out, delimiter=",")
     else:
-        rows = np.load(out)["rows"]
+        rows = np.loadtxt(out, delimiter=",")
     assert np.shape(rows) == (4, 3)
 
 

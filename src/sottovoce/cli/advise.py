@@ -60,31 +60,19 @@ def advise(
         sottovoce advise 12 --epsilon 2 --records 500 --compute logistic --features 10 --out advice/
         sottovoce advise ring:9 --epsilon 1 --records 50 --colluders 2 --values 0,120
     """
+    # the options are the arguments of sv.advise; those that are texts here become numbers there
+    chosen = {name: value for name, value in locals().items() if name not in ("out", "json")}
     import sottovoce as sv
     from sottovoce.advice.samples import read_sample
 
+    chosen |= {
+        "members": int(members) if members.lstrip("-").isdigit() else members,
+        "records": _records(records),
+        "values": _range(values),
+        "sample": read_sample(sample),
+    }
     with progress("candidates", None, quiet=json) as tick:
-        advice = sv.advise(
-            int(members) if members.lstrip("-").isdigit() else members,
-            epsilon=epsilon,
-            delta=delta,
-            compute=compute,
-            records=_records(records),
-            hide=hide,
-            view=view,
-            colluders=colluders,
-            values=_range(values),
-            features=features,
-            model=model,
-            target=target,
-            sample=read_sample(sample),
-            silent=silent,
-            latency=latency,
-            seconds=seconds,
-            masks=masks,
-            seed=seed,
-            progress=tick,
-        )
+        advice = sv.advise(**chosen, progress=tick)
     written = [] if out is None else [str(path) for path in advice.save(out)]
     emit(advice.to_dict() | {"written": written}, json, lambda screen: _show(screen, advice, written))
     if advice.recommended is None:
@@ -129,7 +117,6 @@ def show_rows(
     """
     cells = [row.cells() for row in rows]
     heads = {key: key.replace("_", " ") for key in WORTH}
-    heads["answer"], cells = _answers(rows, cells)
     if all(row.plan.steps == 1 for row in rows):
         del heads["steps"]
     if all(row.batch_size is None for row in rows):
@@ -140,30 +127,17 @@ def show_rows(
     ]
     columns = ["", "plan", *heads.values(), *(["dominated by"] if dominated else [])]
     screen.print(table(columns, worth, title="Accuracy and communication (±: one standard deviation)"))
+    columns = [
+        words.format(rows[0].colluders) + (" (budget)" if key == budget else "")
+        for key, words in REVEALS.items()
+    ]
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
-    columns = [""]
-    for key, words in REVEALS.items():
-        columns.append(words.format(rows[0].colluders) + (" (budget)" if key == budget else ""))
     title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
-    screen.print(table(columns, reveals, title=title))
+    screen.print(table(["", *columns], reveals, title=title))
     screen.print(
         "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
         "all others: together"
     )
-
-
-def _answers(
-    rows: Sequence[PlanSummary], cells: list[dict[str, str | int]]
-) -> tuple[str, list[dict[str, str | int]]]:
-    """Return the heading of the answers and the cells; what all rows measure stands in the heading."""
-    spans = {row.use.span for row in rows}
-    if len(spans) == 1 and None not in spans:
-        return f"error (range {spans.pop():g})", cells
-    metrics = {row.use.score.metric if row.use.score else "" for row in rows}
-    if len(metrics) != 1 or "" in metrics:
-        return "answer", cells
-    metric = metrics.pop()
-    return metric, [cell | {"answer": str(cell["answer"]).removeprefix(f"{metric} ")} for cell in cells]
 
 
 def _records(text: str) -> int | list[int]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json as json_module
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +45,7 @@ def average(
     view: Annotated[str, Option(help="local, outsider, network (any one node) or central.")] = "network",
     seed: Annotated[int | None, Option(help="Simulate: reproducible noise, which protects nobody.")] = None,
     out: Annotated[
-        Path | None, Option("--out", "-o", help="Write the result here: .json, .csv or .npz.")
+        Path | None, Option("--out", "-o", help="Write the result (.json) or the rows (.csv) here.")
     ] = None,
     population: Annotated[str | None, Option(help="Whose rows they are, by the lifetime ledger.")] = None,
     json: options.Json = False,
@@ -71,6 +68,7 @@ def average(
     from sottovoce.advice.assessment import assess, require_budget
     from sottovoce.planfile.read import average_values, plan_from_settings, read_plan_file
     from sottovoce.planfile.schema import VERSION, check_plan_file
+    from sottovoce.report.result_files import write_result
 
     if values.lower().endswith(".toml"):
         file = Path(values)
@@ -92,8 +90,8 @@ def average(
         if epsilon is not None:
             tables["budget"] = {"epsilon": epsilon, "delta": delta, "view": view}
         settings = check_plan_file(tables, where)
-    if out is not None and out.suffix.lower() not in (".json", ".csv", ".npz"):
-        raise InvalidInput(f"--out must end in .json, .csv or .npz, got {out.name!r}.")
+    if out is not None and out.suffix.lower() not in (".json", ".csv"):
+        raise InvalidInput(f"--out must end in .json or .csv, got {out.name!r}.")
     require_writable(out)
     loaded = plan_from_settings(settings, file.parent, where, dim=rows.shape[1])
     assessment = assess(loaded)
@@ -112,8 +110,10 @@ def average(
     payload = to_jsonable(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
     payload |= to_jsonable({"rows": averages, "outputs": {"rows": averages}})
-    if out is not None:
-        _write(out, payload, averages)
+    if out is not None and out.suffix.lower() == ".json":
+        write_result(out, payload)
+    elif out is not None:
+        atomic_write(out, "\n".join(",".join(f"{x:.17g}" for x in row) for row in averages.tolist()) + "\n")
     network = loaded.network
     assert network is not None
 
@@ -135,23 +135,6 @@ def _site_weights(text: str) -> tuple[float, ...]:
     if weights.shape[1] != 1:
         raise InvalidInput(f"--site-weights must be one number per node, got rows of {weights.shape[1]}.")
     return tuple(weights[:, 0].tolist())
-
-
-def _write(path: Path, result: Mapping[str, Any], rows: np.ndarray) -> None:
-    """Write the result (.json), the rows (.csv), or both (.npz)."""
-    import numpy as np
-
-    from sottovoce.report.result_files import write_result
-
-    if path.suffix.lower() == ".json":
-        write_result(path, result)
-        return
-    buffer = io.BytesIO()
-    if path.suffix.lower() == ".csv":
-        np.savetxt(buffer, rows, delimiter=",", fmt="%.17g")
-    else:
-        np.savez(buffer, rows=rows, record=np.array(json_module.dumps(result)))
-    atomic_write(path, buffer.getvalue())
 
 
 def _show_average(screen: Console, network: Network, rows: np.ndarray) -> None:

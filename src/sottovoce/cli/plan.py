@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument
 
-from sottovoce._format import FIELDS, Quantity, number, significant
+from sottovoce._format import number
 from sottovoce.cli.options import Json, Out
 from sottovoce.cli.output import emit, safe, show_assumptions, table
 
@@ -63,7 +63,7 @@ def plan(
 
 
 def show_assessment(screen: Console, assessment: Mapping[str, Any], unassessed: str = "unknown") -> None:
-    """Print the assessment of a plan for a person: verdicts first, options last.
+    """Print the assessment of a plan for a person: verdicts first.
 
     ``unassessed`` says instead of yes or no why nothing is known of the usefulness.
     """
@@ -95,8 +95,6 @@ def show_assessment(screen: Console, assessment: Mapping[str, Any], unassessed: 
     if assessment.get("noise_in_result") is not None:
         worst = number(assessment["noise_in_result"])
         screen.print(f"Noise in the result of the worst node: {worst} per coordinate")
-    described = safe("; ".join(_options(assessment["plan"], _is_set)))
-    screen.print(f"[dim]Options: {described}[/dim]")
 
 
 def _show_verdicts(screen: Console, assessment: Mapping[str, Any], unassessed: str) -> None:
@@ -111,37 +109,3 @@ def _show_verdicts(screen: Console, assessment: Mapping[str, Any], unassessed: s
         screen.print("What would help, the cheapest first:")
         for sentence in assessment["suggestions"]:
             screen.print(f"  {safe(sentence)}")
-
-
-def _in_words(key: str) -> str:
-    return "nodes" if key == "n" else key.replace("_", " ")
-
-
-def _options(options: Mapping[str, Any], wanted: Callable[[object], bool]) -> list[str]:
-    """Return options in words and numbers."""
-    return [
-        f"{_in_words(key)} {_short(value, FIELDS.get(key, 'value'))}"
-        for key, value in options.items()
-        if wanted(value)
-    ]
-
-
-def _is_set(value: object) -> bool:
-    return value is not None and value != [] and value != ""
-
-
-def _short(value: object, quantity: Quantity = "value") -> str:
-    """Return the value of an option in words and numbers."""
-    if isinstance(value, dict):
-        if name := value.get("name") or value.get("kind") or value.get("net"):
-            return str(name)
-        if "start" in value and "shape" in value:  # a learning rate
-            start, end = value["start"], value.get("end")
-            return _short(start) if end in (None, start) else f"{_short(start)} to {_short(end)}"
-        return ", ".join(_options(value, lambda part: _is_set(part) and part != 0))
-    if isinstance(value, list):
-        words = [_short(part, quantity) for part in value]
-        return ", ".join(words if len(words) <= 4 else [*words[:2], f"... ({len(words)})"])
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return significant(value, quantity) if isinstance(value, float) else str(value)

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce._format import Quantity, number
 from sottovoce._io import atomic_write
-from sottovoce.cli.output import emit, if_stopped, progress, require_writable, safe, table
+from sottovoce.cli.output import emit, if_stopped, progress, require_writable, safe, table_of
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_QUANTITIES: dict[str, Quantity] = {"spent": "epsilon"}
 _UNPRINTED = ("delta", "better_than_trivial")  # too wide for a terminal
 
 
@@ -59,10 +57,8 @@ def sweep_plan(
     ]
 
     def text(screen: Console) -> None:
-        names = list(dict.fromkeys(name for row in means for name in row if name not in _UNPRINTED))
-        cells = [[safe(v) if isinstance(v := row.get(name), str) else v for name in names] for row in means]
-        kinds = [_QUANTITIES.get(name, "value") for name in names]
-        screen.print(table(names, cells, title=safe(file.name), write=number, quantities=kinds))
+        rows = [{k: v for k, v in row.items() if k not in _UNPRINTED} for row in means]
+        screen.print(table_of(rows, safe(file.name)))
         screen.print(SIMULATED)
         screen.print(
             f"Trials are kept in {safe(folder)}{'' if out is None else f', the table is {safe(out)}'}."

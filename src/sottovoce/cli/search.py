@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from sottovoce._format import number, percent
+from sottovoce._format import number
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
-from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, table
+from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,11 +43,8 @@ def search(
     score = next(key for key in training.SCORES if key in best)
 
     def text(screen: Console) -> None:
-        write = percent if score == "accuracy" else number
-        cells = [[row["clip_norm"], row["rate"], write(row[score])] for row in rows]
-        screen.print(table(("clip_norm", "rate", score), cells))
-        setting = f"clip norm {best['clip_norm']:g}, rate {best['rate']:g}"
-        screen.print(f"Best: {setting}, {score} {write(best[score])}.")
+        screen.print(table_of([{key: row[key] for key in ("clip_norm", "rate", score)} for row in rows]))
+        screen.print(f"Best: clip norm {best['clip_norm']:g}, rate {best['rate']:g}.")
         screen.print(
             f"One run costs epsilon {number(metrics['epsilon_of_one_run'], 'epsilon')} at delta "
             f"{number(delta, 'delta')} against {metrics['against']}; the search of {len(rows)} runs costs "

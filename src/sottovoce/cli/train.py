@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -21,7 +21,7 @@ from sottovoce._io import to_jsonable
 from sottovoce.cli.options import Json, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
 from sottovoce.cli.plan import show_assessment
-from sottovoce.errors import ConfigError, SottovoceError
+from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ def train(
         return
     if checkpoint is not None and checkpoint.is_file():
         raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder; name another place.")
-    with _Rank(ranks) if _is_rank() else nullcontext() as cluster:
+    with _rank(ranks) if _is_rank() else nullcontext() as cluster:
         train_on(cluster, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
 
 
@@ -103,6 +103,7 @@ def train_on(
     """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
     from sottovoce.advice.assessment import assess, require_budget
     from sottovoce.planfile.training import load_training, run_training
+    from sottovoce.runners.checkpoint import latest_step
     from sottovoce.runners.loggers import evaluation_log
 
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
@@ -110,6 +111,12 @@ def train_on(
         assessment = assess(loaded)
         require_budget(assessment)
         return loaded, assessment
+
+    def stopped() -> str:
+        step = None if checkpoint is None else latest_step(checkpoint)
+        if step is None:
+            return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
+        return f"saved at step {step:,} in {checkpoint}; the same command continues."
 
     prints = cluster is None or cluster.rank == 0
     if out is not None and out.suffix.lower() == ".json" and prints:
@@ -119,12 +126,12 @@ def train_on(
     if prints and not json:
         unassessed = f"not assessed here; sottovoce plan {file} simulates it"
         show_assessment(console(), assessment, unassessed)
-        if (step := _saved_step(checkpoint)) is not None:
+        if checkpoint is not None and (step := latest_step(checkpoint)) is not None:
             sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
             console(error=True).print(sentence, markup=False)
     try:
         with (
-            if_stopped(lambda: _stopped_sentence(checkpoint)) if prints else nullcontext(),
+            if_stopped(stopped) if prints else nullcontext(),
             evaluation_log(logs if prints else None, loaded.plan, loaded.delta) as log,
         ):
             result = run_training(
@@ -167,19 +174,6 @@ def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | No
     except OSError as error:
         raise ConfigError(f"The model cannot be saved in {folder} ({error.strerror}).") from None
     return folder
-
-
-def _saved_step(checkpoint: Path | None) -> int | None:
-    from sottovoce.runners.checkpoint import latest_step
-
-    return None if checkpoint is None else latest_step(checkpoint)
-
-
-def _stopped_sentence(checkpoint: Path | None) -> str:
-    step = _saved_step(checkpoint)
-    if step is None:
-        return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
-    return f"saved at step {step:,} in {checkpoint}; the same command continues."
 
 
 def _finish(
@@ -236,12 +230,10 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
     if 0 < len(coef) <= 1000:
         assert loaded.records is not None
         adapter = loaded.records.adapter
-        names = list(adapter.names) if isinstance(adapter, LinearAdapter) else []
-        names += ["intercept"] * (len(names) == len(coef) - 1)
-        words = [f"{safe(name)} " for name in names] if len(names) == len(coef) else [""] * len(coef)
-        pairs = zip(words[:8], coef[:8], strict=True)
-        more = " ..." if len(coef) > 8 else ""
-        screen.print(f"Coefficients: {', '.join(name + number(value) for name, value in pairs)}{more}")
+        names = [*adapter.names, "intercept"][: len(coef)] if isinstance(adapter, LinearAdapter) else []
+        pairs = zip_longest(map(safe, names), map(number, coef), fillvalue="")
+        shown = [" ".join(pair).strip() for pair in pairs]
+        screen.print(f"Coefficients: {', '.join(shown[:8])}{' ...' if len(coef) > 8 else ''}")
     if (sentence := comparison(metrics)) is not None:
         color = "green" if metrics["better_than_trivial"] else "red"
         screen.print(f"[{color}]{sentence[:1].upper()}{sentence[1:]}[/{color}]")
@@ -283,37 +275,19 @@ def _start_ranks(ranks: int) -> None:
         raise
 
 
-class _Rank:
-    """One rank's part of a command: joins the others, and only one rank prints an error."""
+@contextmanager
+def _rank(ranks: int | None) -> Iterator[Cluster]:
+    """Join the other ranks for a command; only one rank prints an error."""
+    from sottovoce.runners import Cluster
 
-    def __init__(self, ranks: int | None) -> None:
-        self.ranks = ranks
-        self.cluster: Cluster | None = None
-
-    def __enter__(self) -> Cluster:
-        from sottovoce.runners import Cluster
-
-        try:
-            self.cluster = Cluster.join(timeout=float(os.environ.get("SOTTOVOCE_TIMEOUT", "300")))
-        except SottovoceError:
-            if os.environ["RANK"] != "0":
-                sys.exit(1)
-            raise
-        if self.ranks is not None and self.ranks != self.cluster.size:
-            wrong = ConfigError(f"--ranks is {self.ranks}, but {self.cluster.size} ranks were started.")
-            self.__exit__(ConfigError, wrong, None)
-            raise wrong
-        return self.cluster
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self.cluster is not None
-        try:
-            self.cluster.__exit__(kind, error, trace)
-        except SottovoceError as failure:
-            error = failure
-        if isinstance(error, Exception) and not self.cluster.speaks:
+    cluster = None
+    try:
+        with Cluster.join(timeout=float(os.environ.get("SOTTOVOCE_TIMEOUT", "300"))) as cluster:
+            if ranks is not None and ranks != cluster.size:
+                raise ConfigError(f"--ranks is {ranks}, but {cluster.size} ranks were started.")
+            yield cluster
+    except Exception:  # leaving tells which rank was lost, and so which one speaks
+        speaks = os.environ["RANK"] == "0" if cluster is None else cluster.speaks
+        if not speaks:
             sys.exit(1)
-        if isinstance(error, SottovoceError):
-            raise error
+        raise

@@ -304,8 +304,8 @@ LEAD = (
     "Sixteen clinics, 28 patients each, want to know the share of malignant tumors among all their patients, "
     "and to train a common classifier. Each talks to four others; there is no server. How much can be "
     "learned about a patient is bounded by epsilon: 1 is strong, above about 10 weak. Delta is the chance "
-    "that the bound fails. The clinics are invented, the patients are a public data set, and the noise is simulated: "
-    "it can be repeated, and would protect nobody."
+    "that the bound fails. The clinics are invented, the patients are a public data set, and the noise is "
+    "simulated: it can be repeated, and would protect nobody."
 )
 
 # a plan of one's own to begin with: the clinics' first question, with nobody to trust
