@@ -145,7 +145,7 @@ def test_unknown_results_get_a_general_section():
     ).to_dict()  # fmt: skip
     section = sections.section_of(result)
     assert [b.kind for b in section.blocks] == ["table", "figure", "table"]
-    assert section.blocks[0].rows == (("accuracy", 0.9),)
+    assert section.blocks[0].rows == (("accuracy", "0.9"),)
 
 
 def test_result_without_its_numbers_is_refused():

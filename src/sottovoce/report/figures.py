@@ -109,7 +109,7 @@ def graph_picture(
 
     ``scale_label`` None leaves the color scale out.
     """
-    position = layout(edges, len(values))
+    position = springs(edges, len(values))
     size = 230 if len(values) <= 60 else 60
     names = labels if labels is not None and len(values) <= 40 else None
     with axes_of(7.2, 4.6) as (figure, axes):
@@ -123,18 +123,6 @@ def graph_picture(
             bar.outline.set_visible(False)
             bar.set_label(scale_label)
     return inline(figure, title)
-
-
-def layout(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
-    """Return (n, 2) positions: a drawing of the hypercube's own, else springs."""
-    d = n.bit_length() - 1
-    pairs = {(min(e), max(e)) for e in map(tuple, edges)}
-    hypercube = {(v, v | 1 << k) for v in range(n) for k in range(d) if not v >> k & 1}
-    if n == 1 << d and 3 <= d <= 5 and pairs == hypercube:
-        angles = np.pi * (np.arange(d) + 0.5) / d
-        steps = np.stack([np.cos(angles) * 1.5, np.sin(angles)], axis=1)
-        return np.array([sum((2 * (v >> k & 1) - 1) * steps[k] for k in range(d)) for v in range(n)])
-    return springs(edges, n)
 
 
 def springs(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
@@ -205,29 +193,20 @@ def curves(
     ylabel: str,
     title: str,
     colors: Mapping[str, str] | None = None,
-    log: bool = False,
     levels: Mapping[str, float] | None = None,
-    markers: bool = True,
-    limits: tuple[float, float] | None = None,
 ) -> str:
     """Return lines over a common axis; ``levels`` are horizontal lines with names."""
-
     with axes_of(7.2, 3.5) as (figure, axes):
         for k, (name, values) in enumerate(series.items()):
             y = np.array([np.nan if v is None else v for v in values], dtype=float)
             color = (colors or {}).get(name, CYCLE[k % len(CYCLE)])
             # wide below narrow: where two lines agree, both are seen
             wide, dash = 3.4 - 1.2 * min(k, 2), ("-", "--", ":", "-.")[k % 4]
-            marker = "os^D"[k % 4] if markers else None
+            marker = "os^D"[k % 4] if len(x) <= 30 else None
             axes.plot(x, y, color=color, lw=wide, ls=dash, marker=marker, ms=4.5, label=name)
         for name, value in (levels or {}).items():
             axes.axhline(value, color=LOCAL, lw=1.4, ls=(0, (5, 3)), label=name)
-        if log:
-            axes.set_yscale("log")
-        if limits is not None:
-            axes.set_ylim(*limits)
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.grid(axis="y", color=LOCAL, alpha=0.25, lw=0.7)
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
         if all(float(v).is_integer() for v in x) and len(x) <= 16:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce._format import FIELDS, number
-from sottovoce._io import atomic_write
+from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.advice.usefulness import usefulness
@@ -31,7 +31,7 @@ from sottovoce.models.saved import Fitted
 from sottovoce.protocols import Protocol
 from sottovoce.report import figures
 from sottovoce.report.page import build, environment
-from sottovoce.report.sections import guarantee_row
+from sottovoce.report.sections import guarantee_row, scalars
 from sottovoce.runners import Result
 
 if TYPE_CHECKING:
@@ -71,16 +71,14 @@ def _(network: Network) -> str:
         "neighbors": str(least) if least == most else f"{least} to {most}",
         "spectral gap": network.spectral_gap,
     }
-    return _box(
-        f"Network {network.name}", {"facts": facts}, *_picture(network, network.name, network.n <= DRAWN)
-    )
+    return _box(f"Network {network.name}", {"facts": facts}, *_picture(network, network.n <= DRAWN))
 
 
 @html.register
 def _(protocol: Protocol) -> str:
     facts = {"nodes": protocol.n, "rounds": protocol.rounds, "rows sent": protocol.message_count}
-    small = protocol.n * protocol.rounds <= MATRIX
-    return _box(f"Protocol {protocol.name}", {"facts": facts}, *_picture(protocol, protocol.name, small))
+    picture = _picture(protocol, protocol.n * protocol.rounds <= MATRIX)
+    return _box(f"Protocol {protocol.name}", {"facts": facts}, *picture)
 
 
 @html.register
@@ -97,8 +95,7 @@ def _(view: GaussianView) -> str:
     }
     if view.rounded_up:
         facts["note"] = "rounded up where floating point could not decide"
-    picture = _picture(view, "what is learned of each node", view.n <= DRAWN)
-    return _box("What these observers see", {"facts": facts}, *picture)
+    return _box("What these observers see", {"facts": facts}, *_picture(view, view.n <= DRAWN))
 
 
 @html.register
@@ -136,26 +133,19 @@ def _(plan: Plan) -> str:
 
 @html.register
 def _(result: Result) -> str:
-    kinds = (str, int, float, bool, np.integer, np.floating)
-    facts = {
-        key.replace("_", " "): number(value, FIELDS.get(key, "value"))
-        for key, value in result.metrics.items()
-        if isinstance(value, kinds)
-    }
+    numbers = scalars(to_jsonable(result.metrics))
+    facts = {key.replace("_", " "): number(value, FIELDS.get(key, "value")) for key, value in numbers.items()}
     parts: list[dict[str, Any]] = [{"facts": facts}]
-    stated = [guarantee_row(dict(g), result.config.get("labels")) for g in result.guarantees]
-    if stated:
-        rows = []
-        for g in stated:
-            numbers = number(g["epsilon"], "epsilon"), number(g["delta"], "delta")
-            rows.append((g["against"], *numbers, g["label"], g["verdict"]))
+    rows = []
+    for g in [guarantee_row(dict(stored), result.config.get("labels")) for stored in result.guarantees]:
+        loss = number(g["epsilon"], "epsilon"), number(g["delta"], "delta")
+        rows.append((g["against"], *loss, g["label"], g["verdict"]))
+    if rows:
         parts.append({"columns": ("against", "epsilon", "delta", "label", "standing"), "rows": rows})
     noise = str(result.provenance.get("noise", ""))
     if "not protective" in noise:
         parts.append({"sentence": noise, "color": _BAD})
-    picture = _picture(
-        result, f"{result.name}, along the run", bool(figures.history_series(result.history)[1])
-    )
+    picture = _picture(result, bool(figures.history_series(result.history)[1]))
     return _box(f"Result of {result.name}", *parts, *picture)
 
 
@@ -168,13 +158,13 @@ def _box(title: str, *parts: Mapping[str, Any], color: str = _GREY) -> str:
     return environment().get_template("notebook.html").render(title=title, parts=parts, color=color)
 
 
-def _picture(shown: object, title: str, small: bool) -> list[dict[str, str]]:
+def _picture(shown: object, small: bool) -> list[dict[str, str]]:
     """Return a picture as inline SVG, with ids of its own so that several cells can stand on one page."""
     if not small:
         return []
     with figures.axes_of(5.2, 3.2) as (figure, axes):
         plot(shown, axes)
-        svg = figures.inline(figure, title)
+        svg = figures.inline(figure, type(shown).__name__)
     mark = hashlib.sha256(svg.encode()).hexdigest()[:10]
     return [{"svg": figures.placed(svg, f"sv-{mark}-")}]
 

@@ -29,7 +29,7 @@ class Table:
     """Rows of text and numbers under headings; numbers are aligned and shortened.
 
     ``strong`` marks rows (by index) that the reader should see first. ``quantities`` says what each column
-    holds, or, where the last column holds one value per row, each row: to that side numbers are rounded.
+    holds: to that side its numbers are rounded.
 
     Examples
     --------
@@ -42,7 +42,6 @@ class Table:
     caption: str = ""
     strong: tuple[int, ...] = ()
     quantities: Sequence[Quantity] = ()
-    by_row: bool = False
     kind: str = field(default="table", init=False)
 
     def numeric(self) -> list[bool]:
@@ -57,22 +56,15 @@ class Table:
         >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 0.00112))).cells()
         [['ring', '0.5'], ['star', '0.00112']]
         """
-        form = []
+        form, kinds = [], self.quantities or ["value"] * len(self.columns)
         for k, numeric in enumerate(self.numeric()):
             values = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
             small = any(0 < abs(value) < 0.01 for value in values)  # three decimals would round it away
             form.append(fine if small else fixed if values else number)
         return [
-            [write(cell, kind) for write, cell, kind in zip(form, row, self._kinds(i), strict=True)]
-            for i, row in enumerate(self.rows)
+            [write(cell, kind) for write, cell, kind in zip(form, row, kinds, strict=True)]
+            for row in self.rows
         ]
-
-    def _kinds(self, row: int) -> Sequence[Quantity]:
-        """Return the quantities of the cells of a row."""
-        nothing: list[Quantity] = ["value"] * len(self.columns)
-        if self.by_row:
-            return [*nothing[1:], self.quantities[row]]
-        return self.quantities or nothing
 
 
 @dataclass(frozen=True)
@@ -174,8 +166,8 @@ def _table(columns: Mapping[str, str], rows: Rows, caption: str = "", strong: tu
 
 def pairs(values: Mapping[str, Any], *heads: str) -> Table | None:
     """Return a table of stored values, one per row, under names for people; their keys say the quantities."""
-    rows = tuple((key.replace("_", " "), value) for key, value in values.items())
-    return Table(heads, rows, quantities=tuple(map(_quantity, values)), by_row=True) if rows else None
+    rows = tuple((key.replace("_", " "), number(value, _quantity(key))) for key, value in values.items())
+    return Table(heads, rows) if rows else None
 
 
 def _quantity(key: str) -> Quantity:
@@ -214,8 +206,7 @@ def _history(history: Iterable[object]) -> list[Figure]:
     drawn = []
     for name, (x, values) in list(series.items())[:4]:
         words = name.replace("_", " ")
-        labels: dict[str, Any] = {"xlabel": axis, "ylabel": words, "title": f"{name} over the run"}
-        svg = figures.curves(x, {words: values}, **labels, markers=len(x) <= 30)
+        svg = figures.curves(x, {words: values}, xlabel=axis, ylabel=words, title=f"{name} over the run")
         drawn.append(Figure(svg, f"{words.capitalize()} over the run."))
     return drawn
 
@@ -276,7 +267,6 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
         title="Loss against distance",
         colors=colors,
         levels={"local privacy (no network)": 1.0},
-        limits=(0.0, 1.08),
     )
     caption = "Privacy loss against distance; the published formula is shown at most as 1."
     return [Figure(svg, caption), _table(columns, rows)]

@@ -36,7 +36,7 @@ from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
 from sottovoce.planfile.write import plan_tables
 from sottovoce.protocols import Masked, NamedProtocol, Protocol, parse
-from sottovoce.report.figures import layout
+from sottovoce.report.figures import springs
 
 PAIRS = 32  # nodes up to which an offline page holds every pair of colluders
 NODES = 600  # nodes that a page draws
@@ -244,7 +244,7 @@ class ExplorerModel:
             "names": self.names,
             "edges": network.edges.tolist(),
             "partners": None if partners is None or len(partners) > 2000 else partners.tolist(),
-            "positions": layout(network.edges.tolist(), network.n).round(5).tolist(),
+            "positions": springs(network.edges.tolist(), network.n).round(5).tolist(),
             "protocol": protocol.name,
             "algorithm": plan.name,
             "steps": plan.steps,
