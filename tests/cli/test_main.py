@@ -153,7 +153,7 @@ def test_members_are_called_by_their_names(call, tmp_path):
         (("attack", "dgd", "--data", "faces"), ("digits", "mnist", "cifar10")),
         (("advise", "5", "--epsilon", "1", "--compute", "median"), ("mean", "logistic", "net")),
         (("advise", "5", "--epsilon", "1", "--hide", "patient"), ("record", "member")),
-        (("init", "averge"), ("average", "consortium", "algorithm")),
+        (("init", "averge"), ("average", "consortium")),
         (("account", "--graph", "rng:5"), ("ring",)),
         (("account",), ("--graph", "--matrix")),
     ],

@@ -23,9 +23,7 @@ from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.planfile.read import load_file
 from sottovoce.report.inputs import plan_result, read_inputs
-from sottovoce.report.notebook import html as notebook_html
 from sottovoce.report.page import build
-from sottovoce.report.summary_page import of_plan
 
 from .conftest import TRAINING, command
 
@@ -235,41 +233,6 @@ def test_agreement_and_statement_of_a_run(inputs, capsys):
         assert fixed(row["epsilon"], "epsilon") in annex
     printed = terminal(capsys, "peer", "status", state)
     assert f"spent epsilon {number(statement['guarantee']['epsilon'], 'spent')} of 6" in printed
-
-
-@pytest.mark.parametrize("template", ["protocol", "algorithm"])
-def test_code_templates(template, tmp_path, monkeypatch):
-    write_template(template, tmp_path / "t")
-    monkeypatch.syspath_prepend(str(tmp_path / "t"))
-    if template == "protocol":
-        from my_protocol import TwoStars
-
-        plan = sv.PrivateAveraging.for_budget(TwoStars(8, rounds=60), radius=0.5, epsilon=12.0, delta=DELTA)
-    else:
-        from my_algorithm import SignDescent
-
-        options = {"steps": 30, "clip_norm": 1.0, "learning_rate": 0.5, "sizes": [200] * 8}
-        plan = SignDescent.for_budget(
-            sv.objectives.GLM(dim=5), "masked", network="complete:8", **options, epsilon=2.0, delta=DELTA
-        )
-    privacy = plan.privacy()
-    stored = [g.to_dict(delta=DELTA) for g in plan.guarantees()]
-    result = {
-        "name": plan.name,
-        "config": dict(plan.describe()),
-        "metrics": {},
-        "history": [],
-        "provenance": {},
-    }
-    result |= {"guarantees": stored, "summary_page": of_plan(plan, delta=DELTA, limit=12.0)}
-    texts = {
-        "statement": privacy.statement(DELTA),
-        "page": text_of(build([result])),
-        "notebook": text_of(notebook_html(privacy)),
-    }
-    shown = Shown(texts, of_every_member(plan, privacy))
-    check(shown)
-    check_page(result, shown)
 
 
 def test_delta_is_explained_rightly():
