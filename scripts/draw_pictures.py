@@ -171,7 +171,7 @@ def screenshot() -> None:
         page = browser.new_page(viewport={"width": 1180, "height": 860}, color_scheme="light")
         page.set_default_timeout(300_000)  # a busy machine is slow, not broken
         page.goto(server.address)
-        page.wait_for_selector("body[data-course]")
+        page.wait_for_selector("body[data-ready]")
         page.wait_for_timeout(500)  # the first observer is shown; the fonts have come
         page.evaluate("window.scrollTo(0, document.querySelector('.columns').offsetTop - 16)")
         (FOLDER / "explorer.png").write_bytes(small(page.screenshot()))

@@ -28,30 +28,6 @@ Messages are one sentence: what was expected, what came, what to try. The comman
 sentence and exits with 1; commands of a service manager also with 75, try again, and 78, wrong configuration.
 """
 
-__all__ = [
-    "BudgetExceeded",
-    "BudgetInfeasible",
-    "CannotCompose",
-    "ClusterError",
-    "ConfigError",
-    "DataError",
-    "FrameError",
-    "GraphError",
-    "IdentityError",
-    "InvalidInput",
-    "LedgerError",
-    "LostPeer",
-    "LostRank",
-    "MissingDependency",
-    "NotAGuarantee",
-    "PeerError",
-    "Refused",
-    "ReleaseMismatch",
-    "SottovoceError",
-    "TrainingDiverged",
-    "TryLater",
-]
-
 
 class SottovoceError(Exception):
     """Base of every error raised on purpose; ``exit_code`` is that of a command which it ends."""
@@ -137,3 +113,6 @@ class TryLater(PeerError):
 
 class LostPeer(TryLater):
     """A neighbor did not come back in time."""
+
+
+__all__ = sorted(name for name, kind in globals().items() if isinstance(kind, type))

@@ -146,7 +146,7 @@ def test_members_are_called_by_their_names(call, tmp_path):
     ("words", "expected"),
     [
         (("account", "--graph", "ring:5", "--protocol", "tre"), ("masked", "exchange", "tree")),
-        (("account", "--graph", "ring:5", "--protocol", "tree", "--tree", "tall"), ("bfs", "few-leaves")),
+        (("account", "--graph", "ring:5", "--protocol", "tree:kind=tall"), ("bfs", "few-leaves")),
         (("account", "--graph", "ring:5", "--weights", "heavy"), ("metropolis", "lazy", "uniform")),
         (("average", "1,2,3", "--graph", "ring:3", "--epsilon", "1", "--view", "all"), ("local", "network")),
         (("audit", "--graph", "ring:5", "--claim", "true"), ("exact", "published")),

@@ -23,7 +23,7 @@ def server():
 
 def opened(page, server):
     page.goto(server.address)
-    page.wait_for_selector("body[data-course]")
+    page.wait_for_selector("body[data-ready]")
     return page
 
 
@@ -230,7 +230,7 @@ def test_the_offline_file_with_the_network_off(page, tmp_path):
     (tmp_path / "page.html").write_text(offline_page(model), encoding="utf-8")
     page.context.set_offline(True)
     page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_selector("body[data-course]")
+    page.wait_for_selector("body[data-ready]")
     network = sv.graphs.ring(6)
     for rounds in (1, 2, 3):
         page.eval_on_selector(

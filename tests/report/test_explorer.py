@@ -57,14 +57,10 @@ def test_a_view_shows_the_accountants_numbers():
     assert sorted(lost.values())[6] == lost[view["typical"]]
 
 
-def test_rounds_matrix_and_course_agree():
+def test_rounds_and_matrix_agree():
     model = ExplorerModel(ExplorerSettings(graph="ring:7", rounds=3))
     exact = sv.privacy.exact_loss(sv.graphs.ring(7), rounds=2)
     assert model.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4], "share")
-    course = model.course([4])
-    at = course["rounds"].index(2)
-    assert course["worst"][at] == pytest.approx(exact[:, 4].max(), abs=1e-5)
-    assert course["mean"][at] == pytest.approx(exact[:, 4].sum() / 6, abs=1e-5)
     assert not ExplorerModel(ExplorerSettings(graph="ring:7", protocol="tree")).adjustable
 
 

@@ -163,7 +163,7 @@ def test_result_without_its_numbers_is_refused():
         (b"[1]", "has no name"),
         (b'{"name": 3}', "has no name"),
         (b'{"name": "x", "metrics": []}', "'metrics'"),
-        (b"\xff\xfe", "not text"),
+        (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "not JSON"),
     ],
 )

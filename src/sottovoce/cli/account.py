@@ -30,10 +30,7 @@ def account(
         str | None, Option(help="The node that looks, by number or name; without it, every node in turn.")
     ] = None,
     collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
-    tree: options.TreeOption = None,
-    fresh: options.Fresh = None,
     draw: options.Draw = 0,
-    own_noise: Annotated[bool, Option(help="Whether observers know their own noise (they do).")] = True,
     noise: Annotated[
         float | None, Option(help="Noise over the radius of the values: print epsilons.")
     ] = None,
@@ -72,11 +69,11 @@ def account(
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = options.network_of(graph, matrix, weights)
-    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, fresh=fresh, seed=draw)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, seed=draw)
     curious = options.node_of(observer, "--observer", network)
     colluders = options.node_list(collude, "--collude", network)
     with progress("every observer", network.n, quiet=json or curious is not None) as tick:
-        assessment = compare_with_published(network, averaging, curious, colluders, own_noise, tick)
+        assessment = compare_with_published(network, averaging, curious, colluders, tick=tick)
     at = 1e-5 if delta is None else _validate.delta(delta)
     if delta is not None:
         accepted_delta(at, network.n, "user", ())

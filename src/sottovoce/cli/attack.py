@@ -31,7 +31,6 @@ def gossip(
     attackers: Attackers,
     rounds: options.Rounds = None,
     protocol: options.ProtocolOption = "gossip",
-    tree: options.TreeOption = None,
     seed: Annotated[int, Option(help="Seed of trees and random edges; public.")] = 0,
     out: options.Out = None,
     json: options.Json = False,
@@ -48,7 +47,7 @@ def gossip(
     if rounds is not None:
         _validate.count(rounds, "rounds")
     network = options.network_of(graph)
-    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, seed=seed)
     outcome = gossip_attack(averaging, options.node_list(attackers, "--attackers", network))
     names = [str(network.node_name(u)) for u in outcome.nodes]
     combinations = [str(each) for each in outcome.combinations]

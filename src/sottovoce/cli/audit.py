@@ -17,7 +17,6 @@ def audit(
     graph: Annotated[str, Option(help="The graph, for example florentine or hypercube:4.")],
     rounds: options.Rounds = None,
     protocol: options.ProtocolOption = "gossip",
-    tree: options.TreeOption = None,
     target: Annotated[str, Option("--user", help="The node whose value is looked for.")] = "0",
     observers: Annotated[str | None, Option(help="Nodes that look: 3,5; else the standard views.")] = None,
     noise_multiplier: Annotated[float, Option(help="Noise over the radius of the values.")] = 1.0,
@@ -45,7 +44,7 @@ def audit(
     from sottovoce.report.sections import section_of
 
     network = options.network_of(graph)
-    averaging = options.protocol_of(network, protocol, rounds=rounds, kind=tree, seed=seed)
+    averaging = options.protocol_of(network, protocol, rounds=rounds, seed=seed)
     _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)

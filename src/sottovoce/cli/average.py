@@ -30,8 +30,6 @@ def average(
     weights: options.Weights = None,
     protocol: options.ProtocolOption = "chebyshev",
     rounds: options.Rounds = None,
-    tree: options.TreeOption = None,
-    fresh: options.Fresh = None,
     draw: options.Draw = 0,
     radius: Annotated[float, Option(help="Values are clipped to this radius ...")] = 1.0,
     center: Annotated[float, Option(help="... around this public center.")] = 0.0,
@@ -81,7 +79,7 @@ def average(
         tables: dict[str, Any] = {
             "version": VERSION,
             "network": {"graph": graph, "matrix": matrix, "weights": weights},
-            "protocol": {"name": protocol, "rounds": rounds, "kind": tree, "fresh": fresh, "seed": draw},
+            "protocol": {"name": protocol, "rounds": rounds, "seed": draw},
             "average": {"radius": radius, "center": center, "adjacency": "user"},
             "noise": {"noise_multiplier": noise, "seed": seed},
         }

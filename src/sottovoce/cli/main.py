@@ -1,18 +1,11 @@
 """The command `sottovoce`: a table of commands, and the one place where errors become sentences.
 
-How to add a command
---------------------
-1. Write ``cli/NAME.py`` with a typer function (or a `typer.Typer` for a command with sub-commands) such as
-   that in ``cli/init.py``: heavy imports inside the function, its answer through `cli.output.emit`.
-2. Add its name and one line about it to `_SUMMARIES` below.
-
-An installed package adds a command with an entry point in the group ``sottovoce.commands`` whose object is a
-`Command`; its module should import little, because ``sottovoce --help`` loads it.
-
-The module is imported only when its command is called, so ``sottovoce --help`` stays quick. Raise
-`SottovoceError` for whatever is wrong with the input: `main` prints its sentence on standard error (with
-``--json``: ``{"error": sentence}`` on standard output) and exits with 1. Usage errors exit with 2, Ctrl-C
-with 130. Commands print nothing else on standard output under ``--json``.
+To add a command, write ``cli/NAME.py`` with a typer function NAME (heavy imports inside it, its answer
+through `cli.output.emit`) and add its name and one line about it to `_SUMMARIES`. An installed package adds
+one with an entry point in the group ``sottovoce.commands`` whose object is a `Command`. A module is imported
+when its command is called, so ``sottovoce --help`` stays quick. Raise `SottovoceError` for whatever is wrong
+with the input: `main` prints its sentence on standard error (with ``--json``: ``{"error": sentence}`` on
+standard output) and exits with 1. Usage errors exit with 2, Ctrl-C with 130.
 """
 
 from __future__ import annotations

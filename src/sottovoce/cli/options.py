@@ -25,12 +25,10 @@ ProtocolOption = Annotated[
     str,
     Option(
         help="gossip, chebyshev, tree, exchange, masked, fresh-noise, randomized, accelerated-randomized, "
-        "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, dropout:12:nodes=0.1."
+        "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, fresh-noise:fresh=0.2."
     ),
 ]
 Rounds = Annotated[int | None, Option(help="Rounds of gossip; by default as many as averaging needs.")]
-TreeOption = Annotated[str | None, Option(help="How a tree is drawn: bfs, capped, uniform or few-leaves.")]
-Fresh = Annotated[float | None, Option(help="fresh-noise: noise of every round over the first; 0.1.")]
 Draw = Annotated[int, Option("--draw", help="Seed of the public draws (trees, random edges).")]
 Epsilon = Annotated[float | None, Option(help="Budget: the least noise that meets it is computed.")]
 Delta = Annotated[float, Option(help="The delta of every epsilon.")]

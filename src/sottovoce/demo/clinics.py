@@ -259,7 +259,7 @@ def _alone(clinics: Consortium) -> dict[str, Any]:
 
 
 def _accuracy(name: str, scores: list[float], guarantee: Guarantee | None = None) -> dict[str, Any]:
-    row = {"method": name, "accuracy": percent(float(np.mean(scores)), places=1)}
+    row: dict[str, Any] = {"method": name, "accuracy": percent(float(np.mean(scores)), places=1)}
     row |= {"±": percent(float(np.std(scores)), places=1), "epsilon": None, "against": "not private"}
     if guarantee is not None:
         against = str(guarantee.adversary).replace("node", "clinic")

@@ -48,15 +48,7 @@ _GOOD, _BAD, _GREY = "#1d8a5a", "#c0392b", "#7d8597"
 
 @singledispatch
 def html(shown: object) -> str:
-    """Return what a notebook shows of an object.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> page = html(sv.graphs.ring(4))
-    >>> "ring:4" in page, "<svg" in page, "<script" in page
-    (True, True, False)
-    """
+    """Return what a notebook shows of an object."""
     raise InvalidInput(
         f"a notebook shows networks, protocols, plans and the like, got {type(shown).__name__}."
     )
@@ -174,24 +166,10 @@ def _picture(shown: object, small: bool) -> list[dict[str, str]]:
 
 @singledispatch
 def plot(shown: object, ax: Axes | None = None, **options: object) -> Axes:
-    """Draw an object into matplotlib axes and return them; ``shown.plot(...)`` is the same.
+    """Draw an object into matplotlib axes (None: new ones) and return them; ``shown.plot(...)`` is the same.
 
-    Parameters
-    ----------
-    shown : a network (options ``values`` in [0, 1] that color the nodes, ``observers`` that are ringed), a
-        protocol (what each node learns of each other), a view (of each node), a guarantee (epsilon against
-        delta), a plan (epsilon against each adversary; option ``delta``), a result (its history; option
-        ``what``, one name or several).
-    ax : matplotlib axes; None makes new ones.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> import sottovoce as sv
-    >>> view = sv.protocols.Gossip(sv.graphs.path(3), rounds=2).view(0)
-    >>> axes = plot(view, Figure().add_subplot())
-    >>> [round(float(bar.get_height()), 3) for bar in axes.patches]
-    [0.0, 1.0, 1.0]
+    A network has the options ``values`` in [0, 1] that color the nodes and ``observers`` that are ringed; a
+    plan ``delta``; a result ``what``, one name of its history or several.
     """
     raise InvalidInput(f"networks, protocols, plans and the like have a picture, got {type(shown).__name__}.")
 
@@ -260,11 +238,7 @@ def _(view: GaussianView, ax: Axes | None = None) -> Axes:
 def _(guarantee: Guarantee, ax: Axes | None = None) -> Axes:
     ax = _axes(ax)
     deltas = np.logspace(-8, -2, 13)
-    losses = np.array([guarantee.epsilon(float(delta)) for delta in deltas])
-    finite = np.isfinite(losses)
-    if finite.any():
-        ax.plot(deltas[finite], losses[finite], marker="o", color=figures.COLORS[0])
-    ax.set_xscale("log")
+    ax.semilogx(deltas, [guarantee.epsilon(float(delta)) for delta in deltas], "o-", color=figures.COLORS[0])
     ax.set(xlabel="delta", ylabel="epsilon", title=f"{guarantee.label}, against {guarantee.adversary}")
     return ax
 
@@ -305,15 +279,7 @@ def _(result: Result, ax: Axes | None = None, *, what: str | Sequence[str] | Non
 
 
 def report(result: Result, path: str | Path, title: str | None = None) -> Path:
-    """Write the page of a result, one file that needs nothing else; ``result.report(path)`` is the same.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> page = report(Result("demo", metrics={"error": 0.5}), Path(tempfile.mkdtemp()) / "demo.html")
-    >>> page.read_text()[:15]
-    '<!doctype html>'
-    """
+    """Write the page of a result, one file that needs nothing else; ``result.report(path)`` is the same."""
     target = Path(path)
     if target.suffix not in (".html", ".htm"):
         raise InvalidInput(f"a report is a page, as report.html, got {target.name!r}.")

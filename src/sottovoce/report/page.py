@@ -47,24 +47,16 @@ def environment() -> jinja2.Environment:
 def build(
     results: Iterable[Mapping[str, Any]], title: str = "What was revealed, and to whom", lead: str = ""
 ) -> str:
-    """Return the HTML page of results, in their order.
-
-    Examples
-    --------
-    >>> from sottovoce.runners import Result
-    >>> page = build([Result("demo", metrics={"error": 0.5}).to_dict()], title="A title")
-    >>> page.startswith("<!doctype html>"), "A title" in page, "src=" in page
-    (True, True, False)
-    """
+    """Return the HTML page of results, in their order."""
     results = list(results)
     if not results:
         raise InvalidInput("A report needs at least one result, got none.")
-    parts: list[dict[str, Any]] = []
-    for result in results:
-        section, names = section_of(result), result["config"].get("labels")
-        rows = [guarantee_row(guarantee, names) for guarantee in section.guarantees]
-        parts.append({"section": section, "guarantees": rows})
-    guarantees = [row for part in parts for row in part["guarantees"]]
+    sections = [section_of(result) for result in results]
+    rows = [
+        [guarantee_row(guarantee, result["config"].get("labels")) for guarantee in section.guarantees]
+        for section, result in zip(sections, results, strict=True)
+    ]
+    guarantees = [row for part in rows for row in part]
     used = {row["label"] for row in guarantees}
     return (
         environment()
@@ -73,7 +65,7 @@ def build(
             title=title,
             lead=lead,
             summary_pages=[result["summary_page"] for result in results if result.get("summary_page")],
-            parts=parts,
+            parts=[{"section": s, "guarantees": part} for s, part in zip(sections, rows, strict=True)],
             labels=[(name, *wording.verdict(name)) for name in wording.LABELS if name in used],
             weak=any(row["verdict"].startswith("No protection") for row in guarantees),
             version=__version__,

@@ -30,11 +30,6 @@ class Table:
 
     ``strong`` marks rows (by index) that the reader should see first. ``quantities`` says what each column
     holds: to that side its numbers are rounded.
-
-    Examples
-    --------
-    >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).numeric()
-    [False, True]
     """
 
     columns: tuple[str, ...]
@@ -49,13 +44,7 @@ class Table:
         return [all(_numeric(row[k]) for row in self.rows) for k in range(len(self.columns))]
 
     def cells(self) -> list[list[str]]:
-        """Return the text of every cell; a column of numbers has one format, with the digits that count.
-
-        >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).cells()
-        [['ring', '0.500'], ['star', '1.000']]
-        >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 0.00112))).cells()
-        [['ring', '0.5'], ['star', '0.00112']]
-        """
+        """Return the text of every cell; a column of numbers has one format, with the digits that count."""
         form, kinds = [], self.quantities or ["value"] * len(self.columns)
         for k, numeric in enumerate(self.numeric()):
             values = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
@@ -84,7 +73,7 @@ def _numeric(value: object) -> bool:
     )
 
 
-def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
+def guarantee_row(stored: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing."""
     delta = stored.get("delta")
     epsilon = stored.get("epsilon")
@@ -126,14 +115,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def section_of(result: StoredResult) -> Section:
-    """Return the section of a result: its own kind's, one of an installed package, or the general one.
-
-    Examples
-    --------
-    >>> from sottovoce.runners import Result
-    >>> section_of(Result("something-new", metrics={"error": 0.5}).to_dict()).title
-    'Something new'
-    """
+    """Return the section of a result: its own kind's, one of an installed package, or the general one."""
     name = str(result["name"])
     make = SECTIONS.get(name) or next(filter(None, (find(name) for find in _added())), general)
     try:
@@ -328,14 +310,10 @@ def statement(result: StoredResult) -> Section:
     metrics, ledger = result["metrics"], result["metrics"].get("account")
     account, left_out = None, None
     if ledger:
-        rows = {
-            "rounds": f"{ledger['round']} of {ledger['rounds']}",
-            "releases": number(ledger["releases"]),
-            "epsilon by the ledger, own noise only": number(ledger["epsilon_spent"], "spent"),
-            "budget of the agreement": number(ledger["epsilon_budget"], "limit"),
-            "rows in the ledger": number(ledger["ledger_rows"]),
-            "head of the ledger": ledger["ledger_head"],
-        }
+        rows = {"rounds": f"{ledger['round']} of {ledger['rounds']}", "releases": ledger["releases"]}
+        rows["epsilon by the ledger, own noise only"] = number(ledger["epsilon_spent"], "spent")
+        rows["budget of the agreement"] = number(ledger["epsilon_budget"], "limit")
+        rows |= {"rows in the ledger": ledger["ledger_rows"], "head of the ledger": ledger["ledger_head"]}
         if ledger.get("population"):
             rows["charged to the population"] = ledger["population"]
         account = pairs(rows, "account", "value")
@@ -348,18 +326,16 @@ def statement(result: StoredResult) -> Section:
 def attack(result: StoredResult) -> Section:
     """Whose values somebody computes from what it receives, without noise."""
     values = {**result["config"], **result["metrics"]}
-    blocks = []
-    if values["names"]:
-        blocks.append(Table(("value computed exactly",), tuple((name,) for name in values["names"])))
     combinations = values.get("combinations") or []
-    if combinations:
-        rows = tuple((text,) for text in combinations[:20])
-        more = "; the first 20 are shown." if len(combinations) > 20 else "."
-        caption = f"{len(combinations)} combinations are known{more}"
-        blocks.append(Table(("combination of several values",), rows, caption))
+    more = f"{len(combinations)} combinations are known; at most 20 are shown."
+    tables = [
+        Table(("value computed exactly",), tuple((name,) for name in values["names"])),
+        Table(("combination of several values",), tuple((text,) for text in combinations[:20]), more),
+    ]
     who, how = ", ".join(map(str, values["attackers"])), f"{values['protocol']} on {values['graph']}"
     lead = f"{how}, {values['rounds']} rounds, no noise, seen by node {who}."
-    return _section(result, "What an attacker computes", lead, *blocks, guarantees=False)
+    shown = [table for table in tables if table.rows]
+    return _section(result, "What an attacker computes", lead, *shown, guarantees=False)
 
 
 def audit(result: StoredResult) -> Section:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,7 +33,6 @@ MATRIX = 24  # members up to which the matrix fits on a page
 _STEPS = 64  # steps over which the shares of a long schedule are averaged
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
-_STATED = ("view", "adjacency", "label", "mu", "assumptions")
 Lifetime = Sequence[Mapping[str, Any]]
 
 
@@ -49,25 +49,22 @@ class Stated:
     guess: float
     assumptions: Sequence[str]
     count: int | None
-    mu: float | None
 
     @classmethod
     def of(cls, guarantee: Guarantee, delta: float, names: Sequence[str] | None) -> Stated:
         """Return a guarantee at a delta; ``names`` are those of the members."""
         who = guarantee.adversary
         against = wording.stored_adversary(who.to_dict(), names, "member")
-        about = (who.kind, against, guarantee.adjacency, guarantee.label)
         numbers = (guarantee.epsilon(delta), delta, guarantee.best_guess)
-        mu = guarantee.mu if guarantee.curve.is_gaussian else None
-        return cls(*about, *numbers, guarantee.assumptions, who.count, mu)
+        about = (who.kind, against, guarantee.adjacency, guarantee.label)
+        return cls(*about, *numbers, guarantee.assumptions, who.count)
 
     @classmethod
     def stored(cls, row: Mapping[str, Any]) -> Stated:
         """Return a guarantee of ``statement.json``."""
-        epsilon, delta = float(row["epsilon"]), float(row["delta"])
-        guess = float(row["best_guess"])
         about = (row.get("view", ""), row["adversary"], row.get("adjacency", ""), row["label"])
-        return cls(*about, epsilon, delta, guess, row.get("assumptions", ()), row.get("count"), row.get("mu"))
+        numbers = (float(row["epsilon"]), float(row["delta"]), float(row["best_guess"]))
+        return cls(*about, *numbers, row.get("assumptions", ()), row.get("count"))
 
     def scope(
         self, accepted: Sequence[str], *, simulated: bool = False, ledger: bool = False
@@ -75,6 +72,7 @@ class Stated:
         """Return what is hidden from whom, and what is not covered."""
         return {
             "hidden": _sentence(wording.adjacency(self.adjacency, noun="member")),
+            "hides_member": self.adjacency == "user",
             "against": _sentence(self.against),
             "guess": wording.guess(self.guess),
             "not_covered": wording.not_covered(
@@ -86,8 +84,6 @@ class Stated:
                 simulated=simulated,
                 has_ledger=ledger,
             ),
-            "uncharged": list(accepted),
-            "stated": {key: getattr(self, key) for key in _STATED},
         }
 
     def loss(self, who: str, name: str = "") -> dict[str, Any]:
@@ -120,15 +116,9 @@ def of_plan(
 ) -> dict[str, Any]:
     """Return the summary page of a plan that has not run yet.
 
-    Parameters
-    ----------
-    title : its purpose, in one line.
-    names : of the members.
-    delta, limit, adversary : the budget: epsilon ``limit`` at ``delta``, against this adversary.
-    accepted : what is read of private records and not charged, by name.
-    lifetime : rows of `LifetimeLedger.forecast`, where this is about one member.
-    privacy, local, use : the guarantee against the adversary, the local one and the usefulness of the plan,
-        where they are known already.
+    ``names`` are those of the members; ``delta``, ``limit`` and ``adversary`` the budget; ``accepted`` what
+    is read of private records and not charged, by name; ``lifetime`` rows of `LifetimeLedger.forecast`, where
+    this is about one member. ``privacy``, ``local`` and ``use`` are computed where they are not known.
 
     Examples
     --------
@@ -197,13 +187,10 @@ def of_agreement(
 def of_statement(
     statement: Mapping[str, Any], *, ledger: Mapping[str, Any] | None = None, lifetime: Lifetime = ()
 ) -> dict[str, Any]:
-    """Return the summary page of a member's statement after its run.
+    """Return the summary page of a member's statement (``statement.json``) after its run.
 
-    Parameters
-    ----------
-    statement : the content of ``statement.json``.
-    ledger : the status of the ledger of the run, if there is one.
-    lifetime : rows of the lifetime ledger, before and after this run.
+    ``ledger`` is the status of the ledger of the run, ``lifetime`` the rows of the lifetime ledger before and
+    after it.
     """
     charged, budget, member = statement["guarantee"], statement["budget"], statement["member"]
     stated, limit = Stated.stored(charged), float(budget["epsilon"])
@@ -317,11 +304,13 @@ def _page(
     kind: str, purpose: str, answers: list[dict[str, str]], marks: Mapping[str, str], **parts: object
 ) -> dict[str, Any]:
     """Return a page with these parts; the others are empty."""
-    empty = dict.fromkeys(("members", "losses", "not_covered", "uncharged", "incidents", "budgets"), ())
+    empty = dict.fromkeys(("members", "losses", "not_covered", "incidents", "budgets"), ())
     words = dict.fromkeys(("hidden", "against", "guess"), "")
     today = {"date": datetime.now(UTC).date().isoformat(), "version": __version__}
     head = {"kind": kind, "purpose": purpose, "answers": answers, "marks": {**marks, **today}}
-    page: dict[str, Any] = to_jsonable({**head, **empty, **words, "matrix": None, "stated": None, **parts})
+    page: dict[str, Any] = to_jsonable(
+        {**head, **empty, **words, "matrix": None, "hides_member": None, **parts}
+    )
     return page
 
 
@@ -356,16 +345,12 @@ def _shares(plan: Plan) -> tuple[np.ndarray | None, int]:
     if not plan.observation.exact_pairs or not 1 < plan.n <= 4 * MATRIX:
         return None, 0
     steps = min(plan.steps, _STEPS)
-    protocols = [plan.schedule(k) for k in range(steps)]
-    distinct = {id(protocol): protocol for protocol in protocols}
-    leakage = {
-        key: np.array([protocol.view({v}).leakage() for v in range(plan.n)]).T
-        for key, protocol in distinct.items()
-    }
-    total = np.zeros((plan.n, plan.n))
-    for protocol in protocols:
-        total += leakage[id(protocol)]
-    return total / steps, steps
+    times = Counter(plan.schedule(k) for k in range(steps))
+    leakage = [
+        count * np.array([protocol.view({v}).leakage() for v in range(plan.n)]).T
+        for protocol, count in times.items()
+    ]
+    return np.sum(leakage, axis=0) / steps, steps
 
 
 def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict[str, Any] | None:
@@ -385,8 +370,8 @@ def _budgets(
     """Return the lifetime budgets, or else the budget of this plan or agreement."""
     rows = [{**row, "what": f"lifetime, {row['adjacency']}, {row['view']}"} for row in lifetime]
     if not rows and limit is not None:
-        own = {"what": what, "epsilon": limit, "delta": delta, "spent": None}
-        rows = [own | {"adds": stated.epsilon, "total": stated.epsilon}]
+        loss = {"spent": None, "adds": stated.epsilon, "total": stated.epsilon}
+        rows = [{"what": what, "epsilon": limit, "delta": delta} | loss]
     keys = ("what", "delta", "spent", "adds", "total")
     return [
         {key: row[key] for key in keys}

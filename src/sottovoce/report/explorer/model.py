@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce import graphs
-from sottovoce._format import fixed, number, rounded
+from sottovoce._format import fixed, number
 from sottovoce._io import to_toml
 from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
@@ -344,30 +344,6 @@ class ExplorerModel:
             "shown": [[fixed(x, "share") for x in row] for row in np.where(own, np.nan, shares).tolist()],
         }
 
-    def course(self, observers: Iterable[int]) -> dict[str, Any]:
-        """Return the worst and the mean share against rounds, beside the formula's mean."""
-        who = tuple(sorted(set(observers)))
-        if not self.adjustable:
-            return {"rounds": [], "worst": [], "mean": [], "published": None, "words": ""}
-        rounds = sorted(set(np.linspace(1, self.most_rounds, min(self.most_rounds, 40)).astype(int).tolist()))
-        others = [u for u in range(self.network.n) if u not in who]
-        models = [self.at(t) for t in rounds]
-        shares = [model._shares(who)[others] for model in models]
-        formulas = [model._published(who) for model in models]
-        means = [np.minimum(f[others], 1.0).mean() for f in formulas if f is not None]
-        course: dict[str, Any] = {
-            "rounds": rounds,
-            "worst": [float(rounded(h.max(initial=0.0), "share", places=5)) for h in shares],
-            "mean": [float(rounded(h.mean(), "share", places=5)) for h in shares],
-            "published": [round(float(mean), 5) for mean in means] if len(means) == len(rounds) else None,
-        }
-        worst, mean = (fixed(course[key][-1], "share") for key in ("worst", "mean"))
-        words = f"After {rounds[-1]} rounds the worst share is {worst}, the mean {mean}"
-        if course["published"] is not None:
-            last = fixed(course["published"][-1])
-            words += f", and the published formula (shown at most as 1) says {last}"
-        return course | {"words": words + "."}
-
     def plan_text(self) -> str:
         """Return the plan file with the same privacy cost; ``sottovoce plan`` reads it."""
         if not self.savable:
@@ -455,7 +431,6 @@ def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None)
         "rows": distinct,
         "views": views,
         "matrices": matrices,
-        "courses": {str(v): model.course([v]) for v in range(n)} if model.adjustable else {},
         "plan": model.plan_text() if model.savable else None,
     }
 
@@ -482,7 +457,7 @@ def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
 
 
 def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one answer of a live page: scene, view, course, matrix or plan."""
+    """Return one answer of a live page: scene, view, matrix or plan."""
     if what == "scene":
         return model.scene()
     if what == "plan":
@@ -494,6 +469,6 @@ def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[
     observers = query.get("observers")
     if not isinstance(observers, list) or not observers or not all(type(v) is int for v in observers):
         raise InvalidInput(f"observers are node numbers, got {str(observers)[:80]}.")
-    if what in ("view", "course"):
-        return model.view(observers) if what == "view" else model.course(observers)
+    if what == "view":
+        return model.view(observers)
     raise SottovoceError(f"There is nothing called {what[:40]!r} here.")

@@ -61,8 +61,7 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     from bokeh.embed import json_item
     from bokeh.resources import INLINE
 
-    plots = {"graph": json_item(_network_plot()), "course_plot": json_item(_course_plot())}
-    filled = {**data, **plots, "palette": _palette(64)}
+    filled = {**data, "graph": json_item(_network_plot()), "palette": _palette(64)}
     folder = Path(__file__).parent / "templates"
     # inside <script> only "</" and "<!--" could end it, and JSON may spell them otherwise
     written = json.dumps(filled, allow_nan=False).replace("<", "\\u003c")
@@ -99,21 +98,20 @@ def _source(name: str, columns: str) -> ColumnDataSource:
     return ColumnDataSource({key: [] for key in columns.split()}, name=name)
 
 
-def _figure(name: str, low: float, high: float, **axes: str) -> figure:
-    from bokeh.models import Range1d
-    from bokeh.plotting import figure
-
-    options: dict[str, Any] = {"x_range": Range1d(start=0, end=1), "y_range": Range1d(start=low, end=high)}
-    options |= {"toolbar_location": None, "tools": "", "min_border": 4, "outline_line_color": None}
-    return figure(name=name, sizing_mode="stretch_both", **options | axes)
-
-
 def _network_plot() -> figure:
     """Return the drawing of the network, empty."""
-    from bokeh.models import HoverTool, LinearColorMapper, Scatter, Segment, TapTool, Text
+    from bokeh.models import HoverTool, LinearColorMapper, Range1d, Scatter, Segment, TapTool, Text
+    from bokeh.plotting import figure
 
     nodes = _source("nodes", "x y id name share told words marker size thick label")
-    plot = _figure("plot", 0, 1)
+    options: dict[str, Any] = {
+        "toolbar_location": None,
+        "tools": "",
+        "min_border": 4,
+        "outline_line_color": None,
+    }
+    options |= {"x_range": Range1d(start=0, end=1), "y_range": Range1d(start=0, end=1)}
+    plot = figure(name="plot", sizing_mode="stretch_both", **options)
     plot.axis.visible = False
     plot.grid.visible = False
     ends: dict[str, Any] = {key: key for key in ("x0", "y0", "x1", "y1")}
@@ -136,27 +134,6 @@ def _network_plot() -> figure:
     plot.add_tools(tap, HoverTool(renderers=points, tooltips=[("", "@name"), ("", "@words")]))
     plot.toolbar.active_tap = tap
     plot.toolbar.active_drag = None
-    return plot
-
-
-def _course_plot() -> figure:
-    """Return the drawing of the course over rounds, empty."""
-    source = _source("course", "rounds worst mean published")
-    plot = _figure("course-plot", -0.02, 1.08, x_axis_label="rounds", y_axis_label="share lost")
-    for key, legend, color, dash in (
-        ("worst", "exact, worst", figures.EXACT, "solid"),
-        ("mean", "exact, mean", figures.GOOD, "dashed"),
-        ("published", "published, mean", figures.PUBLISHED, "dotted"),
-    ):
-        style: dict[str, Any] = {"color": color, "line_width": 3, "line_dash": dash, "legend_label": legend}
-        plot.line("rounds", key, source=source, **style)
-    plot.xaxis[0].name, plot.yaxis[0].name = "x-axis", "y-axis"
-    plot.ygrid[0].name, plot.xgrid.visible = "grid", False
-    legends = plot.legend[0]
-    legends.name, legends.orientation = "legend", "horizontal"
-    plot.add_layout(legends, "above")  # beside the lines, never over them
-    plot.legend.border_line_color = None
-    legends.update(label_text_font_size="11px", padding=2, spacing=8, margin=0, glyph_width=16)
     return plot
 
 

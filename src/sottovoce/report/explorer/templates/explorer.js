@@ -30,11 +30,9 @@
 
   // ---- the picture ---------------------------------------------------------------------------------------
   const shown = await Bokeh.embed.embed_item(data.graph, "graph");
-  const lines = await Bokeh.embed.embed_item(data.course_plot, "course");
   const all = [...Bokeh.documents];
   const named = name => all.map(d => d.get_model_by_name(name)).find(m => m != null);
   const nodes = named("nodes"), edges = named("edges"), mates = named("mates"), plot = named("plot");
-  const course = named("course"), coursePlot = named("course-plot");
   const viewOf = (views, model) => {
     for (const one of views) if (one.model === model) return one;
     return null;
@@ -45,21 +43,11 @@
   function colors() {
     const style = getComputedStyle(document.documentElement);
     const of = name => style.getPropertyValue(name).trim();
-    const ink = of("--ink"), soft = of("--soft"), band = of("--band"), line = of("--line");
-    for (const p of [plot, coursePlot]) {
-      p.background_fill_color = band; p.border_fill_color = band; p.outline_line_color = null;
-    }
+    const ink = of("--ink"), soft = of("--soft"), band = of("--band");
+    plot.background_fill_color = band; plot.border_fill_color = band; plot.outline_line_color = null;
     for (const name of ["edge-glyph", "mate-glyph"]) named(name).line_color = soft;
     for (const name of ["name-glyph", "number-glyph"]) named(name).text_color = ink;
     named("node-glyph").line_color = ink;
-    for (const name of ["x-axis", "y-axis"]) {
-      const axis = named(name);
-      axis.axis_label_text_color = ink; axis.major_label_text_color = ink; axis.axis_line_color = soft;
-      axis.major_tick_line_color = soft; axis.minor_tick_line_color = null;
-    }
-    named("legend").label_text_color = ink;
-    named("legend").background_fill_color = band;
-    named("grid").grid_line_color = line;
   }
 
   function draw() {
@@ -177,20 +165,6 @@
     document.body.dataset.ready = String(turn);
     document.body.dataset.observers = view.observers.join(",");
     document.body.dataset.rounds = String(view.rounds);
-    try {
-      const over = !scene.adjustable ? null : data.live ? await ask("course", {observers: chosen}) : data.courses[chosen.join(",")] ?? null;
-      if (turn === asked) showCourse(over);
-    } catch (problem) { if (turn === asked) say(problem.message); }
-  }
-
-  function showCourse(over) {
-    $("course-part").hidden = !over;
-    if (!over) return;
-    coursePlot.x_range.setv({start: over.rounds[0] - 0.3, end: over.rounds[over.rounds.length - 1] + 0.3});
-    const none = over.rounds.map(() => NaN);
-    course.data = {rounds: over.rounds, worst: over.worst, mean: over.mean, published: over.published ?? none};
-    $("course-words").textContent = over.words;
-    document.body.dataset.course = String(over.rounds.length);
   }
 
   // ---- the plan --------------------------------------------------------------------------------------------
