@@ -44,9 +44,7 @@ def test_averages_cost_what_the_views_imply(clinics):
     methods = {m["method"]: m for m in parts.averages(clinics, runs=4000).metrics["methods"]}
     mu, epsilon = sv.privacy.gaussian_mu(1.0, 1e-5), sv.privacy.gaussian_epsilon
     assert methods["tree"]["error"] == pytest.approx(parts.noise_for_patients() / 4, rel=0.05)
-    for name in ("exchange", "masked sum"):
-        assert methods[name]["error"] == pytest.approx(methods["tree"]["error"], rel=1e-6)
-    assert methods["exchange"]["epsilon_typical"] == pytest.approx(epsilon(mu / 8**0.5, 1e-5))
+    assert methods["masked sum"]["error"] == pytest.approx(methods["tree"]["error"], rel=1e-6)
     assert methods["masked sum"]["epsilon_worst"] == pytest.approx(epsilon(mu / 15**0.5, 1e-5))
     assert methods["trusted curator"]["epsilon_worst"] == pytest.approx(epsilon(mu / 4, 1e-5))
     for m in methods.values():

@@ -56,30 +56,17 @@ def gossip(
             re.sub(r"\bx(\d+)\b", lambda match: str(network.node_name(int(match[1]))), each)
             for each in combinations
         ]
-    config = {
-        "graph": network.name,
-        "n": network.n,
-        "protocol": averaging.name,
-        "rounds": averaging.rounds,
-        "attackers": list(outcome.attackers),
-    }
-    metrics = {
-        "reconstructed": list(outcome.nodes),
-        "count": len(outcome.nodes),
-        "names": names,
-        "rank": outcome.rank,
-        "combinations": combinations,
-        "exact_arithmetic": outcome.exact,
-    }
+    config = {"graph": network.name, "n": network.n, "protocol": averaging.name, "rounds": averaging.rounds}
+    config |= {"attackers": list(outcome.attackers)}
+    metrics = {"reconstructed": list(outcome.nodes), "count": len(outcome.nodes), "names": names}
+    metrics |= {"rank": outcome.rank, "combinations": combinations, "exact_arithmetic": outcome.exact}
     who = ", ".join(str(network.node_name(v)) for v in outcome.attackers)
     known = f"{len(names)} of {network.n - len(outcome.attackers)} nodes"
     lines = [f"After {averaging.rounds} rounds {who} knows the value of {known}:"]
     lines.append("  " + (", ".join(names) or "none"))
     if combinations:
-        lines.append(f"and {len(combinations)} combinations of the others:")
+        lines.append(f"and {len(combinations)} combinations of the others (--json lists all):")
         lines += [f"  {combination}" for combination in combinations[:10]]
-    if len(combinations) > 10:
-        lines.append(f"  ... and {len(combinations) - 10} more (--json lists them)")
     emit(as_result("attack", config, metrics), json, lines, out)
 
 

@@ -84,7 +84,7 @@ def average(
             "noise": {"noise_multiplier": noise, "seed": seed},
         }
         if site_weights is not None:
-            tables["average"]["site_weights"] = _site_weights(site_weights)
+            tables["average"]["site_weights"] = average_values(site_weights, Path()).ravel().tolist()
         if epsilon is not None:
             tables["budget"] = {"epsilon": epsilon, "delta": delta, "view": view}
         settings = check_plan_file(tables, where)
@@ -124,15 +124,6 @@ def average(
             screen.print(f"Written to {out}.", markup=False)
 
     emit(payload, json, text)
-
-
-def _site_weights(text: str) -> tuple[float, ...]:
-    from sottovoce.planfile.read import average_values
-
-    weights = average_values(text, Path())
-    if weights.shape[1] != 1:
-        raise InvalidInput(f"--site-weights must be one number per node, got rows of {weights.shape[1]}.")
-    return tuple(weights[:, 0].tolist())
 
 
 def _show_average(screen: Console, network: Network, rows: np.ndarray) -> None:

@@ -40,9 +40,8 @@ def columns(
     if out is not None and out.exists():
         raise ConfigError(f"{out} is there already, perhaps filled in; name another file.")
     facts = column_facts(read_table(file), label, group)
-    where = (
-        file.name if out is None or out.absolute().parent == file.absolute().parent else str(file.absolute())
-    )
+    beside = out is None or out.absolute().parent == file.absolute().parent
+    where = file.name if beside else str(file.absolute())
     draft = draft_plan(where, facts)
     if out is not None:
         atomic_write(out, draft)

@@ -48,8 +48,7 @@ def explore(
         from sottovoce._io import atomic_write
         from sottovoce.report.explorer.page import offline_page
 
-        steps = model.most_rounds if model.adjustable else 1
-        with progress("every observer", steps, quiet=json) as tick:
+        with progress("every observer", model.most_rounds, quiet=json) as tick:
             page = offline_page(model, tick)
         written = atomic_write(out, page)
         result = {"page": str(written), "bytes": len(page.encode()), "nodes": model.network.n}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sottovoce._io import atomic_write, to_jsonable
+from sottovoce._io import atomic_write
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit, safe, table
 from sottovoce.errors import ConfigError, DataError
@@ -61,14 +61,9 @@ def predict(
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows([names, *rows])
         atomic_write(out, lines.getvalue())
-    epsilon, against = fitted.privacy.epsilon(fitted.delta), str(fitted.privacy.adversary)
-    result = {
-        "model": str(model),
-        "records": len(predictions),
-        "columns": names,
-        "predictions": to_jsonable(predictions),
-        "privacy": {"epsilon": epsilon, "delta": fitted.delta, "against": against},
-    }
+    privacy = {"epsilon": fitted.privacy.epsilon(fitted.delta), "delta": fitted.delta}
+    result = {"model": str(model), "records": len(predictions), "columns": names, "predictions": predictions}
+    result |= {"privacy": {**privacy, "against": str(fitted.privacy.adversary)}}
 
     def text(screen: Console) -> None:
         cells = [[str(i), *map(safe, row)] for i, row in enumerate(rows[:SHOWN])]

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -231,9 +230,10 @@ def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> Non
         assert loaded.records is not None
         adapter = loaded.records.adapter
         names = [*adapter.names, "intercept"][: len(coef)] if isinstance(adapter, LinearAdapter) else []
-        pairs = zip_longest(map(safe, names), map(number, coef), fillvalue="")
-        shown = [" ".join(pair).strip() for pair in pairs]
-        screen.print(f"Coefficients: {', '.join(shown[:8])}{' ...' if len(coef) > 8 else ''}")
+        words = [f"{safe(name)} " for name in names] if len(names) == len(coef) else [""] * len(coef)
+        pairs = list(zip(words, map(number, coef), strict=True))
+        more = " ..." if len(coef) > 8 else ""
+        screen.print(f"Coefficients: {', '.join(name + value for name, value in pairs[:8])}{more}")
     if (sentence := comparison(metrics)) is not None:
         color = "green" if metrics["better_than_trivial"] else "red"
         screen.print(f"[{color}]{sentence[:1].upper()}{sentence[1:]}[/{color}]")

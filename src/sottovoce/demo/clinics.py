@@ -157,12 +157,11 @@ def about_a_patient(guarantee: Guarantee) -> Guarantee:
 
 
 def averages(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 2000) -> Result:
-    """Average the clinics' shares in five ways with the same noise; measure error, account exposure."""
+    """Average the clinics' shares in four ways with the same noise; measure error, account exposure."""
     started, network, shares = time.perf_counter(), clinics.network, clinics.shares()
     truth, mu, std = float(shares.mean()), gaussian_mu(EPSILON, DELTA), noise_for_patients()
     protocols: dict[str, Protocol] = {
         "gossip": Chebyshev(network, rounds_for(network)),
-        "exchange": HypercubeExchange(16),
         "tree": Tree(network),
         "masked sum": Masked(network),
     }
@@ -281,7 +280,6 @@ def audit(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 40
         ("Belmirto, by gossip", gossip, (0,), 1, None),
         ("Torrelieve, by gossip", gossip, (0,), far, None),
         ("Torrelieve, by gossip, with Fontevaga", gossip, (0, 5), far, None),
-        ("Torrelieve, by exchange", HypercubeExchange(16), (0,), far, None),
         ("Torrelieve, by tree", Tree(network), (0,), far, None),
         ("Torrelieve, by gossip: published formula", gossip, (0,), far, printed),
     ]
@@ -344,9 +342,9 @@ def parts(quick: bool = False) -> tuple[TourPart, ...]:
     return (
         TourPart("reconstruction", None, lambda clinics, _: reconstruction(clinics)),
         TourPart("account", None, lambda clinics, _: account(clinics)),
-        TourPart("averages", 4, partial(averages, runs=runs)),
+        TourPart("averages", 3, partial(averages, runs=runs)),
         TourPart("training", 4, partial(training, repeats=repeats)),
-        TourPart("audit", 7, partial(audit, runs=attacks)),
+        TourPart("audit", 6, partial(audit, runs=attacks)),
     )
 
 

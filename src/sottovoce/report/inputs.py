@@ -41,11 +41,7 @@ def read_inputs(
 def read_input(path: str | Path, member_directory: MemberDirectory | None = None) -> dict[str, Any]:
     """Return the result of a file, or of a folder of a run or a model, with its summary page.
 
-    Parameters
-    ----------
-    path : a plan file, an agreement, a result, a member's statement, the output of ``attack --json`` or
-        ``audit --json``, or a folder that holds ``statement.json`` or ``record.json``.
-    member_directory : whose lifetime ledger an agreement or a statement is shown with.
+    An agreement and a statement are shown with the lifetime ledger of ``member_directory``.
     """
     place = Path(path)
     if place.suffix == ".toml":
@@ -129,10 +125,7 @@ def with_summary_page(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def agreement_result(agreement: Agreement, member_directory: MemberDirectory | None = None) -> dict[str, Any]:
-    """Return an agreement as a result: its plan, its privacy cost for every member, and the summary page.
-
-    ``member_directory`` is that of the member whose lifetime ledger says what was spent before.
-    """
+    """Return an agreement as a result: its plan, its privacy cost for every member, and the summary page."""
     from sottovoce.peers.agreed_run import AgreedRun
 
     agreed_run = AgreedRun(agreement)

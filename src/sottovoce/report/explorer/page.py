@@ -152,12 +152,7 @@ HEADERS = {
 
 
 class ExplorerServer:
-    """A page of one model on 127.0.0.1, until it is closed.
-
-    Parameters
-    ----------
-    model : what the page shows first.
-    port : 0 takes any free one.
+    """A page of one model on 127.0.0.1, until it is closed; port 0 takes any free one.
 
     Guarantees
     ----------
