@@ -469,26 +469,3 @@ def test_a_search_without_records_to_score_on_is_refused_before_it_is_charged(ma
         command("search", "plan.toml", "--out", "records.csv/result.json")
     assert draws == []
     assert directory.lifetime_ledger.charges == []
-
-
-def test_records_of_a_dataset_with_public_test_records(machine):
-    """A dataset that is read record by record, with test records of the same kind."""
-    torch = pytest.importorskip("torch")
-    directory = machine(LifetimeBudget(5.0, DELTA, "add-remove"))
-    X = np.random.default_rng(0).uniform(-1, 1, (200, 2)).astype(np.float32)
-    y = (X[:, 0] > 0).astype(int)
-
-    class Lazy(torch.utils.data.Dataset):
-        def __len__(self):
-            return len(y)
-
-        def __getitem__(self, i):
-            return torch.from_numpy(X[i]), int(y[i])
-
-    fitted = sv.fit(
-        torch.nn.Linear(2, 2), Lazy(), network="complete:4", budget=sv.Budget(2.0, DELTA), test=Lazy(),
-        training=sv.TrainingOptions(steps=3, learning_rate=1.0, classes=(0, 1)),
-    )  # fmt: skip
-    assert 0 <= fitted.result.metrics["accuracy"] <= 1
-    [row] = directory.lifetime_ledger.summary()[0]["budgets"]
-    assert row["total"] == pytest.approx(fitted.plan.privacy("network").epsilon(DELTA), rel=1e-9)

@@ -73,11 +73,3 @@ def test_make_targets_name_files_that_exist():
     assert [
         name for name in named if not name.startswith("docs/results") and not (ROOT / name).exists()
     ] == []
-
-
-def test_pages_use_attributes_that_screen_readers_know():
-    templates = [*(ROOT / "src").rglob("*.html"), *(ROOT / "src").rglob("*.js")]
-    used = {word for file in templates for word in re.findall(r"\baria-\w+", file.read_text())}
-    words = "hidden label labelledby live pressed current describedby expanded sort busy controls"
-    assert used <= {f"aria-{word}" for word in words.split()}
-    assert "aria-labelledby" in used

@@ -169,12 +169,6 @@ def test_help_shows_flags_without_a_value(call, arguments):
     assert "<" not in line
 
 
-def test_help_keeps_its_brackets(call):
-    assert "[data] and [train]" in " ".join(call("train", "--help").out.split())
-    assert "[data] and [train]" in " ".join(call("search", "--help").out.split())
-    assert "masked" in " ".join(call("account", "--help").out.split())
-
-
 def process(*words, **settings):
     return subprocess.run(
         [sys.executable, "-m", "sottovoce", *words], capture_output=True, text=True,
@@ -222,8 +216,3 @@ def test_doctor_is_not_ready_without_a_needed_package(monkeypatch):
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "scipy" else version(name))
     assert doctor.diagnosis()["ready"] is False
-
-
-def test_the_doctor_names_the_extra_with_its_brackets(call, monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else "1.0")
-    assert "'sottovoce[deep]'" in call("doctor").out

@@ -2,29 +2,9 @@
 
 import re
 
-import numpy as np
 import pytest
 
-from sottovoce.privacy import gaussian_epsilon
-
 from .plans import BUDGETED_AVERAGE, BUDGETED_TRAINING
-
-ADMM = """version = 1
-[network]
-graph = "ring:5"
-[data]
-name = "breast_cancer"
-users = 5
-[train]
-algorithm = "federated-admm"
-steps = 5
-sample_rate = 1.0
-gamma = 1.0
-clip_norm = 1.0
-adjacency = "user"
-[noise]
-noise_std = 6.0
-"""
 
 SITES = """version = 1
 [network]
@@ -122,14 +102,6 @@ def test_a_plan_over_its_budget_is_not_private_and_names_the_noise(call, tmp_pat
     assert call("plan", "plan.toml", "--json").json["private"] is True
 
 
-def test_federated_admm_on_a_network_is_masked(call, tmp_path):
-    (tmp_path / "plan.toml").write_text(ADMM)
-    guarantees = {g["adversary"]["kind"]: g for g in call("plan", "plan.toml", "--json").json["guarantees"]}
-    mu = 4.0 * np.sqrt(5 / 4) / 6.0  # five rounds, four others
-    assert guarantees["network"]["epsilon"] == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-6)
-    assert "X25519, AES-256 and HMAC hold" in guarantees["network"]["assumptions"]
-
-
 @pytest.mark.parametrize(
     ("weighting", "words"),
     [("records", "the mean over all records"), ("sites", "the mean of the sites' means")],
@@ -148,11 +120,9 @@ def test_a_plan_of_unequal_sites_says_which_mean_it_computes(call, tmp_path, wei
         ("epsilon = 1e-9\ndelta = 1e-5\nmax_noise = 0.1", "No noise meets epsilon 1e-09"),
         ("epsilon = 1.0\ndelta = 0.0", "[budget] delta"),
         ("epsilon = -1.0\ndelta = 1e-5", "[budget] epsilon"),
-        ("epsilon = nan\ndelta = 1e-5", "greater than 0"),
         ("epsilon = 1.0", "[budget] delta is missing"),
         ('epsilon = 1.0\ndelta = 1e-5\nview = "everybody"', "[budget] view"),
         ('epsilon = 1.0\ndelta = 1e-5\nview = "pairwise"', "observer"),
-        ('epsilon = 1.0\ndelta = 1e-5\nview = "network"\nobserver = 99', "99"),
         ("epsilon = 1.0\ndelta = 1e-5\nvieuw = 3", "[budget] vieuw is not known"),
     ],
 )
@@ -169,15 +139,12 @@ def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, 
     ("text", "sentence"),
     [
         ("", "plan.toml has no version; write version = 1 at its top"),
-        (PLAN.replace("version = 1\n", ""), "plan.toml has no version"),
         (PLAN.replace("version = 1", "version = 3"), "plan.toml is of version 3"),
-        (PLAN.replace("version = 1", "version = true"), "is of version True"),
         ("version = 1\n", "needs either [average], what is averaged, or [train]"),
         (PLAN.replace('[network]\ngraph = "hypercube:3"\n', ""), "[network] is missing"),
         (PLAN.replace('adjacency = "user"\n', ""), "[average] adjacency is missing"),
         (PLAN.replace('"user"', '"add-remove"') + STD, "adjacency of averaging must be user"),
         ("[network]\ngraph = ring\n", "not valid TOML"),
-        (PLAN + "[noise]\nnoise_multiplier = -1\n", "[noise] noise_multiplier"),
         (PLAN + "[noise]\nnoise_multiplier = 1\nnoise_std = 1\n", "both"),
         (PLAN, "Neither [noise] nor [budget]"),
         (PLAN.replace("exchange", "telepathy"), "[protocol]: A protocol is one of gossip"),

@@ -146,19 +146,6 @@ def test_network_by_name_or_from_a_module(call, refused, tmp_path, own):
         assert "holds the weights of a Net and no code" in refused("predict", "model", "new.csv")
 
 
-def test_images_are_read_as_in_training(call, tmp_path):
-    (tmp_path / "plan.toml").write_text(NET)
-    result = call("train", "plan.toml", "--out", "model", "--json").json
-    digits = sv.data.images.load_images("digits")
-    np.savez(tmp_path / "new.npz", X=digits.x_test)
-    predictions = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
-    rows = sv.Result.load(tmp_path / "model").outputs["rows"]
-    assert (
-        abs((predictions == digits.y_test).mean() - result["metrics"]["accuracy"]) < 0.15
-    )  # mean row, mean score
-    assert rows.shape[0] == 5
-
-
 def test_protective_run_saves_its_model(call, refused, tmp_path):
     tables(tmp_path, rows=300)
     (tmp_path / "plan.toml").write_text(
@@ -221,33 +208,6 @@ def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path, n
     (tmp_path / "words.csv").write_text("age,dose,sex\nold,1,f\n")
     assert words in refused("predict", "model", new)
     assert "There is no saved model or result" in refused("predict", "nothing", "new.csv")
-
-
-def test_missing_entries_dropped_or_the_middle(call, tmp_path):
-    tables(tmp_path, rows=300)
-    lines = (tmp_path / "mine.csv").read_text().splitlines()
-    lines[1] = lines[1].replace(lines[1].split(",")[1], "")
-    (tmp_path / "mine.csv").write_text("\n".join(lines))
-    for how, left in (("drop", 299), ("middle", 300)):
-        text = PLAN.replace("intercept = true", f'intercept = true\nmissing = "{how}"').replace("60", "2")
-        (tmp_path / "plan.toml").write_text(text)
-        result = call("train", "plan.toml", "--json").json
-        assert sum(result["config"]["sizes"]) == left
-
-
-def test_parquet_is_a_table_like_csv(call, tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import csv as read
-    from pyarrow import parquet
-
-    tables(tmp_path, rows=300)
-    parquet.write_table(read.read_csv(tmp_path / "mine.csv"), tmp_path / "mine.parquet")
-    assert pyarrow is not None
-    coefficients = []
-    for kind in ("csv", "parquet"):
-        (tmp_path / "plan.toml").write_text(PLAN.replace("mine.csv", f"mine.{kind}").replace("60", "3"))
-        coefficients.append(call("train", "plan.toml", "--json").json["outputs"]["coef"])
-    assert coefficients[0] == coefficients[1]
 
 
 def test_fixed_features_are_saved_with_the_model(call, tmp_path, monkeypatch):

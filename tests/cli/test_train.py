@@ -14,12 +14,10 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.wording import UNCHARGED
-from sottovoce.advice.assessment import assess
 from sottovoce.cli import output
 from sottovoce.objectives.trivial import comparison
 from sottovoce.planfile.read import load_file
 from sottovoce.planfile.training import load_training, run_training
-from sottovoce.report.result_files import read_result
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.loggers import evaluation_log
 
@@ -114,21 +112,6 @@ def test_an_interrupted_run_goes_on_to_the_same_result(call, tmp_path, monkeypat
     assert [entry["step"] for entry in again["history"]] == [4, 5]
 
 
-def test_a_file_is_no_checkpoint(refused, tmp_path):
-    (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
-    (tmp_path / "state.npz").write_text("")
-    assert "a checkpoint is a folder" in refused("train", "plan.toml", "--checkpoint", "state.npz")
-
-
-def test_result_and_model_are_saved_in_a_folder(call, tmp_path):
-    (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
-    result = call("train", "plan.toml", "--json", "--out", "model").json
-    loaded = sv.Result.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.outputs["coef"], result["outputs"]["coef"])
-    assert loaded.metrics["accuracy"] == result["metrics"]["accuracy"]
-    assert loaded.guarantees == result["guarantees"]
-
-
 def test_a_budget_is_calibrated_for_its_own_view(tmp_path):
     def plan_for(view):
         budget = f"[budget]\nepsilon = 4.0\ndelta = 1e-5\n{view}"
@@ -161,9 +144,7 @@ def test_a_budget_is_met_or_refused_before_anything_runs(call, refused, tmp_path
             changed(("batch_size = 50", "cap = 3")),
             "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps",
         ),
-        (changed(("batch_size = 50", "batch_sise = 50")), "dp-sgd has no option 'batch_sise'"),
         (changed(("steps = 60\n", ""), algorithm="dp-cd"), "[train] steps is missing; dp-cd needs it."),
-        (changed(('"breast_cancer"', '"nothing"')), "no data set 'nothing'"),
         (changed((f"[noise]\n{NOISE}", "")), "Neither [noise] nor [budget]"),
         (
             changed(("noise_multiplier = 4.0", "noise_ratio = 4.0")),
@@ -184,19 +165,10 @@ def test_a_budget_is_met_or_refused_before_anything_runs(call, refused, tmp_path
         (changed(('"dp-sgd"', '"averaging"')), "averaging is written as [average]"),
         (changed(("batch_size = 64", "batch_size = 5000"), text=NET), "batch_size"),
         (changed(("skew = 0.5", "skew = 2.0"), text=NET), "[data] skew"),
-        (changed(('"rdp"', '"magic"'), text=NET), "accounting must be"),
-        (changed(("steps = 8", "steps = 0"), text=NET), "steps"),
         (changed(("hidden = 8", "hidden = 8, width = 1"), text=NET), "[model]: mlp cannot be built from"),
         (changed(('"mlp"', '"unknown"'), text=NET), "[model]: model must be one of"),
         (changed(('"digits"', '"nothing"'), text=NET), "no data set 'nothing'"),
-        (changed(('[network]\ngraph = "ring:5"\n', ""), text=NET), "who talks to whom"),
-        (
-            changed(('[budget]\nepsilon = 20.0\ndelta = 1e-5\nview = "local"\n', ""), text=NET),
-            "Neither [noise] nor [budget]",
-        ),
         (changed(("skew = 0.5", "unit_rows = true"), text=NET), "[data] unit_rows is for tables"),
-        (changed(("clip_norm = 1.0", "device = 'cpu'"), text=NET), "has no option 'device'"),
-        (changed(("skew = 0.5", 'features = "nothing"'), text=NET), "there are no features 'nothing'"),
         (changed(("skew = 0.5", 'features = ["a"]'), text=NET), "the name of fixed features"),
         (
             changed(
@@ -219,11 +191,8 @@ def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, text, sentence
     [
         ("steps = 5", "steps = 0", {"steps": 0}),
         ("clip_norm = 1.0", "clip_norm = -1.0", {"clip_norm": -1.0}),
-        ("clip_norm = 1.0", 'clip_norm = "one"', {"clip_norm": "one"}),
-        ("batch_size = 20", "batch_size = 2000", {"batch_size": 2000}),
         ("batch_size = 20", "sample_rate = 2.0", {"batch_size": None, "sample_rate": 2.0}),
         ('"add-remove"', '"record"', {"adjacency": "record"}),
-        ("learning_rate = 1.0", "learning_rate = -1.0", {"learning_rate": -1.0}),
         ("batch_size = 20", 'accounting = "magic"', {"batch_size": None, "accounting": "magic"}),
         ("batch_size = 20", 'optimizer = "lbfgs"', {"batch_size": None, "optimizer": "lbfgs"}),
     ],
@@ -349,17 +318,6 @@ def test_training_that_diverges_is_one_sentence_and_leaves_no_model(call, tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_network_trains_on_a_table_of_ones_own(call, tmp_path):
-    table_of(tmp_path)
-    net = OWN.replace(
-        "[network]", '[model]\nname = "mlp"\noptions = { inputs = 3, hidden = 4, classes = 2 }\n[network]'
-    )
-    (tmp_path / "plan.toml").write_text(net)
-    answer = call("train", "plan.toml", "--json")
-    assert answer.code == 0, answer
-    assert answer.json["metrics"]["accuracy"] > 0.6
-
-
 # ---- graphs drawn afresh, and other commands ---------------------------------------------------------------
 
 
@@ -421,8 +379,6 @@ def test_ctrl_c_names_the_saved_step(tmp_path):
 
 # ---- networks ----------------------------------------------------------------------------------------------
 
-NETWORK_ALGORITHMS = ("dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd", "random-walk-sgd")
-
 
 def write_plan(folder, text=NET, algorithm="dp-dsgt"):
     path = folder / "plan.toml"
@@ -434,13 +390,6 @@ def train_file(path, logs=None, **options):
     loaded = load_training(path)
     with evaluation_log(logs, loaded.plan, loaded.delta) as log:
         return run_training(loaded, on_evaluation=log, **options)
-
-
-@pytest.mark.parametrize("algorithm", NETWORK_ALGORITHMS)
-def test_every_method_trains_from_a_file(algorithm, tmp_path):
-    result = train_file(write_plan(tmp_path, algorithm=algorithm))
-    assert 0 <= result.metrics["accuracy"] <= 1
-    assert result.history[-1]["step"] == 8
 
 
 def test_one_holder_of_all_records_needs_no_network(tmp_path):
@@ -463,15 +412,6 @@ def test_logs_and_resume(tmp_path):
     assert log.Scalars("epsilon")[-1].step == 8
     assert spent == sorted(spent)
     assert spent[0] < 10 < spent[-1] <= 20.0
-
-
-def test_network_plan_is_accounted_before_it_runs(tmp_path):
-    path = write_plan(tmp_path)
-    assessment = assess(load_file(path))
-    assert assessment["feasible"] is True
-    assert 19.9 < assessment["guarantees"][0]["epsilon"] <= 20.0
-    assert assessment["cost"]["messages"] == 8 * 10
-    assert assessment["guarantees"][0]["adjacency"] == "add-remove"
 
 
 def test_the_commands_plan_and_train_take_such_a_file(call, tmp_path):
@@ -528,14 +468,6 @@ def test_ranks_give_the_model_of_one_process(tmp_path):
     assert json.loads((tmp_path / "checkpoint" / "current.json").read_text())["step"] == 5
 
 
-def test_ranks_stop_together_when_training_diverges(tmp_path):
-    table_of(tmp_path)
-    diverging = OWN.replace("learning_rate = 4.0", "learning_rate = 1e9")
-    done = sottovoce_train(tmp_path, "--ranks", "2", plan=diverging)
-    assert done.returncode == 1
-    assert "training diverged; lower the learning rate: after 2 of 40" in json.loads(done.stdout)["error"]
-
-
 def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
     done = sottovoce_train(tmp_path, "--ranks", "3", plan=RANKS_PLAN.replace("ring:5", "path:2"))
     assert done.returncode == 1
@@ -561,13 +493,3 @@ def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):
     parts = [np.load(part) for part in sorted((tmp_path / "checkpoint").glob("step-*.npz"))]
     assert len(parts) == 1
     np.testing.assert_allclose(parts[0]["leaf0"], rows, atol=1e-6)
-
-
-def test_search_has_an_out_and_a_result(call, tmp_path):
-    (tmp_path / "plan.toml").write_text(
-        BUDGETED_TRAINING.format(protocol="masked", adjacency="add-remove", steps=5, epsilon=4.0)
-    )
-    answer = call("search", "plan.toml", "--rates", "1,2", "--out", "result.json", "--json")
-    assert answer.code == 0, answer
-    assert read_result(tmp_path / "result.json")["metrics"]["runs"] == 2
-    assert json.loads((tmp_path / "result.json").read_text()) == answer.json

@@ -233,12 +233,3 @@ def test_agreement_and_statement_of_a_run(inputs, capsys):
         assert fixed(row["epsilon"], "epsilon") in annex
     printed = terminal(capsys, "peer", "status", state)
     assert f"spent epsilon {number(statement['guarantee']['epsilon'], 'spent')} of 6" in printed
-
-
-def test_delta_is_explained_rightly():
-    result = sv.PrivateAveraging("tree", network="star:5", noise_std=2.0, radius=0.5).run(
-        np.zeros(5), np.random.default_rng(0)
-    )
-    text = text_of(build([result.to_dict()]))
-    assert "at most the factor e ε , and beyond that by at most δ" in text
-    assert "probability that the bound is exceeded" not in text

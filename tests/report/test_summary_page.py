@@ -9,7 +9,7 @@ import sottovoce as sv
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report.inputs import read_input
-from sottovoce.report.page import build, value_text
+from sottovoce.report.page import build
 from sottovoce.report.summary_page import of_audit, of_plan, of_reconstruction, of_result, of_statement
 
 from .conftest import results_of
@@ -143,9 +143,3 @@ def test_files_without_what_their_page_needs_are_refused_with_a_sentence(tmp_pat
     file.write_text('{"what": 1}')
     with pytest.raises(DataError, match="has no name"):
         read_input(file)
-
-
-def test_one_number_format():
-    page = {"losses": [{"epsilon": 1.0, "delta": 1e-5, "guess": "x"}], "n": 3, "far": "inf", "no": None}
-    shown = [value_text(page, path) for path in ("losses.0.epsilon", "losses.0.delta", "n", "far", "no")]
-    assert shown == ["1.000", "1e-05", "3", "∞", "–"]
