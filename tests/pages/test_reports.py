@@ -10,7 +10,7 @@ from ..report.conftest import command, results_of, write_inputs
 from .conftest import violations
 
 pytestmark = pytest.mark.pages
-KINDS = ("plan", "training", "agreement", "statement", "together", "result", "attack", "audit")
+KINDS = ("plan", "training", "agreement", "statement", "result", "attack", "audit")
 
 
 @pytest.fixture(scope="module")

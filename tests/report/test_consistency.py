@@ -22,7 +22,7 @@ from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.planfile.read import load_file
-from sottovoce.report.inputs import plan_result, read_inputs
+from sottovoce.report.inputs import plan_result, read_input
 from sottovoce.report.page import build
 
 from .conftest import TRAINING, command
@@ -151,7 +151,7 @@ def test_runs_and_saved_models(template, tmp_path, monkeypatch, capsys):
         saved = {"record.json": "model/record.json", "guarantee.txt": "model/guarantee.txt"}
     stored = Path("result.json" if template == "average" else "model")
     assert command("report", stored, "-o", "page.html") == 0
-    (result,) = read_inputs([stored])
+    result = read_input(stored)
     texts = {"terminal": printed, "page": text_of(Path("page.html").read_text())}
     if "guarantee.txt" in saved:
         texts["statement"] = Path(saved["guarantee.txt"]).read_text()
@@ -179,7 +179,7 @@ def test_a_fit_shows_its_budget_its_score_and_the_budgets_view(tmp_path):
         rng=rng,
     )
     fitted.save(tmp_path / "model")
-    (result,) = read_inputs([tmp_path / "model"])
+    result = read_input(tmp_path / "model")
     shown = Shown(
         {"repr": repr(fitted), "page": text_of(build([result]))}, [fitted.privacy, *fitted.plan.guarantees()]
     )
@@ -202,7 +202,7 @@ def test_the_consortium_template(tmp_path, monkeypatch, capsys):
     printed = terminal(capsys, "peer", "agree", "draft.toml", *words, "-o", "agreement.toml")
     assert command("peer", "agree", "agreement.toml", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["members"]
-    (result,) = read_inputs([Path("agreement.toml")])
+    result = read_input("agreement.toml")
     run = AgreedRun(read_agreement("agreement.toml"))
     charged = [run.charged_guarantee(node) for node in range(run.n)]
     local = run.plan.privacy("local")
@@ -217,9 +217,9 @@ def test_the_consortium_template(tmp_path, monkeypatch, capsys):
 
 
 def test_agreement_and_statement_of_a_run(inputs, capsys):
-    agreement, state = inputs["together"]
+    agreement, state = inputs["agreement"][0], inputs["statement"][0]
     statement = json.loads((Path(state) / "statement.json").read_text())
-    results = read_inputs([Path(agreement), Path(state)])
+    results = [read_input(agreement), read_input(state)]
     text = text_of(build(results))
     stated = [statement[key] for key in ("guarantee", "ldp", "network") if statement[key]]
     guesses = {wording.guess(row["best_guess"]) for row in stated}

@@ -12,7 +12,6 @@ import sottovoce as sv
 from sottovoce._format import fixed
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.errors import ConfigError, InvalidInput, Refused
-from sottovoce.planfile.read import load_file
 from sottovoce.privacy import gaussian_epsilon
 from sottovoce.report.explorer.model import (
     ExplorerModel,
@@ -64,31 +63,7 @@ def test_rounds_and_matrix_agree():
     assert not ExplorerModel(ExplorerSettings(graph="ring:7", protocol="tree")).adjustable
 
 
-SETTINGS = [
-    {"graph": "grid:3:3", "rounds": 4, "noise": 3.5},
-    {"graph": "hypercube:3", "protocol": "exchange"},
-    {"graph": "karate", "protocol": "tree:kind=uniform", "seed": 5},
-    {"graph": "ring:6", "protocol": "masked:partners=3:tolerate=2"},
-    {"graph": "ring:6", "protocol": "fresh-noise:fresh=0.3", "rounds": 3},
-    {"graph": "path:4", "protocol": "randomized", "rounds": 12, "seed": 3},
-    {"graph": "edges:0-1,1-2,0-3", "rounds": 2},
-]
-
-
-@pytest.mark.parametrize("chosen", SETTINGS, ids=lambda chosen: str(chosen.get("protocol", "gossip")))
-def test_saved_plan_costs_the_same(chosen, tmp_path):
-    model = ExplorerModel(ExplorerSettings.read(chosen))
-    (tmp_path / "plan.toml").write_text(model.plan_text(), encoding="utf-8")
-    again = open_plan(tmp_path / "plan.toml")
-    for view in ("local", "network", "central"):
-        assert again.plan.privacy(view).curve == model.plan.privacy(view).curve
-    assert [str(again.network.node_name(v)) for v in range(again.network.n)] == [
-        str(model.network.node_name(v)) for v in range(model.network.n)
-    ]
-    assert again.plan.cost() == model.plan.cost()
-
-
-def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
+def test_a_training_plan_is_opened_and_changed(tmp_path):
     text = """version = 1
 title = "two"
 [network]
@@ -119,10 +94,11 @@ delta = 1e-6
         opened.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6), "epsilon"
     )
     louder = ExplorerModel(ExplorerSettings.read(opened.setting.model_dump() | {"noise": 9.0}), opened)
-    (tmp_path / "again.toml").write_text(louder.plan_text())
-    again = open_plan(tmp_path / "again.toml").plan
-    assert again.privacy("network").curve == louder.plan.privacy("network").curve
-    assert again.noise_multiplier == 9.0
+    assert louder.plan.noise_multiplier == 9.0
+    assert louder.plan.schedule(0).name == "tree"
+    other = ExplorerSettings.read(opened.setting.model_dump() | {"protocol": "masked", "graph": "ring:5"})
+    with pytest.raises(InvalidInput, match="sizes"):  # the records of the file are those of four sites
+        _ = ExplorerModel(other, opened).plan
 
 
 def test_an_agreement_is_opened():
@@ -137,7 +113,6 @@ def test_an_agreement_is_opened():
     assert row["epsilon"] == fixed(
         opened.plan.privacy("pairwise", observer=0, user=1).epsilon(opened.delta), "epsilon"
     )
-    assert "names" in model.plan_text()
 
 
 def test_offline_pages_hold_every_observer_round_and_pair():
@@ -293,7 +268,3 @@ def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     model = open_model("file:edges.txt", rounds=2, noise=4.0)
     assert model.network.n == 3
     assert model.plan.noise_multiplier == 4.0
-    (tmp_path / "plan.toml").write_text(model.plan_text())
-
-    again = load_file("plan.toml").plan
-    assert again.privacy("network").curve == model.plan.privacy("network").curve

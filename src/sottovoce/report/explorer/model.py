@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce import graphs
 from sottovoce._format import fixed, number
-from sottovoce._io import to_toml
 from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
@@ -34,7 +33,6 @@ from sottovoce.algorithms.build import plan_options
 from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
-from sottovoce.planfile.write import plan_tables
 from sottovoce.protocols import Masked, NamedProtocol, Protocol, parse
 from sottovoce.report.figures import springs
 
@@ -79,13 +77,12 @@ class ExplorerSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Opened:
-    """A plan that was opened from a file, with the tables of the file where it is a plan file."""
+    """A plan that was opened from a file."""
 
     plan: Any
     network: Network
     title: str = ""
     delta: float = 1e-5
-    tables: Mapping[str, Any] | None = None
     protocol: str | None = None
 
     @cached_property
@@ -129,14 +126,13 @@ def open_plan(path: Path) -> Opened:
     """Return the plan of a plan file, or of an agreement."""
     from sottovoce.planfile.read import load_file, read_toml
 
-    tables = read_toml(path)
-    if "members" in tables:
+    if "members" in read_toml(path):
         from sottovoce.peers.agreement import read_agreement
 
         agreement = read_agreement(path)
         network = replace(agreement.network, node_names=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
-        return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
+        return Opened(agreement.plan, network, agreement.title, delta, protocol)
     loaded = load_file(path)
     settings = loaded.settings
     if loaded.network is None:
@@ -148,7 +144,7 @@ def open_plan(path: Path) -> Opened:
         name = str(settings.protocol.named("gossip"))
     elif settings.train is None:
         name = "chebyshev"
-    return Opened(loaded.plan, loaded.network, settings.title, loaded.delta, tables, name)
+    return Opened(loaded.plan, loaded.network, settings.title, loaded.delta, name)
 
 
 @dataclass(frozen=True)
@@ -262,13 +258,7 @@ class ExplorerModel:
             "error": None if use.error is None else number(float(math.hypot(use.error, use.bias))),
             "cost": f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages{size}",
             "notes": missing_links(network, protocol),
-            "savable": self.savable,
         }
-
-    @property
-    def savable(self) -> bool:
-        """Whether a plan file can say this plan: an agreement of training has no plan file."""
-        return self.opened is None or self.plan.query_kind == "value" or self.opened.tables is not None
 
     def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
         """Return what one node, or a coalition, learns of everybody after so many rounds."""
@@ -344,28 +334,6 @@ class ExplorerModel:
             "shown": [[fixed(x, "share") for x in row] for row in np.where(own, np.nan, shares).tolist()],
         }
 
-    def plan_text(self) -> str:
-        """Return the plan file with the same privacy cost; ``sottovoce plan`` reads it."""
-        if not self.savable:
-            raise ConfigError("An agreement of training has no plan file: its records stay with the members.")
-        chosen, opened = self.setting, self.opened
-        protocol = {"name": str(chosen.named), "seed": chosen.seed}
-        graph = None if chosen.graph is None else {"graph": chosen.graph}
-        tables: dict[str, Any] = {"version": 1, "title": "From the explorer"}
-        if opened is not None and opened.tables is not None:
-            tables |= opened.tables
-            if chosen != opened.setting:
-                tables["protocol"] = protocol
-            if graph is not None:
-                tables["network"] = graph
-        else:
-            plan = replace(self.plan, network=self.network)
-            tables |= plan_tables(plan, network=graph, protocol=str(chosen.named)) | {"protocol": protocol}
-            del tables["average"]["values"]
-        seed = (tables.get("noise") or {}).get("seed")
-        tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
-        return to_toml(tables)
-
     # ---- inside -------------------------------------------------------------------------------------------
 
     def _shares(self, who: tuple[int, ...], each: Mapping[int, Guarantee] | None = None) -> np.ndarray:
@@ -431,7 +399,6 @@ def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None)
         "rows": distinct,
         "views": views,
         "matrices": matrices,
-        "plan": model.plan_text() if model.savable else None,
     }
 
 
@@ -457,11 +424,9 @@ def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
 
 
 def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one answer of a live page: scene, view, matrix or plan."""
+    """Return one answer of a live page: scene, view or matrix."""
     if what == "scene":
         return model.scene()
-    if what == "plan":
-        return {"text": model.plan_text()}
     if what == "matrix":
         if model.network.n > 256:
             raise Refused(f"The matrix of {model.network.n:,} nodes is too large for a page; at most 256.")

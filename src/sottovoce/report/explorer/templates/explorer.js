@@ -261,12 +261,6 @@
     link.remove();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
-  $("save-plan").disabled = !scene.savable;
-  $("save-plan").addEventListener("click", async () => {
-    try {
-      save("plan.toml", new Blob([data.live ? (await ask("plan")).text : data.plan], {type: "application/toml"}));
-    } catch (problem) { say(problem.message); }
-  });
   const picture = async kind => {
     const layer = plotView.export(kind, true);
     save("network." + kind, await layer.to_blob());
