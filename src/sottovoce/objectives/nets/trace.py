@@ -1,6 +1,6 @@
 r"""The computation of a network and its loss as a list of steps, each known to keep samples apart.
 
-The network runs once on proxies (`torch.fx.Proxy`) that know their shape at two batch sizes and nothing else.
+The network runs once on proxies (`torch.fx.Proxy`) that know the shape and type of a sample.
 `per_sample_rules` judges every operation on them, and each becomes a step; every layer of torch is one step.
 Training runs the list, not the network's Python code, so no step runs that was not judged: no branch on a
 value, no buffer written, no counter. The trace uses shapes, types and the module, which are public, and no
@@ -20,7 +20,6 @@ from torch import Tensor, fx, nn
 
 from sottovoce.objectives.nets.losses import sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import (
-    BATCH_SIZES,
     MODULES,
     RANDOM,
     RANDOM_MODULES,
@@ -128,7 +127,7 @@ def trace(
         raise NotPerSample("the network or loss draws random numbers that belong to no sample")
     if not isinstance(losses, _Proxy) or not isinstance(losses.node.meta["value"], Batch):
         raise NotPerSample("the loss does not depend on the samples")
-    if losses.node.meta["value"].ndim != 1:
+    if losses.node.meta["value"].one.ndim != 1:
         raise NotPerSample("the loss gives more than one number per sample")
     tracer.graph.output(losses.node)
     return Trace(running, tracer.graph)
@@ -159,27 +158,27 @@ class _Proxy(fx.Proxy):
             if name == "shape":
                 return self._shape(value)
             if name in _QUESTIONS:
-                return getattr(value.small, name)
+                return getattr(value.one, name)
             if name == "device":
                 return self.tracer.device
             if name in _CALLS:
                 return lambda *args, **kwargs: self._ask(value, name, *args, **kwargs)
             if name == "mT":
-                return self.transpose(-1, -2) if value.ndim > 2 else self.tracer.refuse(".mT")
+                return self.transpose(-1, -2) if value.one.ndim > 2 else self.tracer.refuse(".mT")
             if name in _ATTRIBUTES:
                 self.tracer.refuse(f".{name}")
         return fx.proxy.Attribute(self, name)
 
     def _shape(self, value: Batch) -> tuple[Any, ...]:
         batch_size = self.tracer.create_proxy("call_method", "size", (self, 0), {})
-        return (batch_size, *value.small.shape[1:])
+        return (batch_size, *value.one.shape[1:])
 
     def _ask(self, value: Batch, name: str, *args: Any, **kwargs: Any) -> Any:
         if name == "size":
             shape = self._shape(value)
             dim = kwargs.get("dim", args[0] if args else None)
             return shape if dim is None else shape[dim]
-        return getattr(value.small, name)(*args, **kwargs)
+        return getattr(value.one, name)(*args, **kwargs)
 
     def __len__(self) -> int:
         raise NotPerSample("the network or loss asks for the size of the batch")
@@ -250,7 +249,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         return "forward" not in module.__dict__ and (path.startswith("net") or not trainable)
 
     def _step(self, path: str, module: nn.Module) -> Callable[..., Any]:
-        twin = sharing_copy(module)
+        twin = sharing_copy(module).eval()  # judged without dropout
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if type(twin) is nn.Embedding and len(args) == 1 and isinstance(args[0], Tensor):
@@ -271,9 +270,9 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         index = constant if constant.ndim > 1 and constant.shape[0] == 1 else constant[None]
         keep = (-1,) * (index.ndim - 1)
         batch_size = self.create_node("call_method", "size", (self.first, 0), {})
-        batch_size.meta["value"] = Count(*BATCH_SIZES)
+        batch_size.meta["value"] = Count()
         node = self.create_node("call_method", "expand", (self._constant(index), batch_size, *keep), {})
-        return self._wrap(node, Batch(*(index.expand(size, *keep) for size in BATCH_SIZES)))
+        return self._wrap(node, Batch(index))
 
     def _values(self, arguments: Any) -> Any:
         return fx.node.map_aggregate(self._args(arguments), self._value)
@@ -308,11 +307,11 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         if torch.is_autocast_enabled("cpu"):
             raise NotPerSample("the network uses autocast")
         if target in (torch.is_floating_point, torch.is_complex) and isinstance(values[0][0], Batch):
-            return target(values[0][0].small)
+            return target(values[0][0].one)
         if kind == "call_function":
             value = judge_function(target, *values)
         elif target == "size":
-            value = Count(*BATCH_SIZES)
+            value = Count()
         else:
             value = judge_method(target, *values)
         return self._wrap(self.create_node(kind, target, args, kwargs), value)
@@ -320,7 +319,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
     def _wrap(self, node: fx.Node, value: Any) -> Any:
         node.meta["value"] = value
         node.meta["no_grad"] = not torch.is_grad_enabled()
-        if isinstance(value, (list, tuple)) and not isinstance(value, (Batch, Count, Weight)):
+        if isinstance(value, (list, tuple)):
             items = []
             for i, item in enumerate(value):
                 part = self.create_node("call_function", operator.getitem, (node, i), {})
