@@ -143,7 +143,6 @@ def test_modules_that_take_a_dict_and_return_an_object(label):
     np.testing.assert_allclose(fitted.rows, plain.rows, atol=1e-6)
     assert fitted.metrics["accuracy"] == plain.metrics["accuracy"]
     assert (fitted.predict(data) == plain.predict(X)).all()
-    assert not fitted.plan.objective.uses_fallback
     assert isinstance(fitted.model(torch.zeros(1, 2), torch.ones(1, 1)), Output)
 
 

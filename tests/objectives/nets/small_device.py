@@ -18,7 +18,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives.nets.gradient_path import OneByOne
+from sottovoce.objectives.nets.gradient_path import NetworkForms
 from sottovoce.objectives.nets.objective import NetObjective
 
 
@@ -70,7 +70,7 @@ def main():
     _setup_privateuseone_for_python_backend("small")
     library = torch.library.Library("_", "IMPL")
     library.fallback(run, "PrivateUse1")
-    OneByOne.mapped = without_maps
+    NetworkForms.mapped_gradients = without_maps
     warnings.simplefilter("ignore")
     answers = {}
     try:

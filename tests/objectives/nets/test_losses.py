@@ -71,7 +71,7 @@ def test_a_dictionary_of_outputs():
     x, y = records((WIDTH,), agents=2)
     expected = NetObjective(objective.network.layer, clip_norm=CLIP).clipped_sums(objective.start(2), x, y)
     assert (objective.clipped_sums(objective.start(2), x, y) - expected).norm() <= 1e-6
-    assert not objective.uses_fallback
+    assert objective.explain(x, y).startswith("fast")
     data = AgentData(x[0], y[0], [np.arange(12)], test=(x[0], y[0]))
     assert 0 <= objective.metrics(objective.start(1), data)["accuracy"] <= 1
     assert next(objective.outputs(objective.start(1), x[0]))["logits"].shape[0] == 12

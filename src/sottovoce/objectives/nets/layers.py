@@ -33,6 +33,7 @@ from sottovoce.objectives.nets.float64_sums import (
     row_squares,
     token_squares,
 )
+from sottovoce.objectives.nets.losses import sharing_copy
 from sottovoce.objectives.nets.recurrence import Recurrence, recur
 
 _FEW = 16  # roundings in addition to one per position
@@ -84,10 +85,6 @@ class Stacked:
         self.weights = {
             key: theta[:, slot.start : slot.stop].view(-1, *slot.shape) for key, slot in self.slots.items()
         }
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the calls of the last batch."""
         self.seen = []
 
     def __call__(self, inputs: Tensor) -> Any:
@@ -443,78 +440,48 @@ class StackedEmbedding(Stacked):
         self._add(sums, "weight", table)
 
 
-class StackedVolume(_Formed):
-    """Convolutions in three dimensions, and transposed ones in any: each sample's weight gradient is formed.
-
-    The samples become groups of one large convolution, so that its weight gradient is theirs.
-    """
+class StackedByFunction(_Formed):
+    """Any other layer that keeps samples apart: `torch.func` forms the gradient of each sample."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
         super().__init__(layer, slots)
-        axes = len(layer.kernel_size)
-        self.convolve = getattr(F, f"conv{axes}d")
-        self.transpose = getattr(F, f"conv_transpose{axes}d") if layer.transposed else None
-        self.of_input = getattr(convolution, f"conv{axes}d_input")
-        self.of_weight = getattr(convolution, f"conv{axes}d_weight")
-        self.options = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+        self.twin = sharing_copy(layer)  # whose call is not replaced by this copy
+
+    def _call(self, a: int, x: Tensor, weights: dict[str, Tensor] | None = None) -> Any:
+        own = {key: weight[a] for key, weight in self.weights.items()}
+        return torch.func.functional_call(self.twin, own if weights is None else weights, (x,))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        options, function = {**self.options, "groups": self.layer.groups}, self.convolve
-        if self.transpose is not None:
-            options["output_padding"], function = self.layer.output_padding, self.transpose
-        return self.each_agent(lambda a, x: function(x, *self.weights_of(a), **options), inputs)
+        return self.each_agent(self._call, inputs)
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        options = {**self.options, "groups": self.layer.groups}
-
         def of_agent(a: int, x: Tensor, g: Tensor) -> Tensor:
-            weight = self.weights["weight"][a]
-            if self.transpose is not None:
-                return self.convolve(g, weight, None, **options)
-            return self.of_input(x.shape, weight, g, **options)
+            return torch.func.vjp(lambda x: self._call(a, x), x)[1](g)[0]
 
         return self.each_agent(of_agent, inputs, gradient)
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
-        weight, samples = self.weights["weight"][0], len(inputs)
-        one, other = (inputs, gradient) if self.transpose is None else (gradient, inputs)
-        each = self.of_weight(
-            one.reshape(1, -1, *one.shape[2:]),
-            (samples * weight.shape[0], *weight.shape[1:]),
-            other.reshape(1, -1, *other.shape[2:]),
-            **self.options,
-            groups=samples * self.layer.groups,
-        )
-        self.keep(each.view(samples, -1), gradient.flatten(2).sum(2))
+        def of_sample(a: int, key: str, x: Tensor, g: Tensor) -> Tensor:
+            weights = {name: weight[a] for name, weight in self.weights.items()}
+            _, back = torch.func.vjp(lambda w: self._call(a, x[None], {**weights, key: w}), weights[key])
+            return back(g[None])[0].flatten()
 
+        def of_layer(key: str) -> Tensor:
+            each = torch.func.vmap(of_sample, in_dims=(None, None, 0, 0))
+            return self.each_agent(lambda a, x, g: each(a, key, x, g), inputs, gradient)
 
-class StackedSlope(_Formed):
-    """PReLU: one slope for all channels, or one each."""
-
-    def _slopes(self, inputs: Tensor) -> Tensor:
-        slopes = self.weights["weight"].view(self.agents, 1, -1, *[1] * (inputs.ndim - 2))
-        return slopes.expand(-1, len(inputs) // self.agents, *slopes.shape[2:]).flatten(0, 1)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.where(inputs > 0, inputs, inputs * self._slopes(inputs))
-
-    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        return torch.where(inputs > 0, gradient, gradient * self._slopes(inputs))
-
-    def record(self, inputs: Tensor, gradient: Tensor) -> None:
-        product = torch.where(inputs > 0, 0.0, inputs * gradient)
-        one = self.weights["weight"].shape[1] == 1
-        each = product.flatten(1).sum(1, keepdim=True) if one else _channel_sums(product)
-        self.keep(each, each)
+        self.keep(*(of_layer(key if key in self.weights else "weight") for key in ("weight", "bias")))
 
 
 _TWINS: dict[type[nn.Module], type[Stacked]] = {
     nn.Linear: StackedLinear,
     Recurrence: StackedRecurrence,
     nn.Embedding: StackedEmbedding,
-    nn.PReLU: StackedSlope,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), StackedConv),
-    **dict.fromkeys((nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), StackedVolume),
+    **dict.fromkeys(
+        (nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), StackedByFunction
+    ),
+    nn.PReLU: StackedByFunction,
     **dict.fromkeys((nn.GroupNorm, nn.LayerNorm, nn.RMSNorm), StackedScale),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), StackedScale),
 }
@@ -523,10 +490,9 @@ _TWINS: dict[type[nn.Module], type[Stacked]] = {
 def stacked_copy(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
     """Return the copy of ``layer``, or None if there is none."""
     copy = _TWINS.get(type(layer))
-    convolves = isinstance(layer, nn.modules.conv._ConvNd)
-    if copy is None or (convolves and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))):
-        return None
-    return copy(layer, slots)
+    if copy is StackedConv and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
+        copy = StackedByFunction
+    return None if copy is None else copy(layer, slots)
 
 
 def _channel_sums(product: Tensor) -> Tensor:

@@ -30,12 +30,7 @@ from sottovoce import _validate
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives.nets import checks
-from sottovoce.objectives.nets.gradient_path import (
-    GradientPaths,
-    NetworkForms,
-    add_single_sums,
-    flatten,
-)
+from sottovoce.objectives.nets.gradient_path import GradientPaths, NetworkForms, add_single_sums, flatten
 from sottovoce.objectives.nets.integer_sums import has_float64
 from sottovoce.objectives.nets.layers import Slot
 from sottovoce.objectives.nets.losses import (
@@ -46,11 +41,11 @@ from sottovoce.objectives.nets.losses import (
     restore_generators,
     sharing_copy,
 )
-from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
 
 _PIECE_BYTES = 1 << 28
+_OUTPUT_ROWS = 2000
 
 
 class NetObjective:
@@ -122,8 +117,7 @@ class NetObjective:
         self.device = _usable_device(device)
         self.layout = _layout(module)
         self.n_params = self.layout[-1].stop
-        self.dtype = _number_type(module)
-        _require_types(module, self.device)
+        self.dtype = _number_type(module, self.device)
         self.network = copy.deepcopy(module).to(self.device).eval()
         training = sharing_copy(self.network).train()
         self.forms = NetworkForms(self.network, training, self.loss, self.layout, self.device, self.dtype)
@@ -142,11 +136,6 @@ class NetObjective:
     def bytes_per_number(self) -> int:
         """Size of one parameter in a message, which has the type of the parameters."""
         return self.dtype.itemsize
-
-    @property
-    def uses_fallback(self) -> bool:
-        """Whether gradients are formed one record at a time (see `GradientPaths.uses_fallback`)."""
-        return self.paths.uses_fallback
 
     def explain(self, inputs: Tensor, targets: Tensor) -> str:
         """Return how sums of batches with these shapes are computed, and why.
@@ -193,13 +182,8 @@ class NetObjective:
     ) -> Tensor:
         """Return the clipped sum of every agent's batch, (agents, n_params), in float64 (see `float64_sums`).
 
-        Random numbers of dropout are drawn from torch's default generator: seed it to repeat a run.
-
-        Parameters
-        ----------
-        theta : (agents, n_params) parameters.
-        inputs, targets : (agents, batch, ...); shorter batches are padded to the longest.
-        present : (agents, batch) bool, False on padding; all True by default.
+        Inputs and targets are (agents, batch, ...), shorter batches padded to the longest; ``present`` is
+        False on padding. Dropout draws from torch's default generator: seed it to repeat a run.
         """
         theta = torch.as_tensor(theta, dtype=self.dtype).to(self.device)
         agents, batch_size = self._check(theta, inputs, targets)
@@ -221,7 +205,7 @@ class NetObjective:
                 if path.trace is None:
                     add_single_sums(path.each, theta[at], x, y, there, self.clip_norm, sums[at])
                 else:
-                    self._add_stacked_sums(path.trace, theta[at], x, y, there, sums[at])
+                    self.forms.add_stacked_sums(path.trace, theta[at], x, y, there, self.clip_norm, sums[at])
             except (RuntimeError, IndexError) as error:
                 raise InvalidInput(
                     "the batch holds a value that network or loss cannot use (a label or a token out of "
@@ -229,11 +213,6 @@ class NetObjective:
                     "num_embeddings - 1."
                 ) from error
         return sums
-
-    def _add_stacked_sums(
-        self, steps: Trace, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor
-    ) -> None:
-        self.forms.add_stacked_sums(steps, theta, inputs, targets, present, self.clip_norm, sums)
 
     def _check(self, theta: Tensor, inputs: Tensor, targets: Tensor) -> tuple[int, int]:
         if theta.ndim != 2 or theta.shape[1] != self.n_params or theta.shape[0] != inputs.shape[0]:
@@ -288,11 +267,9 @@ class NetObjective:
         losses, scores = [], []
         for outputs in self.outputs(rows[:1] if identical else rows, inputs):
             losses.append(float(self.loss(outputs, targets).cpu().double().mean()))
-            score = _score(task, outputs, targets)
-            if score is not None:
-                scores.append(score)
+            scores.append(_score(task, outputs, targets))
         metrics = {"loss": float(np.mean(losses))}
-        if (task is None and (targets.is_floating_point() or targets.ndim != 1)) or not scores:
+        if None in scores or (task is None and (targets.is_floating_point() or targets.ndim != 1)):
             return metrics
         trivial = trivial_scores(task or "classification", targets.cpu().numpy(), log_loss=task is not None)
         if task == "regression":
@@ -300,7 +277,7 @@ class NetObjective:
         accuracy = {"accuracy": float(np.mean(scores)), "accuracy_least": float(np.min(scores))}
         return with_trivial(metrics | accuracy, trivial)
 
-    def outputs(self, theta: Tensor | np.ndarray, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
+    def outputs(self, theta: Tensor | np.ndarray, inputs: Tensor) -> Iterator[Any]:
         """Yield the outputs of each agent's network for all inputs, in evaluation mode."""
         theta = torch.as_tensor(theta, dtype=self.dtype).to(self.device)
         inputs = inputs.to(self.paths.input_type(inputs[None]))
@@ -309,7 +286,7 @@ class NetObjective:
                 named = self.forms.named(row)
                 chunks = [
                     torch.func.functional_call(self.network, named, (part.to(self.device),))
-                    for part in torch.split(inputs, chunk)
+                    for part in torch.split(inputs, _OUTPUT_ROWS)
                 ]
                 yield _joined(chunks)
 
@@ -328,10 +305,7 @@ class NetQuery:
         self._random: bool | None = None
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
-        """Draw dropout and random transforms of the next sums from ``seeds(place)``.
-
-        Each agent has a seed of its own, so its numbers do not depend on the other hosted agents.
-        """
+        """Draw random numbers of the next sums from ``seeds(place)``, whoever else is hosted here."""
         self._seeds = seeds
 
     def sums(
@@ -384,13 +358,6 @@ def _usable_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def _require_types(module: nn.Module, device: torch.device) -> None:
-    """Raise if the module holds numbers of a type that the device does not have."""
-    for name, value in (*module.named_parameters(), *module.named_buffers()):
-        if value.dtype == torch.float64 and not has_float64(device):
-            raise InvalidInput(f"device '{device}' has no float64, the type of '{name}'; use module.float().")
-
-
 def _layout(module: nn.Module) -> list[Slot]:
     slots: list[Slot] = []
     start = 0
@@ -403,19 +370,18 @@ def _layout(module: nn.Module) -> list[Slot]:
     return slots
 
 
-def _number_type(module: nn.Module) -> torch.dtype:
+def _number_type(module: nn.Module, device: torch.device) -> torch.dtype:
     """Return the type of the trainable parameters, which must be one, float32 or float64."""
-    trained = {name: p.dtype for name, p in module.named_parameters() if p.requires_grad}
-    for name, dtype in trained.items():
-        if dtype not in (torch.float32, torch.float64):
-            raise InvalidInput(
-                f"parameter '{name}' is {dtype}, too coarse to clip in; train in float32 "
-                "(module.float()) and convert the result."
-            )
-    kinds = set(trained.values())
-    if len(kinds) > 1:
-        raise InvalidInput("the parameters are partly float32 and partly float64; use module.float().")
-    return kinds.pop()
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if value.dtype == torch.float64 and not has_float64(device):
+            raise InvalidInput(f"device '{device}' has no float64, the type of '{name}'; use module.float().")
+    types = {p.dtype for p in module.parameters() if p.requires_grad}
+    if types not in ({torch.float32}, {torch.float64}):
+        raise InvalidInput(
+            f"trainable parameters must be all float32 or all float64, got {sorted(map(str, types))}; train "
+            "in float32 (module.float()) and convert the result."
+        )
+    return types.pop()
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -1,6 +1,6 @@
 r"""The computation of a network and its loss as a list of steps, each known to keep samples apart.
 
-The network runs once on proxies (`torch.fx.Proxy`) that know their shape at two batch sizes and nothing else.
+The network runs once on proxies (`torch.fx.Proxy`) that know the shape and type of a sample.
 `per_sample_rules` judges every operation on them, and each becomes a step; every layer of torch is one step.
 Training runs the list, not the network's Python code, so no step runs that was not judged: no branch on a
 value, no buffer written, no counter. The trace uses shapes, types and the module, which are public, and no
@@ -10,6 +10,7 @@ record.
 from __future__ import annotations
 
 import operator
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,6 @@ from torch import Tensor, fx, nn
 
 from sottovoce.objectives.nets.losses import sharing_copy
 from sottovoce.objectives.nets.per_sample_rules import (
-    BATCH_SIZES,
     MODULES,
     RANDOM,
     RANDOM_MODULES,
@@ -37,30 +37,17 @@ from sottovoce.objectives.nets.per_sample_rules import (
 class Trace:
     """The list of steps, ready to run on ``(inputs, targets)`` of a whole batch.
 
-    ``random`` says whether a step draws random numbers, ``layers`` which layers are called.
+    ``random`` says whether a step draws random numbers.
     """
 
     def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
         graph.lint()
-        self.layers = [
-            str(node.target).removeprefix("net.") for node in graph.nodes if node.op == "call_module"
-        ]
         self.random = any(_is_random(root, node) for node in graph.nodes)
-        module = fx.GraphModule(root, graph)
-        without_gradients = any(node.meta.get("no_grad") for node in graph.nodes)
-        self._run: Callable[..., Tensor] = _Interpreter(module).run if without_gradients else module
+        self._run: Callable[..., Tensor] = fx.GraphModule(root, graph)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample, (samples,)."""
         return self._run(inputs, targets)
-
-
-class _Interpreter(fx.Interpreter):
-    """Runs the steps that the network took under ``no_grad`` in the same way."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not n.meta.get("no_grad")):
-            return super().run_node(n)
 
 
 def _is_random(root: nn.Module, node: fx.Node) -> bool:
@@ -87,13 +74,8 @@ def trace(
 ) -> Trace:
     """Return the steps of ``loss(net(x), y)`` for samples of the given shapes, in the mode ``net`` is in.
 
-    Parameters
-    ----------
-    net : the network. It is left as it is.
-    loss : ``(outputs, targets) -> (samples,)``, a function or a module.
-    inputs, targets : shape of one sample.
-    inputs_type, targets_type : their types.
-    stacked : a network with layers of the same names, which the steps call; ``net`` by default.
+    The network is left as it is. The steps call the layers of ``stacked``, which have the same names, instead
+    of its own; ``inputs`` and ``targets`` are shapes of one sample.
 
     Raises
     ------
@@ -120,28 +102,23 @@ def trace(
         first = (str(reason).strip() or type(reason).__name__).splitlines()[0]
         raise NotPerSample(f"the network or loss cannot be written as fixed steps ({first})") from reason
     finally:
-        drew = not _same(state, _random_state())
-        torch.set_rng_state(state[0])
+        drew = pickle.dumps(state) != pickle.dumps(_random_state())
+        torch.set_rng_state(torch.from_numpy(state[0]))
         random.setstate(state[1])
         np.random.set_state(state[2])  # noqa: NPY002
     if drew:
         raise NotPerSample("the network or loss draws random numbers that belong to no sample")
     if not isinstance(losses, _Proxy) or not isinstance(losses.node.meta["value"], Batch):
         raise NotPerSample("the loss does not depend on the samples")
-    if losses.node.meta["value"].ndim != 1:
+    if losses.node.meta["value"].one.ndim != 1:
         raise NotPerSample("the loss gives more than one number per sample")
     tracer.graph.output(losses.node)
     return Trace(running, tracer.graph)
 
 
-def _random_state() -> tuple[Any, Any, Any]:
+def _random_state() -> tuple[np.ndarray, Any, Any]:
     """Of every generator a network may draw from on its own."""
-    return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-
-
-def _same(one: tuple[Any, Any, Any], two: tuple[Any, Any, Any]) -> bool:
-    numpy = np.array_equal(one[2][1], two[2][1]) and one[2][2] == two[2][2]
-    return numpy and one[1] == two[1] and torch.equal(one[0], two[0])
+    return torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()  # noqa: NPY002
 
 
 class _Proxy(fx.Proxy):
@@ -156,30 +133,21 @@ class _Proxy(fx.Proxy):
                 return getattr(self.tracer.parameters[value.name], name)
             raise NotPerSample(f"parameter '{value.name}' is used outside its layer")
         if isinstance(value, Batch):
-            if name == "shape":
-                return self._shape(value)
+            if name in ("shape", "size"):
+                return self._size() if name == "shape" else self._size
             if name in _QUESTIONS:
-                return getattr(value.small, name)
+                return getattr(value.one, name)
             if name == "device":
                 return self.tracer.device
-            if name in _CALLS:
-                return lambda *args, **kwargs: self._ask(value, name, *args, **kwargs)
             if name == "mT":
-                return self.transpose(-1, -2) if value.ndim > 2 else self.tracer.refuse(".mT")
-            if name in _ATTRIBUTES:
-                self.tracer.refuse(f".{name}")
+                return self.transpose(-1, -2)
         return fx.proxy.Attribute(self, name)
 
-    def _shape(self, value: Batch) -> tuple[Any, ...]:
+    def _size(self, dim: int | None = None) -> Any:
+        """Return the shape of a batch, whose first number is a stand-in, or one number of it."""
         batch_size = self.tracer.create_proxy("call_method", "size", (self, 0), {})
-        return (batch_size, *value.small.shape[1:])
-
-    def _ask(self, value: Batch, name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "size":
-            shape = self._shape(value)
-            dim = kwargs.get("dim", args[0] if args else None)
-            return shape if dim is None else shape[dim]
-        return getattr(value.small, name)(*args, **kwargs)
+        shape = (batch_size, *self.node.meta["value"].one.shape[1:])
+        return shape if dim is None else shape[dim]
 
     def __len__(self) -> int:
         raise NotPerSample("the network or loss asks for the size of the batch")
@@ -192,9 +160,10 @@ class _Proxy(fx.Proxy):
 
 
 _OF_A_WEIGHT = frozenset("shape ndim dtype device size dim numel requires_grad is_cuda layout".split())
-_QUESTIONS = frozenset("ndim dtype layout is_cuda is_sparse is_quantized is_mkldnn is_nested is_meta".split())
-_CALLS = frozenset("size dim is_floating_point is_complex element_size ndimension".split())
-_ATTRIBUTES = frozenset("T H mH data grad grad_fn requires_grad real imag itemsize nbytes".split())
+_QUESTIONS = frozenset(
+    "ndim dim ndimension dtype layout is_floating_point is_complex element_size is_cuda is_sparse is_nested "
+    "is_quantized is_mkldnn is_meta".split()
+)
 
 
 class _Tracer(fx.proxy.GraphAppendingTracer):
@@ -207,9 +176,6 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         self.device = next(iter(self.parameters.values()), torch.empty(0)).device
         self.constants: dict[int, str] = {}
         self.alive: list[Tensor] = []
-
-    def refuse(self, name: str) -> Any:
-        raise NotPerSample(f"'{name}' is not on the list")
 
     def run(self, loss: Callable[..., Any], arguments: tuple[Batch, ...]) -> Any:
         copied: Any = sharing_copy(self.root)  # forward may write to its module: this one is thrown away
@@ -250,7 +216,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         return "forward" not in module.__dict__ and (path.startswith("net") or not trainable)
 
     def _step(self, path: str, module: nn.Module) -> Callable[..., Any]:
-        twin = sharing_copy(module)
+        twin = sharing_copy(module).eval()  # judged without dropout
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if type(twin) is nn.Embedding and len(args) == 1 and isinstance(args[0], Tensor):
@@ -271,9 +237,9 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         index = constant if constant.ndim > 1 and constant.shape[0] == 1 else constant[None]
         keep = (-1,) * (index.ndim - 1)
         batch_size = self.create_node("call_method", "size", (self.first, 0), {})
-        batch_size.meta["value"] = Count(*BATCH_SIZES)
+        batch_size.meta["value"] = Count()
         node = self.create_node("call_method", "expand", (self._constant(index), batch_size, *keep), {})
-        return self._wrap(node, Batch(*(index.expand(size, *keep) for size in BATCH_SIZES)))
+        return self._wrap(node, Batch(index))
 
     def _values(self, arguments: Any) -> Any:
         return fx.node.map_aggregate(self._args(arguments), self._value)
@@ -308,19 +274,18 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         if torch.is_autocast_enabled("cpu"):
             raise NotPerSample("the network uses autocast")
         if target in (torch.is_floating_point, torch.is_complex) and isinstance(values[0][0], Batch):
-            return target(values[0][0].small)
+            return target(values[0][0].one)
         if kind == "call_function":
             value = judge_function(target, *values)
         elif target == "size":
-            value = Count(*BATCH_SIZES)
+            value = Count()
         else:
             value = judge_method(target, *values)
         return self._wrap(self.create_node(kind, target, args, kwargs), value)
 
     def _wrap(self, node: fx.Node, value: Any) -> Any:
         node.meta["value"] = value
-        node.meta["no_grad"] = not torch.is_grad_enabled()
-        if isinstance(value, (list, tuple)) and not isinstance(value, (Batch, Count, Weight)):
+        if isinstance(value, (list, tuple)):
             items = []
             for i, item in enumerate(value):
                 part = self.create_node("call_function", operator.getitem, (node, i), {})
