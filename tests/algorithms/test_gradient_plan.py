@@ -1,5 +1,6 @@
 """Plans of noisy gradients: statements, budgets, runs that resume, refused options."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -122,8 +123,7 @@ def test_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
     data, folder = blobs(), tmp_path / "run"
     plan = DPDSGD(net(), FOUR, steps=4, sizes=data.sizes, batch_size=10, noise_multiplier=1.0)
     plan.run(data, ProtectiveNoise(), checkpoint=folder, every=2)
-    algorithm = (folder / "current.json").read_text()
-    assert '"seeds": null' in algorithm
+    assert set(json.loads((folder / "current.json").read_text())) == {"step", "identity", "files"}
     for file in folder.glob("*.npz"):
         with np.load(file, allow_pickle=False) as stored:
             assert all(stored[name].dtype != object for name in stored.files)

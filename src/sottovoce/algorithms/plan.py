@@ -39,7 +39,7 @@ from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
-from sottovoce.runners.run import InProcessOptions, run
+from sottovoce.runners.run import RunOptions, run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
@@ -324,9 +324,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
 
     def run(
-        self, data: object, rng: RandomSource, *, progress: bool = False, **options: Unpack[InProcessOptions]
+        self, data: object, rng: RandomSource, *, progress: bool = False, **options: Unpack[RunOptions]
     ) -> Result:
-        """Execute the plan in this process; `sottovoce.runners.run.InProcessRun` lists the options.
+        """Execute the plan in this process; `sottovoce.runners.run.PlanRun` lists the options.
 
         ``rng`` is a numpy Generator (a simulation) or a noise source.
         """

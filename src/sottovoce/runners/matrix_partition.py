@@ -35,7 +35,6 @@ class MatrixPartition(NamedTuple):
     gathered : hosted rows that the border product reads.
     sends : rank -> hosted rows that go to it; each row goes to a rank once, however many edges are cut.
     receives : rank -> number of rows that come from it, in the order of the border's columns.
-    cut_edges : non-zero entries of the matrix from other ranks' nodes to hosted ones.
     """
 
     inner: sparse.csr_array
@@ -45,7 +44,6 @@ class MatrixPartition(NamedTuple):
     gathered: np.ndarray
     sends: dict[int, np.ndarray]
     receives: dict[int, int]
-    cut_edges: int
 
     @property
     def rows_sent(self) -> int:
@@ -102,7 +100,6 @@ def cut_matrix(
         receives={
             int(r): int(c) for r, c in zip(*np.unique(owner[foreign], return_counts=True), strict=True)
         },
-        cut_edges=int((~local).sum()),
     )
 
 
