@@ -53,8 +53,6 @@ def test_refusals_say_why(tmp_path):
         checkpoint.load(np.array([4, 9]), state(np.array([4, 9])))
     with pytest.raises(ConfigError, match="shape"):
         checkpoint.load(np.array([0]), state(np.array([0]))._replace(theta=np.zeros((1, 3))))
-    with pytest.raises(ConfigError, match="arrays"):
-        checkpoint.load(np.array([0]), np.zeros((1, 2)))
     part = next(tmp_path.glob("step-*"))
     part.write_bytes(part.read_bytes()[:40])
     with pytest.raises(DataError, match="cannot be read"):
@@ -96,17 +94,17 @@ def test_what_is_refused_in_one_process(tmp_path):
     with pytest.raises(InvalidInput, match="arrays and numbers only"):
         checkpoint.save(1, everybody, [np.array([object()])])
     checkpoint.save(1, everybody, (np.zeros(3), np.zeros((2, 1))))
-    with pytest.raises(ConfigError, match=r"shape \(3,\), this algorithm's state has \(4,\)"):
+    with pytest.raises(ConfigError, match=r"shapes .*\(3,\).* state has \[\(4,\), \(2, 1\)\]"):
         checkpoint.load(everybody, (np.zeros(4), np.zeros((2, 1))))
     checkpoint.save(1, everybody, ())
-    with pytest.raises(ConfigError, match="0 arrays, this algorithm's state has 2"):
+    with pytest.raises(ConfigError, match=r"shapes \[\], this algorithm's state has"):
         checkpoint.load(everybody, (np.zeros(3), np.zeros((2, 1))))
     (tmp_path / "a" / "current.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="cannot be read: not text"):
+    with pytest.raises(DataError, match="is damaged"):
         checkpoint.latest()
     (tmp_path / "a" / "current.json").unlink()
     (tmp_path / "a" / "current.json").mkdir()
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+    with pytest.raises(DataError, match="is damaged"):
         checkpoint.latest()
 
 

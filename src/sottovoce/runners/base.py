@@ -156,14 +156,8 @@ class Result(NotebookDisplay):
         \bottomrule
         \end{tabular}
         """
-        rows = [
-            {
-                name: value
-                for name, value in to_jsonable(dict(row)).items()
-                if not isinstance(value, (dict, list))
-            }
-            for row in self._table()
-        ]
+        whole = [to_jsonable(dict(row)) for row in self._table()]
+        rows = [{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in whole]
         names = list(dict.fromkeys(name for row in rows for name in row))
         lines = [" & ".join(_latex(row.get(name, "")) for name in names) + r" \\" for row in rows]
         head = " & ".join(map(_latex, names)) + r" \\"

@@ -63,19 +63,14 @@ class Checkpoint:
     def latest(self) -> Saved | None:
         """Return the last whole checkpoint, None if there is none."""
         try:
-            text = (self.folder / CURRENT).read_text()
+            record = json.loads((self.folder / CURRENT).read_text())
+            saved = Saved(int(record["step"]), tuple(str(name) for name in record["files"]))
+            identity = str(record["identity"])
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise self._no_folder() from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not text"
-            raise DataError(f"{self.folder / CURRENT} cannot be read: {why}.") from None
-        try:
-            record = json.loads(text)
-            saved = Saved(int(record["step"]), tuple(str(name) for name in record["files"]))
-            identity = str(record["identity"])
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             raise DataError(f"{self.folder / CURRENT} is damaged; remove the folder to begin anew.") from None
         if identity != self.identity:
             raise ConfigError(
@@ -123,31 +118,27 @@ class Checkpoint:
         saved = self.latest()
         if saved is None:
             return None
-        agents = np.asarray(agents)
-        fresh = leaves(like)
-        per_agent = [leaf.ndim > 0 and leaf.shape[0] == len(agents) for leaf in fresh]
-        arrays: list[Any] = [None] * len(fresh)
-        missing = set(agents.tolist())
-        for name in saved.files:
-            stored, parts = self._part(name, len(fresh))
-            _, here, there = np.intersect1d(agents, stored, return_indices=True)
-            missing -= set(agents[here].tolist())
-            for k, leaf in enumerate(parts):
-                shape = (len(stored), *fresh[k].shape[1:]) if per_agent[k] else fresh[k].shape
-                if leaf.shape != shape:
-                    raise ConfigError(
-                        f"{self.folder / name} holds an array of shape {leaf.shape}, this algorithm's state "
-                        f"has {shape}; name another folder."
-                    )
-                if not per_agent[k]:
-                    arrays[k] = leaf
-                    continue
-                if arrays[k] is None:  # in the stored precision: a fresh state may begin in another one
-                    arrays[k] = np.empty(fresh[k].shape, leaf.dtype)
-                arrays[k][here] = leaf[there]
-        if missing:
-            raise DataError(f"The checkpoint in {self.folder} lacks agent {min(missing)}.")
-        return saved.step, rebuilt(like, arrays)
+        fresh, agents = leaves(like), np.asarray(agents)
+        parts = [self._part(name) for name in saved.files]
+        stored = np.concatenate([hosted for hosted, _ in parts])
+        missing = np.setdiff1d(agents, stored)
+        if missing.size:
+            raise DataError(f"The checkpoint in {self.folder} lacks agent {missing[0]}.")
+        order = np.argsort(stored)
+        places = order[np.searchsorted(stored[order], agents)]
+        per_agent = [leaf.ndim > 0 and len(leaf) == len(agents) for leaf in fresh]
+        for hosted, arrays in parts:
+            pairs = zip(fresh, per_agent, strict=True)
+            expected = [(len(hosted), *leaf.shape[1:]) if each else leaf.shape for leaf, each in pairs]
+            if (shapes := [array.shape for array in arrays]) != expected:
+                raise ConfigError(
+                    f"The checkpoint in {self.folder} holds arrays of shapes {shapes}, this algorithm's "
+                    f"state has {expected}; name another folder."
+                )
+        # in the stored precision: a fresh state may begin in another one
+        columns = zip(per_agent, *(arrays for _, arrays in parts), strict=True)
+        whole = [np.concatenate(pieces)[places] if each else pieces[0] for each, *pieces in columns]
+        return saved.step, rebuilt(like, whole)
 
     def _make(self) -> None:
         try:
@@ -158,18 +149,12 @@ class Checkpoint:
     def _no_folder(self) -> ConfigError:
         return ConfigError(f"{self.folder} is a file, a checkpoint is a folder; name another place.")
 
-    def _part(self, name: str, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _part(self, name: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the agents of one file, and their arrays in order."""
         try:
             with open(self.folder / name, "rb") as file, np.load(file, allow_pickle=False) as stored:
-                rows = [stored[f"leaf{k}"] for k in range(len(stored.files) - 1)]
-                agents = stored["agents"]
+                return stored["agents"], [stored[f"leaf{k}"] for k in range(len(stored.files) - 1)]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"{self.folder / name} cannot be read ({error}); remove the folder to begin anew."
             ) from None
-        if len(agents) and len(rows) != count:
-            raise ConfigError(
-                f"{self.folder / name} holds {len(rows)} arrays, this algorithm's state has {count}; "
-                "name another folder."
-            )
-        return agents, rows

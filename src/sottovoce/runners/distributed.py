@@ -276,22 +276,16 @@ class Cluster:
         if isinstance(error, ClusterError) or self._store is None:
             return error
         failure = self._first_failure({"rank": self.rank, "how": _sentence(error), "lost": False}, wait=False)
-        if failure["rank"] == self.rank:
-            if self.rank == 0:
-                return error
-            return LostRank(f"Rank {self.rank} failed: {_sentence(error)}")
-        return self._failure(failure["rank"], failure["how"])
+        if failure["rank"] != self.rank:
+            return self._failure(failure["rank"], failure["how"])
+        return error if self.rank == 0 else LostRank(f"Rank {self.rank} failed: {_sentence(error)}")
 
     def _first_failure(self, mine: dict[str, Any], wait: bool) -> dict[str, Any]:
         try:
             deadline = time.monotonic() + (min(1.0, self.timeout) if wait else 0.0)
             while time.monotonic() < deadline and not self._store.check(["failed"]):
                 time.sleep(0.02)
-            if not self._store.check(["failed"]):
-                stored = self._store.compare_set("failed", "", json.dumps(mine))
-            else:
-                stored = self._store.get("failed")
-            return dict(json.loads(stored))
+            return dict(json.loads(self._store.compare_set("failed", "", json.dumps(mine))))
         except RuntimeError:  # the meeting point lives on rank 0
             return {"rank": 0, "how": "closed the meeting point", "lost": True}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -128,14 +128,7 @@ def evaluation_log(
     if logs is None:
         yield lambda step, entry: None
         return
-    spent = _spent(plan, delta, adversary)
-    with closing(open_logger(logs)) as log:
-        yield lambda step, entry: log.scalars(step, {**entry, **spent(step)})
 
-
-def _spent(
-    plan: RunnablePlan, delta: float, adversary: Mapping[str, Any] | None
-) -> Callable[[int], dict[str, float]]:
     def spent(step: int) -> dict[str, float]:
         try:
             shorter: Any = replace(plan, steps=step)  # type: ignore[type-var]
@@ -144,7 +137,8 @@ def _spent(
         guarantee = shorter.guarantees()[0] if adversary is None else shorter.privacy(**adversary)
         return {"epsilon": guarantee.epsilon(delta)}
 
-    return spent
+    with closing(open_logger(logs)) as log:
+        yield lambda step, entry: log.scalars(step, {**entry, **spent(step)})
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
