@@ -133,7 +133,7 @@ class ConsensusSGD(GradientPlan):
         return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
     def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
-        return consensus_sgd(mechanism, start, self, decay=mechanism.decay)
+        return consensus_sgd(mechanism, start, self, self.average_from, decay=mechanism.decay)
 
 
 def exact_protocol(n: int, colluders: int = 1) -> str:
@@ -172,14 +172,18 @@ class ConsensusModel(NamedTuple):
 def consensus_sgd(
     release: Callable[[np.ndarray, int], np.ndarray],
     start: np.ndarray,
-    plan: ConsensusSGD,
+    plan: GradientPlan,
+    average_from: float,
+    *,
     decay: float = 0.0,
+    prox: Callable[[np.ndarray, float], np.ndarray] | None = None,
 ) -> Algorithm:
     """Return the algorithm: ``release(theta, k)`` is sent, the mean of all rows is received.
 
-    ``decay`` is the weight of the l2 term, which depends on no record and is added after the mean.
+    ``decay`` is the weight of the l2 term, which depends on no record and is added after the mean; ``prox``
+    follows a step. Iterates after the share ``average_from`` of the run are averaged.
     """
-    optimizer, average_from = plan.optimizer, round(plan.average_from * plan.steps)
+    optimizer, first_averaged = plan.optimizer, round(average_from * plan.steps)
 
     def init() -> State:
         moments = optimizer.init(start)
@@ -191,10 +195,12 @@ def consensus_sgd(
         if decay:
             received = received + received.dtype.type(decay) * model.theta
         step, moments = optimizer.step(model.moments, received, plan.rate(k), model.theta)
-        moved = model.theta - step
-        if k < average_from:
-            return State(ConsensusModel(moved, moments, model.total, model.taken), ())
-        return State(ConsensusModel(moved, moments, model.total + moved, model.taken + 1), ())
+        theta = model.theta - step
+        if prox is not None:
+            theta = prox(theta, plan.rate(k))
+        if k < first_averaged:
+            return State(model._replace(theta=theta, moments=moments), ())
+        return State(ConsensusModel(theta, moments, model.total + theta, model.taken + 1), ())
 
     def output(state: State) -> np.ndarray:
         model: ConsensusModel = state.common

@@ -15,13 +15,12 @@ batches of DP-SGD and the mean that central ADMM releases cost less, and have pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sottovoce._io import digest
 from sottovoce._validate import count, probability
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import Release
@@ -143,12 +142,3 @@ class FixedPoint(CentralPlan):
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         return {"blocks": rows.reshape(self.start.shape)}
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan's numbers; operator, active and error are code and are named only."""
-        names = ("sensitivity", "noise_std", "steps", "active_blocks", "adjacency")
-        functions = {"operator": self.operator, "active": self.active, "error": self.error}
-        code = {key: getattr(function, "__qualname__", None) for key, function in functions.items()}
-        relaxation = None if callable(self.relaxation) else self.relaxation
-        numbers = {"algorithm": self.name, "n": 1, **{name: getattr(self, name) for name in names}}
-        return {**numbers, "relaxation": relaxation, "start": digest(self.start), **code}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, Unpack
@@ -332,9 +332,6 @@ class GradientPlan(Plan):
 
     def _local_curve(self, agent: int) -> Callable[[float], Any]:
         return lambda z: compose(self.with_noise(z).releases(agent), method=self.accounting)
-
-    def describe(self) -> Mapping[str, Any]:
-        return {**super().describe(), "learning_rate": vars(self.learning_rate)}
 
 
 def n_params(objective: Objective) -> int:

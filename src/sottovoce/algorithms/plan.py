@@ -22,6 +22,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
+from sottovoce._io import digest
 from sottovoce.accounting.accountant import ViewName, account
 from sottovoce.accounting.budget import AdversaryOptions, MemberOptions
 from sottovoce.accounting.calibration import calibrate
@@ -380,4 +381,6 @@ def _described(value: Any) -> Any:
         return {item.name: _described(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Sequence) and any(isinstance(item, Protocol) for item in value):
         return [_described(item) for item in value]
-    return value
+    if isinstance(value, np.ndarray):
+        return digest(value)
+    return getattr(value, "__qualname__", None) if callable(value) else value
