@@ -31,6 +31,7 @@ from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import n_params
+from sottovoce.algorithms.options import require_linear
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
@@ -54,10 +55,7 @@ class ADMMPlan(Plan):
     query_kind = "proximal-step"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.objective, GLM):
-            raise InvalidInput(f"{self.name} is for linear models, got {type(self.objective).__name__}.")
-        if self.objective.class_weight is not None:
-            raise InvalidInput(f"{self.name} takes no class weights; take dp-sgd or consensus-sgd.")
+        require_linear(self.objective, self.name)
 
     @property
     def width(self) -> int:

@@ -21,12 +21,13 @@ from typing import Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 
-from sottovoce._validate import non_negative, several
+from sottovoce._validate import several
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate_gaussian
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
+from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
@@ -93,11 +94,10 @@ class DPCD(CentralPlan):
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
-        non_negative(self.noise_multiplier, "noise_multiplier")
-        check_separable(self.objective)
+        require_linear(self.objective, self.name, separable=True)
         for name, values in (("smoothness", self.smoothness), ("bounds", self.bounds)):
             if values is not None:
-                several(values, name)
+                several(values, name)  # one number would not tell how many coordinates there are
         if (self.smoothness is None) == (self.bounds is None):
             raise InvalidInput("Give either public smoothness constants or public feature bounds, not both.")
         if self.smoothness_mu is not None and self.bounds is None:
@@ -198,18 +198,6 @@ class DPCD(CentralPlan):
         if self.smoothness_mu is not None or epsilon == math.inf:
             return super().calibrated_to(epsilon, delta, **adversary)
         return self.with_noise(calibrate_gaussian(self._cost_of_noise(adversary), epsilon, delta))
-
-
-def check_separable(objective: object) -> None:
-    """Refuse an objective that coordinate descent cannot minimize."""
-    if not isinstance(objective, GLM):
-        raise InvalidInput(f"Coordinate descent is for linear models, got {type(objective).__name__}.")
-    if objective.class_weight is not None:
-        raise InvalidInput("coordinate descent takes no class weights; take dp-sgd.")
-    if not objective.regularizer.separable:
-        raise InvalidInput(
-            "Coordinate descent needs a separable regularizer; take a box instead of the ball."
-        )
 
 
 class CDModel(NamedTuple):

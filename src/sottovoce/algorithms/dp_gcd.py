@@ -22,7 +22,7 @@ import numpy as np
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.dp_cd import check_separable
+from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
@@ -73,7 +73,7 @@ class DPGCD(CentralPlan):
     width = 2  # the number of a coordinate, and its value
 
     def __post_init__(self) -> None:
-        check_separable(self.objective)
+        require_linear(self.objective, self.name, separable=True)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the selections and the values, in units of C_j / n."""

@@ -104,6 +104,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     accounting: str = "pld"
     sizes: tuple[int, ...] | None = None  # public numbers of records, where the plan has them
     center: float | tuple[float, ...] = 0.0  # the public center of the rows that travel
+    bytes_per_number: int = 8
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -262,23 +263,16 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     def _traffic(self) -> tuple[int, int]:
         """Return the rounds and messages of all steps."""
-        if self.is_stationary:
-            return self.schedule(0).rounds * self.steps, self.schedule(0).message_count * self.steps
-        rounds = messages = 0
-        for k in range(self.steps):
-            protocol = self.schedule(k)
-            rounds, messages = rounds + protocol.rounds, messages + protocol.message_count
-        return rounds, messages
+        times, steps = (self.steps, 1) if self.is_stationary else (1, self.steps)
+        each = [(protocol.rounds, protocol.message_count) for protocol in map(self.schedule, range(steps))]
+        return times * sum(rounds for rounds, _ in each), times * sum(messages for _, messages in each)
 
     def _bytes_per_row(self) -> int:
         """Return the size of one row on the wire; a masked row is integers of the grid, with its checks."""
         grid = self.grid
-        if grid is not None:
-            return (grid.dim + grid.checks) * grid.bits // 8
-        return self.width * self._bytes_per_number()
-
-    def _bytes_per_number(self) -> int:
-        return 8
+        if grid is None:
+            return self.width * self.bytes_per_number
+        return (grid.dim + grid.checks) * grid.bits // 8
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values, for results, tables and the identity of checkpoints."""
