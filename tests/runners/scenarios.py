@@ -278,68 +278,6 @@ def more_ranks_than_agents_on4(cluster, folder):
     run_on_ranks(cluster, average(sv.protocols.Gossip(sv.graphs.path(3), 1)), values(n=3), generator())
 
 
-PLAN_FILE = """version = 1
-[network]
-graph = "ring:5"
-[data]
-name = "digits"
-skew = 1.0
-[model]
-name = "mlp"
-options = { inputs = 64, hidden = 4 }
-[train]
-algorithm = "METHOD"
-adjacency = "add-remove"
-clip_norm = 1.0
-steps = 4
-batch_size = 16
-accounting = "rdp"
-evaluate_every = 2
-[noise]
-noise_multiplier = 1.0
-seed = 1
-"""
-
-
-def logged_steps(folder):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    log = EventAccumulator(str(folder)).Reload()
-    return [event.step for event in log.Scalars("epsilon")]
-
-
-def plan_files_on2(cluster, folder):
-    """`sottovoce train FILE.toml` of a network on ranks against the same file in one process."""
-    import io
-    import json
-
-    from sottovoce.cli.train import train_on
-    from sottovoce.planfile.training import load_training, run_training
-
-    seen = {}
-    for method in ("dp-dsgd", "consensus-sgd"):
-        file = folder / f"{method}-{cluster.rank}.toml"  # every rank reads a file of its own
-        file.write_text(PLAN_FILE.replace("METHOD", method))
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            train_on(cluster, file, checkpoint=folder / method, logs=folder / f"{method}-logs", json=True)
-        if cluster.rank:
-            assert output.getvalue() == ""  # one rank speaks
-            continue
-        record = json.loads(output.getvalue())
-        alone = run_training(load_training(file))
-        rows = alone.outputs["rows"]
-        parts = [np.load(part) for part in sorted((folder / method).glob("step-*.npz"))]
-        stored = np.concatenate([part["leaf0"].reshape(len(part["agents"]), -1) for part in parts])
-        seen[method] = {
-            "difference": float(np.abs(stored[:, : rows.shape[1]] - rows).max()),
-            "metrics": max(abs(record["metrics"][key] - value) for key, value in alone.metrics.items()),
-            "history": [entry["step"] for entry in record["history"]],
-            "alone": [entry["step"] for entry in alone.history],
-            "logged": logged_steps(folder / f"{method}-logs"),
-        }
-    return seen
-
-
 def missing_graph_file_on2(cluster, folder):
     path = folder / "edges.txt"
     if cluster.rank == 0:

@@ -113,16 +113,6 @@ def test_rank_0_evaluates_and_makes_the_result(outcomes):
     assert value["result"]["guarantees"][0]["label"] == "ldp"
 
 
-@pytest.mark.parametrize("name", ["dp-dsgd", "consensus-sgd"])
-def test_plan_files_of_networks_give_what_one_process_gives(outcomes, name):
-    assert outcomes["plan_files_on2"]["codes"] == [0, 0], outcomes["plan_files_on2"]["reports"]
-    seen = outcomes["plan_files_on2"]["reports"][0]["value"][name]
-    assert seen["difference"] <= 1e-6
-    assert seen["metrics"] <= 1e-6
-    assert seen["history"] == seen["alone"] == [2, 4]
-    assert set(seen["logged"]) >= {2, 4}
-
-
 @pytest.mark.parametrize("name", FAILURES)
 def test_failures_end_everywhere_with_one_sentence(outcomes, name):
     ended, sentence = FAILURES[name]
