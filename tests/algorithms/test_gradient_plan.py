@@ -6,17 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.algorithms.toys import (
-    COMMON,
-    DELTA,
-    FOUR,
-    RING,
-    N,
-    Stop,
-    blobs,
-    net,
-    shards,
-)
+from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, N, Stop, blobs, net, shards
 
 import sottovoce as sv
 from sottovoce.algorithms import (

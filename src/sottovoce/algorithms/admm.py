@@ -95,9 +95,6 @@ class UsersADMM(ADMMPlan):
             raise InvalidInput(f"The plan is for {self.users} users, the data have {records.n}.")
         return self.objective.prepared(records)  # type: ignore[arg-type]  # which refuses others
 
-    def starting(self, data: Shards, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        return np.zeros((len(list(agents)), data.dim))
-
 
 @dataclass(frozen=True, repr=False)
 class CentralADMM(ADMMPlan, CentralPlan):

@@ -16,22 +16,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import ViewName
-from sottovoce.accounting.budget import AdversaryOptions
-from sottovoce.accounting.calibration import calibrate_gaussian
 from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
     NoiseAllocation,
-    check_noise_allocation,
     not_a_protocol,
     resolved_protocol,
 )
@@ -247,15 +244,9 @@ class PrivateAveraging(Plan):
         views: tuple[ViewName, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
-    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
-        if epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, **adversary)
-        if self.noise_std == 0:
-            return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
-        check_noise_allocation(self.noise_allocation, adversary.get("view"))
-        cost = self._cost_of_noise(adversary)
-        return self.with_noise(calibrate_gaussian(cost, epsilon, delta, start=self.noise_std))
+    @property
+    def _gaussian_noise(self) -> float:
+        return self.noise_std or self.radius
 
     def describe(self) -> Mapping[str, Any]:
         protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}

@@ -136,12 +136,6 @@ def newton_options(
     ``mu * records / parameters`` says how far the noise lies below what the records tell. Where it is large,
     nothing is clipped and there are steps enough to converge; where it is small, a lower clip norm and fewer
     steps cost less in accuracy than the noise that they save.
-
-    Examples
-    --------
-    >>> few, many = (newton_options(GLM(dim=30), n, 2.0, 1e-5, 1.0) for n in (400, 40_000))
-    >>> few["steps"], many["steps"], round(few["clip_norm"] / many["clip_norm"], 2)
-    (10, 40, 0.25)
     """
     share, weight, features = 1.0, objective.largest_weight, int(objective.dim or 0)
     if epsilon != math.inf:

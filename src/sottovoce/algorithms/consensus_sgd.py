@@ -17,17 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
-from sottovoce.algorithms.options import NoiseAllocation, check_noise_allocation
+from sottovoce.algorithms.options import NoiseAllocation
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
@@ -116,10 +115,6 @@ class ConsensusSGD(GradientPlan):
         stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
         return tuple((np.array(stds) / moves).tolist())
 
-    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        check_noise_allocation(self.noise_allocation, adversary.get("view"))
-        return super().calibrated_to(epsilon, delta, **adversary)
-
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values; equal noise has no floor and tolerates nobody in particular."""
         uneven = () if self.noise_allocation == "optimal" else ("noise_allocation", "floor", "tolerate")
@@ -137,13 +132,7 @@ class ConsensusSGD(GradientPlan):
 
 
 def exact_protocol(n: int, colluders: int = 1) -> str:
-    """Return the protocol of exact sums with the least noise: masks, where two members remain hidden by them.
-
-    Examples
-    --------
-    >>> exact_protocol(8), exact_protocol(8, colluders=3), exact_protocol(2)
-    ('masked', 'masked:tolerate=3', 'tree:kind=uniform')
-    """
+    """Return the protocol of exact sums with the least noise: masks, where they hide two members."""
     if max(1, colluders) > n - 2:
         return ConsensusSGD.default_protocol
     return "masked" if colluders <= 1 else f"masked:tolerate={colluders}"

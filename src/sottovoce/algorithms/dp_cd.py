@@ -17,13 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self, Unpack
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from sottovoce._validate import several
-from sottovoce.accounting.budget import AdversaryOptions
-from sottovoce.accounting.calibration import calibrate_gaussian
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
@@ -193,11 +191,9 @@ class DPCD(CentralPlan):
         model: CDModel = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
-    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
-        if self.smoothness_mu is not None or epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, **adversary)
-        return self.with_noise(calibrate_gaussian(self._cost_of_noise(adversary), epsilon, delta))
+    @property
+    def _gaussian_noise(self) -> float | None:
+        return None if self.smoothness_mu is not None else 1.0
 
 
 class CDModel(NamedTuple):

@@ -14,7 +14,7 @@ from sottovoce import _validate
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.guarantee import Adjacency
-from sottovoce.accounting.observation import LocalOnly, ObservationModel
+from sottovoce.accounting.observation import LocalOnly
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.algorithms.options import not_a_protocol, resolved_protocol
@@ -71,6 +71,7 @@ class GradientPlan(Plan):
     seed: int = 0
     accounting: Literal["pld", "rdp"] = "pld"
 
+    observation = LocalOnly()
     uses_optimizer: ClassVar[bool] = True
     default_protocol: ClassVar[str] = "gossip:1"
     one_batch_per_step: ClassVar[bool] = False  # whether every agent samples once in every step
@@ -158,16 +159,12 @@ class GradientPlan(Plan):
         return len(self.sizes) if self.sizes is not None else self.schedule.ungridded(0).n
 
     @property
-    def observation(self) -> ObservationModel:
-        return LocalOnly()
-
-    @property
     def width(self) -> int:
         """Numbers in one row that travels: the parameters."""
         return n_params(self.objective)
 
     @property
-    def bytes_per_number(self) -> int:  # type: ignore[override]
+    def _bytes_per_number(self) -> int:  # type: ignore[override]
         return int(self.objective.bytes_per_number)
 
     @cached_property
@@ -313,7 +310,7 @@ class GradientPlan(Plan):
         agents with more records and the same batch size need less. Otherwise all get the same noise.
         """
         each_its_own = adversary.get("view") == "local" and adversary.get("user") is None
-        if not each_its_own or epsilon == math.inf:
+        if not each_its_own or epsilon == math.inf or self.noise_allocation != "equal":
             return super().calibrated_to(epsilon, delta, **adversary)
         least: dict[tuple[float, int], float] = {}  # agents of the same rate and draws need the same noise
         keys = []

@@ -80,13 +80,7 @@ class Rate:
 
 @dataclass
 class RateTable:
-    """The learning rate of every step, one by one; the last one stays.
-
-    Examples
-    --------
-    >>> RateTable([0.1, 0.05])(5, 10)
-    0.05
-    """
+    """The learning rate of every step, one by one; the last one stays."""
 
     values: list[float]
 

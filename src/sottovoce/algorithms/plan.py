@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
@@ -25,11 +25,11 @@ from sottovoce._hooks import NotebookDisplay
 from sottovoce._io import digest
 from sottovoce.accounting.accountant import ViewName, account
 from sottovoce.accounting.budget import AdversaryOptions, MemberOptions
-from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
 from sottovoce.accounting.guarantee import PUBLIC_RECORD_COUNT, Adjacency, Guarantee, Label
 from sottovoce.accounting.observation import ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.options import converted
+from sottovoce.algorithms.options import check_noise_allocation, converted
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
@@ -104,7 +104,8 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     accounting: str = "pld"
     sizes: tuple[int, ...] | None = None  # public numbers of records, where the plan has them
     center: float | tuple[float, ...] = 0.0  # the public center of the rows that travel
-    bytes_per_number: int = 8
+    noise_allocation: str = "equal"
+    _bytes_per_number: int = 8
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -201,9 +202,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return the data of all agents, checked against the plan."""
         return data
 
-    @abstractmethod
     def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows of the hosted agents."""
+        return np.zeros((len(agents), data.dim))
 
     def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
         """Return numbers about the final rows that may be published."""
@@ -271,7 +272,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return the size of one row on the wire; a masked row is integers of the grid, with its checks."""
         grid = self.grid
         if grid is None:
-            return self.width * self.bytes_per_number
+            return self.width * self._bytes_per_number
         return (grid.dim + grid.checks) * grid.bits // 8
 
     def describe(self) -> Mapping[str, Any]:
@@ -307,12 +308,20 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
-        cost = self._cost_of_noise(adversary)
+        check_noise_allocation(self.noise_allocation, adversary.get("view"))
+        start = self._gaussian_noise
+
+        def cost(noise: float) -> Guarantee:
+            return self.with_noise(noise).privacy(**adversary)
+
+        if start is not None:
+            return self.with_noise(calibrate_gaussian(cost, epsilon, delta, start=start))
         return self.with_noise(calibrate(cost, epsilon, delta, tolerance=UNSPENT))
 
-    def _cost_of_noise(self, adversary: AdversaryOptions) -> Callable[[float], Guarantee]:
-        """Return the privacy cost of this plan as a function of its noise, for a search."""
-        return lambda noise: self.with_noise(noise).privacy(**adversary)
+    @property
+    def _gaussian_noise(self) -> float | None:
+        """Any noise, where mu falls in proportion to it and calibration is a closed form; else None."""
+        return None
 
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:
         """Return this plan with another amount of noise."""

@@ -121,17 +121,11 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run ``function(seed=..., **options)`` for every trial and return the results, in the trials' order.
 
-    Parameters
-    ----------
-    function : gives a `Result` or plain values; importable, so that workers find it.
-    trials : what to run; `grid` builds them.
-    folder : one JSON file per finished trial; those already there are read, not run.
-    seed : every trial gets ``seed_of(seed, its name)``, whichever worker runs it and whenever; None gives
-        no seed to trials that bring their own randomness.
-    jobs : number of workers.
-    backend : where workers come from. ``ray`` joins the cluster that RAY_ADDRESS names, ``dask`` the
-        scheduler that DASK_SCHEDULER_ADDRESS names; without them both start workers on this machine.
-    progress : called with the number of finished trials, as they come.
+    The function gives a `Result` or plain values, and is importable, so that workers find it. The folder has
+    one JSON file per finished trial; those already there are read, not run. Every trial gets
+    ``seed_of(seed, its name)``; None gives no seed to trials that bring their own randomness. ``ray`` joins
+    the cluster that RAY_ADDRESS names, ``dask`` the scheduler that DASK_SCHEDULER_ADDRESS names; without them
+    both start workers on this machine. ``progress`` is called with the number of finished trials.
 
     Examples
     --------
