@@ -7,7 +7,6 @@ import pytest
 from tests.algorithms.toys import SECRET, check_resumed, walk_shards
 
 import sottovoce as sv
-from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.algorithms import RandomWalkSGD
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
@@ -110,20 +109,6 @@ def test_privacy_costs_of_secret_walks():
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
     assert plan.cost()["messages"] == 60 + 5
     assert RandomWalkSGD(**base, noise_multiplier=8.0, final_public=False).cost()["messages"] == 60
-
-
-def test_pairwise_cost_is_that_of_the_path_accountant():
-    plan = RandomWalkSGD(GLM(), sv.graphs.path(4), 7, 0.5, 1.0, 3.0, cap=5, tokens=2, **SECRET)
-    for public in (True, False):
-        one = RandomWalkSGD(
-            GLM(), plan.network, 7, 0.5, 1.0, 3.0, cap=5, tokens=2, final_public=public, **SECRET
-        )
-        model = TokenWalk(plan.network, 7, tokens=2, cap=5, final_public=public)
-        want = model.curve(user=2, observer=0, noise_to_sensitivity=1.5)
-        guarantee = one.privacy("pairwise", observer=0, user=2)
-        assert guarantee.label == "exact"
-        assert guarantee.rdp(3.0) == pytest.approx(min(want.renyi(3.0), one.privacy("local").rdp(3.0)))
-        assert ("the final model stays hidden" in guarantee.assumptions) is not public
 
 
 def test_secret_walk_with_private_result_cannot_run():
