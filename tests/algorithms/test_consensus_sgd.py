@@ -18,8 +18,6 @@ from sottovoce.algorithms import DPSGD, ConsensusSGD
 from sottovoce.algorithms.consensus_sgd import estimand
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.objectives import GLM
-from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.agreement import example_agreement, member_entry, write_agreement
 from sottovoce.protocols import Tree
 
 
@@ -234,32 +232,6 @@ def test_optimal_noise_with_unequal_divisors():
     ).calibrated_to(plan.epsilon(1e-5, "network"), 1e-5, view="network")  # fmt: skip
     before = math.fsum(equal.releases(u)[0].noise_std ** 2 for u in range(6))
     assert math.fsum(stds**2) < 0.9 * before
-
-
-def test_optimal_noise_survives_an_agreement(tmp_path):
-    _, identities = example_agreement(tmp_path)
-    from sottovoce.peers.identity import make_identity
-
-    identities += [make_identity(tmp_path / name, name) for name in ("cy", "dee")]
-    draft = {
-        "version": 1, "title": "uneven", "graph": "path:4",  # one tree only, whatever the run is called
-        "algorithm": {
-            "name": "consensus-sgd", "protocol": "tree:kind=uniform", "adjacency": "user", "clip_norm": 1.0,
-            "noise_multiplier": 6.0, "steps": 4, "learning_rate": 0.5,
-            "noise_allocation": "optimal", "floor": 0.25,
-        },
-        "model": {"kind": "logistic", "parameters": 2}, "budget": {"epsilon": 50.0, "delta": 1e-5},
-    }  # fmt: skip
-    entries = [member_entry(one.certificate, f"{one.name}.example:4433") for one in identities]
-    job = AgreedRun(write_agreement(tmp_path / "four.toml", draft, entries))
-    table = job.table()
-    assert len({row["epsilon_local"] for row in table}) > 1
-    trees = [job.plan.schedule(k) for k in range(4)]
-    stds = np.array([job.plan.releases(u)[0].noise_std for u in range(4)])
-    worst = math.sqrt(4 * losses(trees, stds**2).max()) * 2.0
-    assert max(row["epsilon_network"] for row in table) == pytest.approx(
-        sv.privacy.gaussian_epsilon(worst, 1e-5), rel=1e-9
-    )
 
 
 MEAN = {"noise_std": 1.0, "radius": 0.5, "network": "ring:4", "noise_allocation": "optimal"}

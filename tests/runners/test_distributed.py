@@ -22,7 +22,7 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
     "beyond_the_lifetime_budget_on2": (2, "Rank 0 cannot begin: Spent so far 0, this adds"),
     "walk_on2": (2, "passes one token"),
-    "token_on2": (2, "random-walk-sgd has one holder at a time"),
+    "token_on2": (2, "random-walk-sgd passes one token"),
     "alone_on2": (2, "2 ranks cannot share 1 agent"),
     "other_seed_on2": (2, "The ranks disagree on the plan"),
     "nan_on2": (2, "Rank 1 failed: The message of agent 9 holds NaN or infinity."),

@@ -37,7 +37,6 @@ from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.admm import ProximalMechanism, RecordProxMechanism
 from sottovoce.mechanisms.base import Announced
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.runners import Algorithm, State
 
@@ -138,6 +137,7 @@ class CentralADMM(ADMMPlan, CentralPlan):
     adjacency: Adjacency = "replace-one"
 
     name = "admm"
+    mechanism_class = RecordProxMechanism
     adjacencies = ("replace-one",)
 
     @property
@@ -151,9 +151,6 @@ class CentralADMM(ADMMPlan, CentralPlan):
         """Return K noisy means."""
         moved = self._sensitivity(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
-
-    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
-        return self._mechanism(RecordProxMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: ProximalMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1] with the noise on the released mean."""

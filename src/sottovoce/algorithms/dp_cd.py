@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
 
@@ -89,6 +88,7 @@ class DPCD(CentralPlan):
 
     name = "dp-cd"
     query_kind = "coordinate"
+    mechanism_class = CoordinateMechanism
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
@@ -135,9 +135,9 @@ class DPCD(CentralPlan):
             raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards
 
-    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
-        smoothness_mu = self._preliminary_mu
-        return self._mechanism(CoordinateMechanism, agents, random, data=data, smoothness_mu=smoothness_mu)
+    @property
+    def _mechanism_facts(self) -> dict[str, Any]:
+        return {"smoothness_mu": self._preliminary_mu}
 
     def algorithm(self, mechanism: CoordinateMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the holder's own state is the margins of its records."""

@@ -26,7 +26,6 @@ from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
 
@@ -69,6 +68,7 @@ class DPGCD(CentralPlan):
 
     name = "dp-gcd"
     query_kind = "noisy-max"
+    mechanism_class = NoisyMaxMechanism
     noise_field = "noise_ratio"
     width = 2  # the number of a coordinate, and its value
 
@@ -89,9 +89,6 @@ class DPGCD(CentralPlan):
         if isinstance(self.smoothness, tuple) and len(self.smoothness) != shards.dim:
             raise InvalidInput(f"The plan knows {len(self.smoothness)} coordinates, the data {shards.dim}.")
         return shards
-
-    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
-        return self._mechanism(NoisyMaxMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""

@@ -80,6 +80,7 @@ class FixedPoint(CentralPlan):
 
     name = "fixed-point"
     query_kind = "fixed-point-step"
+    mechanism_class = FixedPointMechanism
     adjacencies = ("add-remove", "replace-one", "user")
     noise_field = "noise_std"
 
@@ -110,8 +111,9 @@ class FixedPoint(CentralPlan):
         scale = (self.sensitivity, self.noise_std, self.adjacency)
         return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)
 
-    def mechanism(self, data: object, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
-        return self._mechanism(FixedPointMechanism, agents, random, data=data, blocks=len(self.start))
+    @property
+    def _mechanism_facts(self) -> dict[str, Any]:
+        return {"blocks": len(self.start)}
 
     def algorithm(self, mechanism: FixedPointMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1: the blocks that move are released, the others stay."""

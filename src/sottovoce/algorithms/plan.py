@@ -98,6 +98,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
     sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait
     noise_field: ClassVar[str] = "noise_multiplier"
+    mechanism_class: ClassVar[type[Mechanism]]
 
     steps: int
     adjacency: Adjacency
@@ -150,9 +151,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
         """Return the update rule of the agents that ``mechanism`` hosts, from the rows ``start``."""
 
-    @abstractmethod
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
+        return self._mechanism(self.mechanism_class, agents, random, data=data, **self._mechanism_facts)
 
     @abstractmethod
     def releases(self, agent: int) -> Sequence[Release]:
@@ -193,6 +194,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             "announced_releases": self._announced(agents)
         }
         return kind(agents=agents, random=random, **(arguments | facts))
+
+    @property
+    def _mechanism_facts(self) -> dict[str, Any]:
+        """What the mechanism is told besides the options that are called alike."""
+        return {}
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         """Return the releases of the hosted agents; None where nothing is claimed."""

@@ -328,7 +328,7 @@ class RankMixing:
 
     def __call__(self, protocol: Protocol, rows: ArrayLike, step: int) -> np.ndarray:
         """Return the hosted rows that `Protocol.apply` gives."""
-        linear = as_linear(protocol, _token(protocol))
+        linear = as_linear(protocol)
         checked = _validate.rows(rows, len(self.agents), "the message of the hosted agents", finite=False)
         if not np.isfinite(checked).all():
             bad = int(self.agents[np.flatnonzero(~np.isfinite(checked).all(axis=1))[0]])
@@ -358,21 +358,12 @@ class RankMixing:
 
 def require_ranks(plan: RunnablePlan, ranks: int) -> None:
     """Refuse a plan that cannot be cut between so many ranks."""
-    if plan.sequential:
+    if plan.sequential or not plan.schedule(0).linear:
         raise InvalidInput(
-            f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in one "
-            "process."
+            f"{plan.name} passes one token from node to node, so ranks would only wait for each other; run "
+            "it in one process."
         )
     slices(plan.n, ranks)
-    first = plan.schedule(0)
-    as_linear(first, _token(first))
-
-
-def _token(protocol: Protocol) -> str:
-    return (
-        f"The {protocol.name} protocol passes one token from node to node, so ranks would only wait for each "
-        "other; run it in one process."
-    )
 
 
 def versions() -> str:
