@@ -31,7 +31,10 @@ class CentralPlan(Plan):
     central = True
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
     n = 1
-    observation: ObservationModel = Curator()
+
+    @property
+    def observation(self) -> ObservationModel:
+        return Curator()  # its releases are all that is seen
 
     def _records(self) -> float:
         return float(self.records)

@@ -14,7 +14,7 @@ from sottovoce import _validate
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.guarantee import Adjacency
-from sottovoce.accounting.observation import LocalOnly
+from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.algorithms.options import not_a_protocol, resolved_protocol
@@ -71,7 +71,6 @@ class GradientPlan(Plan):
     seed: int = 0
     accounting: Literal["pld", "rdp"] = "pld"
 
-    observation = LocalOnly()
     uses_optimizer: ClassVar[bool] = True
     default_protocol: ClassVar[str] = "gossip:1"
     one_batch_per_step: ClassVar[bool] = False  # whether every agent samples once in every step
@@ -157,6 +156,10 @@ class GradientPlan(Plan):
     @property
     def n(self) -> int:
         return len(self.sizes) if self.sizes is not None else self.schedule.ungridded(0).n
+
+    @property
+    def observation(self) -> ObservationModel:
+        return LocalOnly()
 
     @property
     def width(self) -> int:
