@@ -278,18 +278,6 @@ def more_ranks_than_agents_on4(cluster, folder):
     run_on_ranks(cluster, average(sv.protocols.Gossip(sv.graphs.path(3), 1)), values(n=3), generator())
 
 
-def missing_graph_file_on2(cluster, folder):
-    path = folder / "edges.txt"
-    if cluster.rank == 0:
-        path.write_text("0 1\n1 2\n")
-    cluster.meet()
-
-    def build():
-        return sv.graphs.parse(f"file:{path if cluster.rank == 0 else folder / 'nowhere.txt'}")
-
-    cluster.agree("the graph", build)
-
-
 def missing_data_on4(cluster, folder):
     plan = training()
 
@@ -391,20 +379,8 @@ def token_on2(cluster, folder):
     run_on_ranks(cluster, plan, data, generator())
 
 
-def alone_on2(cluster, folder):
-    plan = sv.algorithms.DPGCD(
-        sv.objectives.GLM("logistic"), records=9, steps=4, clip_norm=1.0, noise_ratio=20.0, smoothness=0.25
-    )
-    run_on_ranks(cluster, plan, (np.ones((9, 2)), np.ones(9)), generator())
-
-
 def other_seed_on2(cluster, folder):
     run_on_ranks(cluster, training(), shards(), np.random.default_rng(cluster.rank))
-
-
-def walk_on2(cluster, folder):
-    walk = sv.protocols.Walk(uneven(), 4, np.random.default_rng(0))
-    run_on_ranks(cluster, average(walk), values(), generator())
 
 
 def nan_on2(cluster, folder):
@@ -444,12 +420,3 @@ frozen_rank1_on2 = partial(dying, rank=1, how=_stop)
 frozen_rank1_on2.timeout = 2.0
 failing_rank3_on4 = partial(dying, rank=3, how=_fail)
 failing_rank0_on4 = partial(dying, rank=0, how=_fail)
-
-
-def never_comes_on2(cluster, folder):
-    if cluster.rank == 1:
-        _stop()
-    cluster.meet()
-
-
-never_comes_on2.timeout = 2.0

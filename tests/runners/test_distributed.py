@@ -16,14 +16,11 @@ HERE = Path(__file__).parent
 
 FAILURES = {  # scenario -> (ranks that end with an error, what the person reads)
     "more_ranks_than_agents_on4": (4, "4 ranks cannot share 3 agents; start at most 3 ranks."),
-    "missing_graph_file_on2": (2, "Rank 1 cannot begin: Cannot read the edge file"),
     "missing_data_on4": (4, "Rank 2 cannot begin: The shard of agent 6 is empty."),
     "other_graph_on2": (2, "The ranks disagree on the plan"),
     "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
     "beyond_the_lifetime_budget_on2": (2, "Rank 0 cannot begin: Spent so far 0, this adds"),
-    "walk_on2": (2, "passes one token"),
     "token_on2": (2, "random-walk-sgd passes one token"),
-    "alone_on2": (2, "2 ranks cannot share 1 agent"),
     "other_seed_on2": (2, "The ranks disagree on the plan"),
     "nan_on2": (2, "Rank 1 failed: The message of agent 9 holds NaN or infinity."),
     "failing_rank3_on4": (4, "Rank 3 failed: ZeroDivisionError: a mistake in step 2"),
@@ -38,7 +35,6 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "full_disk_on2": (2, "Rank 1 could not write the checkpoint: [Errno 28] No space left on device"),
     "killed_writing_rank1_on2": (1, "Rank 1 was lost: it did not come within 3 s"),
     "killed_committing_rank0_on2": (1, "Rank 0 was lost"),
-    "never_comes_on2": (1, "Rank 1 was lost: it did not come within 2 s"),
 }
 
 

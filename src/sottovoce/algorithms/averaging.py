@@ -193,11 +193,9 @@ class PrivateAveraging(Plan):
         fresh = random.protective and bool(self.protocol.fresh_std)
         on_grid = rounds_values(random.noise) and self.grid is not None
         if dim != self.dim and (fresh or on_grid):
-            counted = (
-                "masked rows lie on a grid for" if on_grid else "protective fresh noise is accounted for"
-            )
             raise InvalidInput(
-                f"{counted} dim={self.dim} numbers per node, the data have {dim}; state dim={dim}."
+                f"protective noise is for the dim={self.dim} numbers per node that are accounted for, the "
+                f"data have {dim}; state dim={dim}."
             )
         center: ArrayLike = self.center
         if on_grid:  # a public point, moved to the grid on which rows add up

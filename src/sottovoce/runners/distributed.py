@@ -144,20 +144,19 @@ class Cluster:
         A rank on which it fails (a file is missing there) makes all ranks raise one sentence that names it
         and says what it is ``failing`` to do.
         """
+        if self.size == 1:
+            return build()
         value: Any = None
         try:
             value = build()
             message = {"same": identity(value) if identity else ""}
         except Exception as error:
             message = {"error": _sentence(error)}
-            if self.size == 1:
-                raise
         answers = self.meet(message)
-        for rank, answer in enumerate(answers):
-            if "error" in answer:
-                if all(other.get("error") == answer["error"] for other in answers):
-                    raise ClusterError(answer["error"])
-                raise ClusterError(f"Rank {rank} {failing}: {answer['error']}")
+        errors = {rank: answer["error"] for rank, answer in enumerate(answers) if "error" in answer}
+        for rank, sentence in errors.items():
+            everywhere = list(errors.values()) == [sentence] * self.size
+            raise ClusterError(sentence if everywhere else f"Rank {rank} {failing}: {sentence}")
         # digests by their first characters, other words in full
         same = [word if " " in word else word[:12] for word in (answer["same"] for answer in answers)]
         for rank, answer in enumerate(answers):
