@@ -53,15 +53,16 @@ import json, sys, time
 import numpy as np
 import sottovoce as sv
 from sottovoce.runners.distributed import Cluster
+from sottovoce.runners.matrix_partition import slices
 from sottovoce.runners.run import run_on_ranks
 n, rounds = int(sys.argv[2]), 10
 with Cluster.join(timeout=300) as cluster:
     network = sv.graphs.regular(n, 8, np.random.default_rng(0))
     values = np.random.default_rng(1).uniform(-0.5, 0.5, size=(n, 1))
     plan = sv.PrivateAveraging(sv.protocols.Gossip(network, rounds), noise_std=1.0, radius=0.5)
-    owner = np.arange(n) * cluster.size // n
+    owner = slices(n, cluster.size)
     begin = time.perf_counter()
-    result = run_on_ranks(cluster, plan, values, np.random.default_rng(2), owner=owner)
+    result = run_on_ranks(cluster, plan, values, np.random.default_rng(2))
     seconds = time.perf_counter() - begin
     traffic = cluster.meet(vars(cluster.traffic))
 if cluster.rank == 0:

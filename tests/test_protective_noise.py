@@ -41,7 +41,7 @@ SOURCE = Path(sv.__file__).parent.parent
 STARTS = {
     "ProtectiveNoise", "KeyedNoise", "RunKeys", "RunRandomness", "from_rng", "as_noise", "urandom", "Bits",
     "discrete_gaussian", "narrow_gaussian", "discrete_laplace", "grid_noise", "mechanism", "noise_of",
-    "run_stacked", "run_cluster", "InProcessRun",
+    "run_stacked", "PlanRun",
 }  # fmt: skip
 CHARGED = "charged before it draws: one of RUNS"
 HANDED_ON = "only makes a source, which a charged run is handed"
@@ -53,10 +53,9 @@ NO_RECORDS = "noise without records: synthetic worst cases, zeros, or no noise a
 SITES = {
     "sottovoce/runners/run.py:run": CHARGED,
     "sottovoce/runners/run.py:run_on_ranks": CHARGED,
-    "sottovoce/runners/run.py:run_on_ranks.prepare": CHARGED,
-    "sottovoce/runners/run.py:InProcessRun.__init__": CHARGED,
-    "sottovoce/runners/run.py:InProcessRun.advance": CHARGED,
-    "sottovoce/runners/run.py:_Run.algorithm": CHARGED,
+    "sottovoce/runners/run.py:PlanRun.__init__": CHARGED,
+    "sottovoce/runners/run.py:PlanRun._hosted_algorithm": CHARGED,
+    "sottovoce/runners/run.py:PlanRun.advance": CHARGED,
     "sottovoce/peers/agreed_run.py:AgreedRun.program": CHARGED,
     "sottovoce/integrations/flower.py:ClientSide.__init__": CHARGED,
     "sottovoce/estimators/fitting.py:fit": CHARGED,
@@ -324,8 +323,9 @@ NAMES = [f"{way.rpartition(':')[2]}-{k}" for way, cases in WAYS.items() for k in
 
 
 def test_each_way_is_tested():
-    parts = ("run_on_ranks.prepare", "InProcessRun.__init__", "InProcessRun.advance", "_Run.algorithm")
-    inner = {f"sottovoce/runners/run.py:{part}" for part in parts}
+    inner = {
+        f"sottovoce/runners/run.py:PlanRun.{part}" for part in ("__init__", "_hosted_algorithm", "advance")
+    }
     assert set(WAYS) == RUNS | {site for site, why in SITES.items() if why == CHARGED} - inner
 
 

@@ -129,7 +129,6 @@ class Case:
     options: dict[str, Any]
     symmetric: bool = True  # whether renaming the agents along a symmetry of the ring renames the result
     tolerance: float = 1e-12
-    steady: tuple[tuple[str, Any], ...] = ()  # options for a long run
 
     def plan(self, objective: Any = None, **changes: Any) -> Any:
         """Return the plan on four agents with ``changes``."""
@@ -151,8 +150,7 @@ CASES = [
     Case("dp-dsgd", DPDSGD, plain_dsgd, {}),
     Case("dp-dsgt", DPDSGT, plain_dsgt, {}),
     Case("dp-dinno", DPDiNNO, plain_dinno,
-         {"rho": 0.4, "rho_growth": 1.1, "primal_steps": 2, "optimizer": Optimizer()},
-         steady=(("rho_growth", 1.0),)),
+         {"rho": 0.4, "rho_growth": 1.1, "primal_steps": 2, "optimizer": Optimizer()}),
 ]  # fmt: skip
 
 
@@ -336,7 +334,6 @@ class Other:
     clip_name: str | None = "clip_norm"
     stepwise: bool = True  # whether it takes a number of steps
     loose: float | None = math.inf  # a clip that clips nothing
-    quadratic: tuple[tuple[str, Any], ...] = ()  # options for a quadratic
     takes_nan: bool = False  # values that are no numbers count as none instead of being refused
     path: bool = False  # whether a path names the agents
 
@@ -376,9 +373,8 @@ OTHERS = [
           loose=1e9, takes_nan=True),
     Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, plain_dp_sgd, unscaled, 2.0),
     Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, plain_dp_cd,
-          _coordinate, 3.0, quadratic=(("smoothness", (2.0,) * P),)),
-    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, plain_dp_gcd, unscaled, 20.0,
-          quadratic=(("smoothness", (2.0,) * P),)),
+          _coordinate, 3.0),
+    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, plain_dp_gcd, unscaled, 20.0),
     Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, plain_admm, unscaled, 0.2, squared=True),
     Other("fixed-point", FixedPoint,
           {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder, plain_iteration,

@@ -14,25 +14,6 @@ from sottovoce.objectives import GLM, clip_rows
 
 from .proximal import prox_logistic, prox_squared_batch
 
-MODELS = [GLM("squared", l1=0.1), GLM("logistic", l2=0.05), GLM("huber", l1=0.02, width=0.4)]
-
-
-def ista(model, X, y, steps=4000):
-    w, step = np.zeros(X.shape[1]), 0.5 * len(y) / np.linalg.norm(X, 2) ** 2
-    for _ in range(steps):
-        w = model.regularizer.prox(w - step * model.gradient(w, X, y), step)
-    return w
-
-
-@pytest.mark.parametrize("noise_in", ["mean", "increment", "state"])
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.loss)
-def test_without_noise_admm_finds_what_ista_finds(model, noise_in):
-    X, y = admm_problem()
-    plan = CentralADMM(model, 40, 600, 1.0, math.inf, 0.0, 0.9, noise_in)
-    assert np.allclose(
-        plan.run((X, y), np.random.default_rng(0)).outputs["coef"], ista(model, X, y), atol=1e-6
-    )
-
 
 def test_kernels_equal_the_maps_in_numpy():
     rng = np.random.default_rng(3)

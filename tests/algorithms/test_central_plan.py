@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.algorithms.toys import MODELS, cd, check_resumed, gcd, hosted, named, problem, sgd
+from tests.algorithms.toys import MODELS, cd, gcd, hosted, named, problem, sgd
 
-from sottovoce.algorithms import DPCD, DPGCD, DPSGD, Optimizer
+from sottovoce.algorithms import DPCD, DPGCD, DPSGD
 from sottovoce.data import Shards
-from sottovoce.errors import ConfigError, DataError, InvalidInput
+from sottovoce.errors import DataError, InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import RecordedNoise
 from sottovoce.objectives import GLM
@@ -90,27 +90,6 @@ def test_user_level_is_refused_where_it_is_not_accounted():
     for make in (sgd, cd, gcd):
         with pytest.raises(InvalidInput, match=r"adjacency of dp-.* must be add-remove or replace-one"):
             make(adjacency="user")
-
-
-def test_removed_record_leaves_an_empty_place():
-    assert any("public and not hidden" in line for line in sgd().privacy().assumptions)
-    for adjacency, stated in (("add-remove", True), ("replace-one", False)):
-        guarantee = cd(adjacency=adjacency).privacy()
-        assert any("public and not hidden" in line for line in guarantee.assumptions) is stated
-
-
-@pytest.mark.parametrize("make", [
-    lambda: sgd(steps=40, output="mean"),
-    lambda: sgd(steps=40, optimizer=Optimizer("adam")),
-    lambda: cd(steps=140, period=9),
-    lambda: cd(steps=140, bounds=(3.0,) * 4),
-])  # fmt: skip
-def test_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
-    check_resumed(make(), problem(6), tmp_path / "run")
-    with pytest.raises(ConfigError, match="another plan"):
-        make().with_noise(9.0).run(problem(6), np.random.default_rng(5), checkpoint=tmp_path / "run")
-    with pytest.raises(ConfigError, match="another plan"):  # another seed
-        make().run(problem(6), np.random.default_rng(6), checkpoint=tmp_path / "run")
 
 
 def test_invalid_plans_and_data_are_refused():

@@ -10,9 +10,8 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
-from scipy.optimize import minimize
 from scipy.stats import kstest
-from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, STEPS, N, P, gradient, shards
+from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, STEPS, N, P, shards
 from tests.algorithms.toys import check_resumed
 from torch import nn
 
@@ -22,7 +21,6 @@ from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import ReleaseMismatch, SottovoceError
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
-from sottovoce.objectives import GLM
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.runners import State, run_stacked
 from sottovoce.runners.plan_interface import has_noise
@@ -91,26 +89,6 @@ def test_without_noise_and_clip_it_is_the_plain_algorithm(case, adjacency):
     plan = case.plan(clip_norm=math.inf, adjacency=adjacency)
     rows = plan.run(shards(), np.random.default_rng(0)).outputs["rows"]
     np.testing.assert_allclose(rows, case.plain(shards(), plan.steps), rtol=0, atol=case.tolerance)
-
-
-@pytest.mark.parametrize("case", CASES, ids=repr)
-@pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_loss_decreases(case, loss):
-    data, model = shards(each=40), GLM(loss)
-    options = {"steps": 40, "sizes": [40] * N, "noise_multiplier": 0.05, **dict(case.steady)}
-    rows = case.plan(model, **options).run(data, np.random.default_rng(0)).outputs["rows"]
-    before = model.value(np.zeros(P), data.X, data.y)
-    least = model.value(minimizer(model, data), data.X, data.y)
-    after = max(model.value(row, data.X, data.y) for row in rows)
-    assert after - least < 0.5 * (before - least)
-    if loss == "logistic":
-        assert np.linalg.norm(gradient(rows, data).mean(axis=0)) < np.linalg.norm(
-            gradient(np.zeros((N, P)), data).mean(axis=0)
-        )
-
-
-def minimizer(model, data):
-    return minimize(lambda w: model.value(w, data.X, data.y), np.zeros(P)).x
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.symmetric], ids=repr)
@@ -425,21 +403,6 @@ def test_common_state_and_slices_equal_the_stacked_run(case, kind):
         assert same(mine[0].common, mine[1].common)
     for part, own, agents in zip(parts, mine, slices, strict=True):
         np.testing.assert_allclose(part.output(own), whole.output(state)[agents], rtol=0, atol=close)
-
-
-@others("averaging", "fixed-point")  # no model: they end where the plain ones do, above
-def test_other_algorithms_descend_on_a_quadratic(case):
-    options = {**shared(case), **dict(case.quadratic), "steps": 30}
-    if case.name == "walk":
-        options["path"] = tuple(k % N for k in range(30))
-    model = GLM("squared")
-    plan = replace(case, first=model).unclipped(**options)
-    data = case.data()
-    actual = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start_seed=7)).outputs[case.coef]
-    before = model.value(np.zeros(P), data.X, data.y)
-    least = model.value(minimizer(model, data), data.X, data.y)
-    for row in np.atleast_2d(actual):
-        assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
 BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")

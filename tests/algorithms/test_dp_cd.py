@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from tests.algorithms.cases import OTHERS
 from tests.algorithms.toys import MODELS, cd, gcd, hosted, named, problem
 
 from sottovoce.algorithms import DPCD
-from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.privacy import ProtectiveNoise, gaussian_mu
@@ -82,12 +80,3 @@ def test_closed_form_calibration_never_exceeds_the_budget(epsilon, delta):
     fitted = plan.calibrated_to(epsilon, delta)
     assert fitted.epsilon(delta) <= epsilon < short.epsilon(delta)
     assert fitted.noise_multiplier == pytest.approx(short.noise_multiplier, rel=1e-10)
-
-
-@pytest.mark.parametrize("name", ["dp-cd", "dp-gcd"])
-def test_dp_cd_refuses_networks_and_nonseparable_regularizers(name):
-    (case,) = (case for case in OTHERS if case.name == name)
-    options = {"steps": 2, "clip_norm": 1.0, **case.options, case.make.noise_field: 2.0}
-    for wrong, message in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
-        with pytest.raises(InvalidInput, match=message):
-            case.make(wrong, **options)

@@ -124,16 +124,3 @@ def test_error_is_added_to_the_operator():
         start=np.zeros((2, 1)),
     )  # fmt: skip
     assert plan.run(5.0, np.random.default_rng(0)).outputs["blocks"].tolist() == [[7.0], [7.0]]
-
-
-def test_fixed_point_message_is_one_row_of_all_blocks():
-    class Half:
-        blocks = 2
-
-        def noisy_blocks(self, u, k):
-            return np.array([1]), u[1:] / 2
-
-    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, steps=1, start=np.ones((2, 3)))
-    algorithm = plan.algorithm(Half(), np.ones((1, 6)))
-    sent = algorithm.message(algorithm.init(), 0)
-    assert sent.tolist() == [[1.0, 1.0, 1.0, 0.5, 0.5, 0.5]]

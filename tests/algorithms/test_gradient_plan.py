@@ -1,21 +1,12 @@
 """Plans of noisy gradients: statements, budgets, runs that resume, refused options."""
 
+import json
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.algorithms.toys import (
-    COMMON,
-    DELTA,
-    FOUR,
-    RING,
-    N,
-    Stop,
-    blobs,
-    net,
-    shards,
-)
+from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, N, Stop, blobs, net, shards
 
 import sottovoce as sv
 from sottovoce.algorithms import (
@@ -25,14 +16,11 @@ from sottovoce.algorithms import (
     DPDiNNO,
     GradientPlan,
     MuffliatoSGD,
-    Optimizer,
     RandomWalkSGD,
 )
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
-from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import BudgetInfeasible, DataError, InvalidInput
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 
@@ -77,25 +65,6 @@ def test_budget_is_spent_against_the_adversary_it_names(view):
     assert 1.99 < default.epsilon(DELTA, "network") <= 2.0
 
 
-def test_guarantees_name_adjacency_view_and_places():
-    plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
-    algorithm = plan.privacy("local").statement(DELTA)
-    for word in ("one record is added or removed", "Poisson", "public and not hidden"):
-        assert word in algorithm
-    for adjacency, empty in (("add-remove", True), ("replace-one", False)):
-        options = {"steps": 2, "sizes": [20] * 4, "noise_multiplier": 1.0, "adjacency": adjacency}
-        plan = ConsensusSGD(net(), sv.graphs.complete(4), **options)
-        for guarantee in (
-            plan.privacy("local"),
-            plan.privacy("pairwise", observer=0, user=1),
-            plan.privacy("network"),
-        ):
-            assert any("public and not hidden" in line for line in guarantee.assumptions) is empty
-            counts_public = ("each member's number of records is public", "the number of records is public")
-            assert any(line.startswith(counts_public) for line in guarantee.assumptions)
-    assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
-
-
 @pytest.mark.parametrize("name", NETS)
 def test_runs_are_reproducible_resumable_and_learn(name, tmp_path):
     objective, data = net(), blobs(each=120)
@@ -122,98 +91,48 @@ def test_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
     data, folder = blobs(), tmp_path / "run"
     plan = DPDSGD(net(), FOUR, steps=4, sizes=data.sizes, batch_size=10, noise_multiplier=1.0)
     plan.run(data, ProtectiveNoise(), checkpoint=folder, every=2)
-    algorithm = (folder / "current.json").read_text()
-    assert '"seeds": null' in algorithm
+    assert set(json.loads((folder / "current.json").read_text())) == {"step", "identity", "files"}
     for file in folder.glob("*.npz"):
         with np.load(file, allow_pickle=False) as stored:
             assert all(stored[name].dtype != object for name in stored.files)
 
 
-def test_protective_noise_lowers_the_clip_and_differs_every_time():
-    objective, data = net(), blobs()
-    plan = DPDSGD(objective, FOUR, steps=3, sizes=data.sizes, noise_multiplier=1.0)
-    one, two = (plan.run(data, ProtectiveNoise(), start=objective.start()[0]) for _ in range(2))
-    assert one.outputs["rows"].tobytes() != two.outputs["rows"].tobytes()
-    assert one.provenance["noise"] == "protective"
-    mechanism = plan.mechanism(data, range(4), RunRandomness.from_rng(ProtectiveNoise()))
-    assert mechanism.inner_clip < 1.0 == objective.clip_norm
-    linear = ConsensusSGD(GLM(), RING, **COMMON)
-    once, again = (linear.run(shards(), ProtectiveNoise()).outputs["coef"] for _ in range(2))
-    assert (once != again).any()
+SIZES = {"sizes": [500] * 4}
+GOSSIP = sv.protocols.Gossip(RING, 2)
+RNG = np.random.default_rng(0)
+BAD = [
+    ("tree, an exchange or a masked sum", lambda: ConsensusSGD(GLM(), GOSSIP, **COMMON)),
+    ("runs over tree or exchange", lambda: ConsensusSGD(GLM(), "gossip:2", network=RING, **COMMON)),
+    ("2 protocols for 6 steps", lambda: MuffliatoSGD(GLM(), [GOSSIP] * 2, **COMMON)),
+    ("divisor is public", lambda: DPDSGD(GLM(), RING, clip_norm=1.0)),
+    ("needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user")),
+    ("finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": math.inf})),
+    ("needs a network", lambda: DPDSGD(GLM(), **COMMON)),
+    ("holds 500 records, fewer than batch_size", lambda: DPDSGD(net(), FOUR, batch_size=600, **SIZES)),
+    ("8 nodes, but sizes are given for 4", lambda: DPDSGD(net(), RING, **SIZES)),
+    ("plain steps", lambda: DPDSGT(net(), FOUR, optimizer="adam", **SIZES)),
+    ("no noise while others do", lambda: DPDSGD(net(), FOUR, noise_multiplier=(1.0, 0.0, 1.0, 1.0), **SIZES)),
+    ("take fewer steps", lambda: DPDSGD.for_budget(net(), FOUR, epsilon=1e-13, delta=1e-30, **SIZES)),
+    ("the data have 4 users", lambda: ConsensusSGD(GLM(), RING, **COMMON).run(shards(n=4), RNG)),
+    ("NaN", lambda: ConsensusSGD(GLM(), RING, **COMMON).run(broken(), RNG)),
+    ("make the plan for these data", lambda: DPDSGD(net(), FOUR, **SIZES).run(blobs(), RNG)),
+    ("known without data", lambda: DPDSGD(GLM(), RING, **COMMON).width),
+    ("takes l2 only", lambda: ConsensusSGD(GLM(l1=0.1), RING, **COMMON)),
+    ("takes l2 only", lambda: ConsensusSGD(GLM(ball=1.0), RING, **COMMON)),
+    ("takes l2 only", lambda: ConsensusSGD(GLM(box=1.0), RING, **COMMON)),
+]
 
 
-def test_invalid_gradient_plans_are_refused():
-    def refused(error, match, make):
-        with pytest.raises(error, match=match) as caught:
-            make()
-        assert str(caught.value).replace("...", "").count(". ") == 0
-
-    record = {k: v for k, v in COMMON.items() if k != "adjacency"}
-    refused(
-        InvalidInput,
-        "tree, an exchange or a masked sum",
-        lambda: ConsensusSGD(GLM(), sv.protocols.Gossip(RING, 2), **COMMON),
-    )
-    refused(
-        InvalidInput,
-        "runs over tree or exchange",
-        lambda: ConsensusSGD(GLM(), "gossip:2", network=RING, **COMMON),
-    )
-    refused(
-        InvalidInput, "2 protocols for 6 steps",
-        lambda: MuffliatoSGD(GLM(), [sv.protocols.Gossip(RING, 2)] * 2, **COMMON),
-    )  # fmt: skip
-    refused(InvalidInput, "divisor is public", lambda: DPDSGD(GLM(), RING, **record))
-    refused(InvalidInput, "needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user"))
-    refused(
-        InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": math.inf})
-    )
-    refused(InvalidInput, "needs a network", lambda: DPDSGD(GLM(), **COMMON))
-    refused(
-        DataError, "agent 1 holds 30 records, fewer than batch_size 50",
-        lambda: DPDSGD(net(), FOUR, steps=10, sizes=[500, 30, 500, 500], batch_size=50),
-    )  # fmt: skip
-    refused(InvalidInput, "8 nodes, but sizes are given for 4", lambda: DPDSGD(net(), RING, sizes=[500] * 4))
-    refused(
-        InvalidInput, "plain steps",
-        lambda: DPDSGT(net(), FOUR, sizes=[500] * 4, optimizer=Optimizer("adam")),
-    )  # fmt: skip
-    refused(
-        InvalidInput, "no noise while others do",
-        lambda: DPDSGD(net(), FOUR, sizes=[500] * 4, noise_multiplier=(1.0, 0.0, 1.0, 1.0)),
-    )  # fmt: skip
-    refused(
-        BudgetInfeasible, "take fewer steps",
-        lambda: DPDSGD.for_budget(
-            net(), FOUR, steps=10, sizes=[500] * 4, epsilon=1e-13, delta=1e-30, accounting="rdp"
-        ),
-    )  # fmt: skip
-    refused(
-        InvalidInput, "the data have 4 users",
-        lambda: ConsensusSGD(GLM(), RING, **COMMON).run(shards(n=4), np.random.default_rng(0)),
-    )  # fmt: skip
+def broken():
     data = shards()
-    broken = Shards(data.X * np.nan, data.y, data.offsets)
-    refused(
-        DataError, "NaN", lambda: ConsensusSGD(GLM(), RING, **COMMON).run(broken, np.random.default_rng(0))
-    )
-    refused(
-        DataError, "make the plan for these data",
-        lambda: DPDSGD(net(), FOUR, steps=2, sizes=[500] * 4).run(blobs(), np.random.default_rng(0)),
-    )  # fmt: skip
-    refused(InvalidInput, "known without data", lambda: DPDSGD(GLM(), RING, **COMMON).width)
-    refused(
-        DataError,
-        "label 3, but the classes are 0 to 2",
-        lambda: AgentData(np.zeros((2, 5)), [0, 3], [[0], [1]], classes=3),
-    )
-    refused(DataError, "two agents", lambda: AgentData(np.zeros((2, 5)), [0, 1], [[0], [0]]))
+    return Shards(data.X * np.nan, data.y, data.offsets)
 
 
-@pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
-def test_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
-    with pytest.raises(InvalidInput, match="takes l2 only"):
-        ConsensusSGD(GLM(**term), "tree", network="ring:3", steps=1, clip_norm=1.0, adjacency="user")
+@pytest.mark.parametrize(("words", "make"), BAD)
+def test_invalid_gradient_plans_are_refused(words, make):
+    with pytest.raises((InvalidInput, DataError, BudgetInfeasible), match=words) as caught:
+        make()
+    assert str(caught.value).replace("...", "").count(". ") == 0
 
 
 def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
@@ -221,14 +140,6 @@ def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
     silent = SimpleNamespace(objective=SimpleNamespace(metrics=lambda rows, data: {"loss": 3.0}))
     actual = GradientPlan.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
     assert actual == {"disagreement": 2.0, "loss": 3.0}
-
-
-def test_sizes_become_integers():
-    """Plans are compared, hashed and written to files."""
-    for sizes in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
-        plan = DPDSGD(GLM(dim=2), FOUR, clip_norm=1.0, sizes=sizes)
-        assert plan.sizes == (10, 20, 30, 60)
-        assert {type(size) for size in plan.sizes} == {int}
 
 
 def test_unvisited_member_gets_the_largest_noise():

@@ -140,21 +140,6 @@ def test_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
     assert Rate(0.4, 0.1, shape)(0, 1) == 0.4
 
 
-def test_defaults_of_an_optimizer_are_those_of_torch():
-    torch = pytest.importorskip("torch")
-    for kind, built in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
-        defaults = built([torch.zeros(1, requires_grad=True)]).defaults
-        ours = Optimizer(kind)
-        assert (ours.beta, ours.beta2, ours.epsilon) == (*defaults["betas"], defaults["eps"])
-        assert Optimizer.from_value({"name": kind}) == ours
-
-
-def test_rate_rises_during_warmup_and_then_follows_its_shape():
-    rate = Rate(0.4, 0.1, "linear", warmup=0.5)
-    rising, falling = [0.08, 0.16, 0.24, 0.32, 0.4], [0.4, 0.325, 0.25, 0.175, 0.1]
-    assert [rate(k, 10) for k in range(10)] == pytest.approx([*rising, *falling])
-
-
 def test_warm_up_and_cosine_rates_are_those_of_torch():
     rate = Rate(0.5, 0.1, "cosine", warmup=0.25)
     weight = nn.Parameter(torch.zeros(1))

@@ -1,7 +1,7 @@
 """What an option of a plan cannot be, it refuses: every option of every algorithm, in one sentence each."""
 
 import math
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -104,84 +104,6 @@ def test_protocol_and_a_network_of_other_sizes_are_refused():
             make(network=ring(5))
 
 
-# A plan file that leaves an option out means its default, and so does an agreement that was signed: they
-# stand here a second time. Options without one are not listed.
-LEARNING = {
-    "protocol": None,
-    "steps": 1,
-    "learning_rate": 0.1,
-    "clip_norm": None,
-    "noise_multiplier": 0.0,
-    "adjacency": "add-remove",
-    "sizes": None,
-    "batch_size": None,
-    "sample_rate": None,
-    "network": None,
-    "seed": 0,
-    "accounting": "pld",
-}
-CONSENSUS = {
-    **LEARNING,
-    "average_from": 1.0,
-    "weighting": "records",
-    "noise_allocation": "equal",
-    "floor": 0.1,
-    "tolerate": 1,
-}
-DEFAULTS = {
-    "consensus-sgd": CONSENSUS,
-    "consensus-fedavg": {
-        **CONSENSUS, "learning_rate": 1.0, "adjacency": "user", "local_steps": 1, "local_rate": 0.1
-    },
-    "consensus-newton": {**CONSENSUS, "learning_rate": 1.0, "average_from": 0.6, "feature_norm": 1.0},
-    "muffliato-sgd": LEARNING, "dp-dsgd": LEARNING, "dp-dsgt": LEARNING,
-    "dp-dinno": {**LEARNING, "rho": 0.5, "rho_growth": 1.0003, "primal_steps": 1, "fresh_moments": True},
-    "dp-sgd": {**LEARNING, "records": None, "output": "last"},
-    "dp-cd": {
-        "smoothness": None, "bounds": None, "smoothness_share": 0.1, "smoothness_mu": None, "step_scale": 1.0,
-        "period": None, "adjacency": "replace-one", "output": "mean",
-    },
-    "dp-gcd": {"smoothness": 0.25, "step_scale": 1.0, "adjacency": "replace-one"},
-    "admm": {"relaxation": 0.5, "noise_in": "mean", "adjacency": "replace-one"},
-    "fixed-point": {
-        "relaxation": 1.0, "active": None, "error": None, "active_blocks": None, "adjacency": "replace-one",
-        "start": None,
-    },
-    "random-walk-sgd": {
-        **LEARNING, "path": "public", "cap": None, "tokens": 1, "feature_norm": None, "final_public": True
-    },
-    "token-admm": {"relaxation": 0.5, "cap": None, "adjacency": "user"},
-    "federated-admm": {
-        "relaxation": 0.5, "secure_sum": True, "adjacency": "user", "protocol": None, "network": None,
-        "seed": 0,
-    },
-    "decor": {**LEARNING, "adjacency": "user", "pair_multiplier": 0.0},
-    "mafalda": {**LEARNING, "adjacency": "user"},
-    "averaging": {
-        "center": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise_allocation": "equal",
-        "floor": 0.1, "tolerate": 1, "site_weights": None,
-    },
-}  # fmt: skip
-
-
-def test_default_options():
-    plans = {case.make.name: case.make for case in (*CASES, *OTHERS)}
-    actual = {
-        name: {f.name: f.default for f in fields(make) if f.default is not MISSING}
-        for name, make in plans.items()
-    }
-    assert actual == DEFAULTS
-    optimizers = {
-        name: f.default_factory()
-        for name, make in plans.items()
-        for f in fields(make)
-        if f.name == "optimizer"
-    }
-    adam = Optimizer("adam")
-    assert optimizers.pop("dp-dinno") == adam != Optimizer()
-    assert set(optimizers.values()) == {Optimizer()}
-
-
 GRADIENTS = [(case, noise) for case, noise in ALL if issubclass(case.make, GradientPlan)]
 
 
@@ -192,16 +114,3 @@ def test_optimizers_are_taken_or_refused(case, noise):
     else:
         with pytest.raises(InvalidInput, match="leave optimizer at sgd"):
             built(case, noise, optimizer="momentum")
-
-
-def test_which_algorithms_declare_what():
-    plans = {case.make.name: case.make for case in (*CASES, *OTHERS)}
-    consensus = {"consensus-sgd", "consensus-fedavg", "consensus-newton"}
-    assert {name for name, make in plans.items() if "reaches_consensus" in make.needs} == consensus
-    assert {name for name, make in plans.items() if make.maskable} == consensus | {
-        "averaging",
-        "federated-admm",
-    }
-    assert {name for name, make in plans.items() if make.sequential} == {"random-walk-sgd", "token-admm"}
-    assert {name for name, make in plans.items() if getattr(make, "proximal", False)} == {"dp-sgd"}
-    assert {name for name, make in plans.items() if make.network_optional} == {"federated-admm"}

@@ -1,14 +1,12 @@
 """Random-walk SGD on secret and public paths."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.algorithms.toys import SECRET, check_resumed, walk_shards
 
 import sottovoce as sv
-from sottovoce.accounting.observation.random_walk import TokenWalk
 from sottovoce.algorithms import RandomWalkSGD
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data import Shards
@@ -113,20 +111,6 @@ def test_privacy_costs_of_secret_walks():
     assert RandomWalkSGD(**base, noise_multiplier=8.0, final_public=False).cost()["messages"] == 60
 
 
-def test_pairwise_cost_is_that_of_the_path_accountant():
-    plan = RandomWalkSGD(GLM(), sv.graphs.path(4), 7, 0.5, 1.0, 3.0, cap=5, tokens=2, **SECRET)
-    for public in (True, False):
-        one = RandomWalkSGD(
-            GLM(), plan.network, 7, 0.5, 1.0, 3.0, cap=5, tokens=2, final_public=public, **SECRET
-        )
-        model = TokenWalk(plan.network, 7, tokens=2, cap=5, final_public=public)
-        want = model.curve(user=2, observer=0, noise_to_sensitivity=1.5)
-        guarantee = one.privacy("pairwise", observer=0, user=2)
-        assert guarantee.label == "exact"
-        assert guarantee.rdp(3.0) == pytest.approx(min(want.renyi(3.0), one.privacy("local").rdp(3.0)))
-        assert ("the final model stays hidden" in guarantee.assumptions) is not public
-
-
 def test_secret_walk_with_private_result_cannot_run():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, final_public=False, **SECRET)
     with pytest.raises(InvalidInput, match="accounted but not run"):
@@ -189,17 +173,6 @@ def test_public_walk_equals_its_numpy_twin(final_public):
     assert plan.privacy().label == "ldp"
     assert plan.cost()["messages"] == 5 + (5 if final_public else 0)
     assert sum(plan.schedule(k).message_count for k in range(7)) == plan.cost()["messages"]
-
-
-def test_l2_term_moves_a_record_level_walk_too():
-    """It holds no data, so it is added after the mechanism."""
-    data, path = walk_shards(records=2), (0, 1, 2)
-    plan = RandomWalkSGD(GLM(l2=0.3), "ring:6", 3, 0.5, 9.0, 0.0, sizes=[2] * 6, path=path)
-    actual = plan.run(data, np.random.default_rng(0), start=np.ones(3)).outputs["coef"]
-    theta = np.ones(3)
-    for v in path:
-        theta = theta - 0.5 * (GLM().gradient(theta, *data.user(v)) + 0.3 * theta)
-    assert np.allclose(actual, theta, rtol=0, atol=1e-12)
 
 
 def test_public_path_is_drawn_from_the_seed():
@@ -273,14 +246,6 @@ def test_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reac
         ready(2.0 * (1 + 1e-8))
 
 
-def test_drawn_path_is_read_only():
-    walk = RandomWalkSGD(
-        GLM(), network=sv.graphs.ring(4), steps=6, clip_norm=1.0, noise_multiplier=1.0, adjacency="user"
-    )
-    with pytest.raises(ValueError, match="read-only"):
-        walk._holders[0] = 3
-
-
 @pytest.mark.parametrize(
     ("rate", "contracts"), [((8.0, 1.0), True), ((8.1, 1.0), False), ((1.0, 8.1), False)]
 )
@@ -295,10 +260,3 @@ def test_every_step_must_contract_with_feature_norm(rate, contracts):
     else:
         with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
             RandomWalkSGD(GLM(dim=2), **options)
-
-
-def test_first_holder_of_a_token_is_the_first_of_its_path():
-    options = {"steps": 3, "clip_norm": 1.0, "adjacency": "user", "path": (2, 0, 1)}
-    plan = RandomWalkSGD(GLM(dim=1), "ring:3", **options)
-    algorithm = plan.algorithm(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)))
-    assert int(algorithm.init().common) == 2

@@ -91,18 +91,18 @@ def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
 def test_an_interrupted_run_goes_on_to_the_same_result(call, tmp_path, monkeypatch):
     (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
     whole = call("train", "plan.toml", "--json").json["outputs"]["coef"]
-    saved = Checkpoint.save
+    saved = Checkpoint.commit
 
-    def die(self, step, *state, **about):
-        saved(self, step, *state, **about)
+    def die(self, step, files):
+        saved(self, step, files)
         if step == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpoint, "save", die)
+    monkeypatch.setattr(Checkpoint, "commit", die)
     stopped = call("train", "plan.toml", "--checkpoint", "checkpoint")
     assert stopped.code == 130
     assert "saved at step 3" in stopped.err
-    monkeypatch.setattr(Checkpoint, "save", saved)
+    monkeypatch.setattr(Checkpoint, "commit", saved)
     output._stopped.clear()
     resumed = call("train", "plan.toml", "--checkpoint", "checkpoint", "--out", "out.json")
     assert resumed.code == 0

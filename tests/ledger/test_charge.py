@@ -84,15 +84,15 @@ class Interrupted(Exception):
 
 def interrupted(folder, at):
     """A fit that dies after the checkpoint of step ``at``."""
-    real = sv.runners.checkpoint.Checkpoint.save
+    real = sv.runners.checkpoint.Checkpoint.commit
 
-    def save(self, step, *args, **options):
-        real(self, step, *args, **options)
+    def commit(self, step, *args):
+        real(self, step, *args)
         if step == at:
             raise Interrupted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sv.runners.checkpoint.Checkpoint, "save", save)
+        patch.setattr(sv.runners.checkpoint.Checkpoint, "commit", commit)
         with pytest.raises(Interrupted):
             fit(steps=10, every=2, checkpoint=folder)
 

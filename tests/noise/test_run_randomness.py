@@ -26,12 +26,6 @@ def test_protective_runs_keep_their_batches_secret():
     assert random.draws(0).integers(2**60) != other.draws(0).integers(2**60)
 
 
-def test_an_interrupted_run_gets_its_seeds_back():
-    random = RunRandomness.from_rng(np.random.default_rng(1))
-    later = RunRandomness.from_rng(np.random.default_rng(2)).with_seeds(random.seeds)
-    assert (later.batches, later.start_seed) == (random.batches, random.start_seed)
-
-
 def test_copies_of_an_agent_are_keyed_by_their_own_numbers():
     random = RunRandomness.from_rng(np.random.default_rng(1))
     assert random.noise_ids_of([2, 5]) == [2, 5]

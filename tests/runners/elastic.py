@@ -1,4 +1,4 @@
-"""A rank for torchrun: averages with a checkpoint; in the first attempt rank 1 kills itself in step 7."""
+"""A rank for torchrun: trains with a checkpoint; in the first attempt rank 1 kills itself in step 7."""
 
 import json
 import os
@@ -10,31 +10,23 @@ import numba
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import N, remembering, uneven, values
+from scenarios import acting, train, training
 
-import sottovoce as sv
-from sottovoce.runners.distributed import Cluster, run_cluster
+from sottovoce.runners.distributed import Cluster
 
 folder = Path(sys.argv[1])
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-done = []
 
 
-def after(k, hosted):
-    done.append(k)
-    if k == 7 and attempt == 0 and cluster.rank == 1:
+def die(k):
+    if k == 8 and attempt == 0 and cluster.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 with Cluster.join(timeout=60) as cluster:
-    hosted = run_cluster(
-        cluster, lambda a: remembering(a, values()), sv.protocols.Chebyshev(uneven(), 3), 10,
-        checkpoint=folder / "checkpoint", every=3, after_step=after, plan={"name": "elastic"},
-    )  # fmt: skip
-    rows = cluster.gather(hosted)
-    if cluster.rank == 0:
-        assert len(rows) == N
-        np.save(folder / "rows.npy", rows)
-        (folder / "report.json").write_text(
-            json.dumps({"attempt": attempt, "done": done, "numba": numba.get_num_threads()})
-        )
+    plan, steps = acting(training(10), die)
+    result = train(cluster, folder, plan, every=3)
+    if result is not None:
+        np.save(folder / "rows.npy", result.outputs["rows"])
+        report = {"attempt": attempt, "done": steps, "numba": numba.get_num_threads()}
+        (folder / "report.json").write_text(json.dumps(report))

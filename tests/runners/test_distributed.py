@@ -11,22 +11,16 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.runners import run_stacked
 
 HERE = Path(__file__).parent
 
 FAILURES = {  # scenario -> (ranks that end with an error, what the person reads)
     "more_ranks_than_agents_on4": (4, "4 ranks cannot share 3 agents; start at most 3 ranks."),
-    "missing_graph_file_on2": (2, "Rank 1 cannot begin: Cannot read the edge file"),
     "missing_data_on4": (4, "Rank 2 cannot begin: The shard of agent 6 is empty."),
     "other_graph_on2": (2, "The ranks disagree on the plan"),
-    "other_noise_on2": (2, "The ranks disagree on the plan"),
-    "other_plan_on2": (2, "The ranks disagree on the plan"),
     "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
     "beyond_the_lifetime_budget_on2": (2, "Rank 0 cannot begin: Spent so far 0, this adds"),
-    "walk_on2": (2, "passes one token"),
-    "token_on2": (2, "random-walk-sgd has one holder at a time"),
-    "alone_on2": (2, "2 ranks cannot share 1 agent"),
+    "token_on2": (2, "random-walk-sgd passes one token"),
     "other_seed_on2": (2, "The ranks disagree on the plan"),
     "nan_on2": (2, "Rank 1 failed: The message of agent 9 holds NaN or infinity."),
     "failing_rank3_on4": (4, "Rank 3 failed: ZeroDivisionError: a mistake in step 2"),
@@ -34,7 +28,6 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "killed_rank2_on4": (3, "Rank 2 was lost: it closed its connection in step 2, round 0"),
     "killed_rank0_on2": (1, "Rank 0 was lost"),
     "frozen_rank1_on2": (1, "Rank 1 was lost: it did not answer within 2 s in step 2, round 0"),
-    "held_folder_on2": (2, "is in use by another run; wait for it, or name another folder."),
     "a_file_for_a_folder_on2": (2, "is a file, a checkpoint is a folder; name another place."),
     "other_versions_on2": (2, "The ranks disagree on the packages: rank 0 has sottovoce"),
     "stale_folder_on2": (2, "The ranks disagree on the checkpoint: rank 0 has step 6, rank 1 has step 4"),
@@ -42,7 +35,6 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "full_disk_on2": (2, "Rank 1 could not write the checkpoint: [Errno 28] No space left on device"),
     "killed_writing_rank1_on2": (1, "Rank 1 was lost: it did not come within 3 s"),
     "killed_committing_rank0_on2": (1, "Rank 0 was lost"),
-    "never_comes_on2": (1, "Rank 1 was lost: it did not come within 2 s"),
 }
 
 
@@ -70,46 +62,31 @@ def run_scenarios():
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["averaging_on2", "averaging_on4", "scattered_on4"])
+@pytest.mark.parametrize("name", ["averaging_on2", "averaging_on4"])
 def test_ranks_give_the_bytes_of_the_stacked_run(outcomes, name):
     assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["reports"]
     compared = outcomes[name]["reports"][0]["value"]
-    assert len(compared) >= 10
+    assert len(compared) >= 30
     assert [what for what, equal in compared.items() if not equal] == []
 
 
 def test_bytes_sent_are_the_rows_on_cut_edges(outcomes):
     for report in outcomes["traffic_on2"]["reports"]:
-        assert report["value"]["got"] == report["value"]["expected"] > 0
-
-
-@pytest.mark.parametrize("name", ["resume_with_more_on4", "resume_with_fewer_on4"])
-def test_a_run_goes_on_with_another_number_of_ranks(outcomes, name):
-    assert outcomes[name]["codes"] == [0] * 4, outcomes[name]["reports"]
-    value = outcomes[name]["reports"][0]["value"]
-    assert value["equal"]
-    assert value["steps done"] == [6, 7]  # nothing finished is done again
-    assert value["files"] == 4  # one per rank, of the last checkpoint only
+        assert report["value"]["actual"] == report["value"]["expected"] > 0
 
 
 def test_one_process_and_ranks_go_on_from_each_other(outcomes):
-    assert outcomes["one_process_ranks_and_back_on2"]["codes"] == [0, 0], outcomes
-    value = outcomes["one_process_ranks_and_back_on2"]["reports"][0]["value"]
-    assert value == {
-        "equal": True,
-        "by ranks": [3, 4, 5],
-        "went on at": 5,
-        "files of ranks": 2,
-        "about": {"seeds": [7]},
-        "files": 1,
-    }
+    outcome = outcomes["one_process_ranks_and_back_on4"]
+    assert outcome["codes"] == [0] * 4, outcome["reports"]
+    steps = [[0, 1, 2], [3, 4], [5, 6, 7]]  # nothing finished is done again
+    assert outcome["reports"][0]["value"] == {"equal": True, "steps": steps, "files": 1}
 
 
-@pytest.mark.parametrize("name", ["plans_on2", "plans_on4", "plans_scattered_on4"])
+@pytest.mark.parametrize("name", ["plans_on2", "plans_on4"])
 def test_plans_give_what_one_process_gives(outcomes, name):
     assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["reports"]
     compared = outcomes[name]["reports"][0]["value"]
-    assert {"averaging", "dp-dsgd", "dp-dsgt", "dp-dinno", "consensus", "muffliato"} <= set(compared)
+    assert {"muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno", "consensus", "muffliato"} <= set(compared)
     for what, seen in compared.items():
         # a batched product of another number of networks may be summed in another order
         networks = what.startswith("dp-") or what in ("consensus", "muffliato")
@@ -117,20 +94,10 @@ def test_plans_give_what_one_process_gives(outcomes, name):
         assert seen["bytes"] > 0
 
 
-def test_an_interrupted_plan_goes_on_from_its_folder(outcomes):
-    assert outcomes["plan_resumed_on2"]["codes"] == [0, 0], outcomes["plan_resumed_on2"]["reports"]
-    value = outcomes["plan_resumed_on2"]["reports"][0]["value"]
-    assert value["steps"] == [3, 4]
-    assert value["difference"] <= 1e-6
-
-
-def test_protective_runs_begin_at_one_point(outcomes):
-    assert outcomes["protective_on2"]["reports"][0]["value"] == {"same": True}
-
-
 def test_protective_runs_are_charged_once(outcomes):
     assert outcomes["charged_on2"]["codes"] == [0, 0], outcomes["charged_on2"]["reports"]
     value = outcomes["charged_on2"]["reports"][0]["value"]
+    assert value["same"]
     assert value["charges"] == 1
     assert value["total"] == pytest.approx(value["cost"], rel=1e-9)
 
@@ -140,16 +107,6 @@ def test_rank_0_evaluates_and_makes_the_result(outcomes):
     assert value["steps"] == [2, 4] == [entry["step"] for entry in value["history"]]
     assert value["result"]["provenance"]["ranks"] == 2
     assert value["result"]["guarantees"][0]["label"] == "ldp"
-
-
-@pytest.mark.parametrize("name", ["dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd"])
-def test_plan_files_of_networks_give_what_one_process_gives(outcomes, name):
-    assert outcomes["plan_files_on2"]["codes"] == [0, 0], outcomes["plan_files_on2"]["reports"]
-    seen = outcomes["plan_files_on2"]["reports"][0]["value"][name]
-    assert seen["difference"] <= 1e-6
-    assert seen["metrics"] <= 1e-6
-    assert seen["history"] == seen["alone"] == [2, 4]
-    assert set(seen["logged"]) >= {2, 4}
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -181,9 +138,8 @@ def test_torchrun_restarts_a_killed_rank_from_the_checkpoint(tmp_path):
     assert report == {"attempt": 1, "done": [6, 7, 8, 9], "numba": 1}
     sys.path.insert(0, str(HERE))
     try:
-        from scenarios import N, remembering, uneven, values
+        from scenarios import generator, shards, training
     finally:
         sys.path.remove(str(HERE))
-    algorithm = remembering(np.arange(N), values())
-    wanted = algorithm.output(run_stacked(algorithm, sv.protocols.Chebyshev(uneven(), 3), 10))
+    wanted = training(10).run(shards(), generator()).outputs["rows"]
     assert (np.load(tmp_path / "rows.npy") == wanted).all()

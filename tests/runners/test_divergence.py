@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.estimators.cases import fit, mlp
-from torch import nn
+from tests.estimators.cases import fit
 
 import sottovoce as sv
 from sottovoce.errors import TrainingDiverged
@@ -92,15 +91,6 @@ def test_without_test_records_only_the_rows_decide():
     fit("logistic", data(), learning_rate=1e9, **options)
     with pytest.raises(TrainingDiverged, match="it has parameters of"):
         fit(GLM("logistic", l2=1.0), data(), learning_rate=1e3, **options)
-
-
-def test_networks_are_stopped_too():
-    options = {**OPTIONS, "rng": np.random.default_rng(0), "test": data(200, 1), "steps": 40}
-    good = fit(mlp(3), data(), learning_rate=1.0, **options)
-    assert good.metrics["trivial_accuracy"] == pytest.approx(max(np.bincount(data(200, 1)[1])) / 200)
-    assert good.metrics["better_than_trivial"]
-    with pytest.raises(TrainingDiverged, match="lower the learning rate"):
-        fit(nn.Sequential(mlp(3)), data(), learning_rate=1e8, **options)
 
 
 def test_a_stopped_run_stays_charged_and_says_what_it_has_spent(tmp_path, monkeypatch):

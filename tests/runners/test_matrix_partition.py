@@ -43,9 +43,7 @@ def test_parts_make_the_product_bit_for_bit(n, ranks, density, seed, dim, dtype)
 
 def test_a_row_travels_once_however_many_edges_are_cut():
     star = sv.graphs.star(6).W
-    hub = cut_matrix(star, np.array([0, 0, 1, 1, 1, 1]), rank=0)
-    assert hub.rows_sent == 1
-    assert hub.cut_edges == 4
+    assert cut_matrix(star, np.array([0, 0, 1, 1, 1, 1]), rank=0).rows_sent == 1
 
 
 def test_slices_fill_every_rank():

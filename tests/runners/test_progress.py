@@ -59,12 +59,6 @@ def test_silent_where_nobody_watches(wanted, capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-def test_not_wanted_on_a_terminal(terminal, capsys):
-    with bar(False, "training", steps=2) as show:
-        show(1, {"accuracy": 0.5})
-    assert capsys.readouterr() == ("", "")
-
-
 def test_rich_is_not_imported_for_nothing():
     code = "import sys; from sottovoce.runners.progress import bar\nwith bar(False, 'x', 1) as t: t(1, {})\n"
     code += "sys.exit('rich' in sys.modules)"

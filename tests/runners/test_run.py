@@ -9,7 +9,7 @@ from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.runners.early_stopping import EarlyStopping
-from sottovoce.runners.run import InProcessRun
+from sottovoce.runners.run import PlanRun
 
 
 def training(steps=12):
@@ -26,7 +26,7 @@ def generator():
 
 def test_single_steps_give_the_bytes_of_a_whole_run():
     plan, data = training()
-    running = InProcessRun(plan, data, generator())
+    running = PlanRun(plan, data, generator())
     for step in range(1, 13):
         running.advance(step)
     assert running.finished
@@ -63,7 +63,7 @@ def test_a_run_stops_where_the_history_stops_improving():
 
 def rows_after(steps):
     plan, data = training()
-    running = InProcessRun(plan, data, generator())
+    running = PlanRun(plan, data, generator())
     running.advance(steps)
     return running.rows
 

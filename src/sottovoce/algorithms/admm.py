@@ -31,12 +31,12 @@ from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import n_params
+from sottovoce.algorithms.options import require_linear
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.admm import ProximalMechanism, RecordProxMechanism
 from sottovoce.mechanisms.base import Announced
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.runners import Algorithm, State
 
@@ -54,10 +54,7 @@ class ADMMPlan(Plan):
     query_kind = "proximal-step"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.objective, GLM):
-            raise InvalidInput(f"{self.name} is for linear models, got {type(self.objective).__name__}.")
-        if self.objective.class_weight is not None:
-            raise InvalidInput(f"{self.name} takes no class weights; take dp-sgd or consensus-sgd.")
+        require_linear(self.objective, self.name)
 
     @property
     def width(self) -> int:
@@ -96,9 +93,6 @@ class UsersADMM(ADMMPlan):
         if records.n != self.users:
             raise InvalidInput(f"The plan is for {self.users} users, the data have {records.n}.")
         return self.objective.prepared(records)  # type: ignore[arg-type]  # which refuses others
-
-    def starting(self, data: Shards, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        return np.zeros((len(list(agents)), data.dim))
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,6 +137,7 @@ class CentralADMM(ADMMPlan, CentralPlan):
     adjacency: Adjacency = "replace-one"
 
     name = "admm"
+    mechanism_class = RecordProxMechanism
     adjacencies = ("replace-one",)
 
     @property
@@ -156,9 +151,6 @@ class CentralADMM(ADMMPlan, CentralPlan):
         """Return K noisy means."""
         moved = self._sensitivity(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
-
-    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> RecordProxMechanism:
-        return self._mechanism(RecordProxMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: ProximalMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1] with the noise on the released mean."""

@@ -16,37 +16,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import ViewName
-from sottovoce.accounting.budget import AdversaryOptions
-from sottovoce.accounting.calibration import calibrate_gaussian
 from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import (
     NoiseAllocation,
-    as_network_argument,
-    check_noise_allocation,
-    named_protocol,
     not_a_protocol,
+    resolved_protocol,
 )
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network, as_network
+from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import rounds_values
 from sottovoce.objectives.clipping import clip_around
-from sottovoce.protocols import Chebyshev, Protocol, rounds_for
+from sottovoce.protocols import Chebyshev, NamedProtocol, Protocol, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 
@@ -120,10 +116,10 @@ class PrivateAveraging(Plan):
         dim = options["dim"] if options["dim"] > 1 else None  # one is also the default
         center = _validate.point(options["center"], "center", dim)
         options = super()._resolved(options)
-        network = None if options["network"] is None else as_network(options["network"])
-        protocol = as_network_argument(options["protocol"])
-        if isinstance(protocol, str):
-            protocol = named_protocol(protocol, network, options["seed"], cls.name, cls.protocols)
+        names = (options["protocol"], options["network"])
+        protocol, network = resolved_protocol(*names, cls.name, cls.protocols)
+        if isinstance(protocol, NamedProtocol) and network is not None:
+            protocol = protocol.at(network, seed=options["seed"])
         elif isinstance(protocol, Network):
             # without noise disagreement alone decides, as with a thousandth of the radius
             relative = options["noise_std"] / options["radius"] or 1e-3
@@ -197,11 +193,9 @@ class PrivateAveraging(Plan):
         fresh = random.protective and bool(self.protocol.fresh_std)
         on_grid = rounds_values(random.noise) and self.grid is not None
         if dim != self.dim and (fresh or on_grid):
-            counted = (
-                "masked rows lie on a grid for" if on_grid else "protective fresh noise is accounted for"
-            )
             raise InvalidInput(
-                f"{counted} dim={self.dim} numbers per node, the data have {dim}; state dim={dim}."
+                f"protective noise is for the dim={self.dim} numbers per node that are accounted for, the "
+                f"data have {dim}; state dim={dim}."
             )
         center: ArrayLike = self.center
         if on_grid:  # a public point, moved to the grid on which rows add up
@@ -248,15 +242,9 @@ class PrivateAveraging(Plan):
         views: tuple[ViewName, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
-    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
-        if epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, **adversary)
-        if self.noise_std == 0:
-            return self.with_noise(self.radius).calibrated_to(epsilon, delta, **adversary)
-        check_noise_allocation(self.noise_allocation, adversary.get("view"))
-        cost = self._cost_of_noise(adversary)
-        return self.with_noise(calibrate_gaussian(cost, epsilon, delta, start=self.noise_std))
+    @property
+    def _gaussian_noise(self) -> float:
+        return self.noise_std or self.radius
 
     def describe(self) -> Mapping[str, Any]:
         protocol = {"protocol": self.protocol.name, "n": self.n, "rounds": self.protocol.rounds}
@@ -281,15 +269,15 @@ def _site_weights(weights: Sequence[float] | None, protocol: Protocol) -> tuple[
     """Refuse weights that are not one public positive number per node, or where noise follows no node."""
     if weights is None:
         return None
-    several, n = isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str), protocol.n
-    if not several or len(weights) != n:
-        raise InvalidInput(f"site_weights must be one positive number per node ({n}), got {weights!r}.")
+    each = _validate.several(weights, "site_weights")
+    if len(each) != protocol.n:
+        raise InvalidInput(f"site_weights must be one positive number per node ({protocol.n}), got {each!r}.")
     if protocol.adds_noise or protocol.fresh_std:
         raise InvalidInput(
             f"site_weights need noise that every node adds to its own row, once; {protocol.name} "
             "draws more: take gossip, chebyshev, tree, exchange or masked."
         )
-    return tuple(_validate.positive(weight, "a site's weight") for weight in weights)
+    return tuple(_validate.positive(weight, "a site's weight") for weight in each)
 
 
 def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any) -> PrivateAveraging:

@@ -34,13 +34,8 @@ def build_plan(
 ) -> Plan:
     """Return the plan of an algorithm, with the least noise that meets the budget where one is given.
 
-    Parameters
-    ----------
-    name : the algorithm's name in the registry.
-    options : options of its plan; without a budget the noise is among them.
-    objective, network : what is minimized, and who talks to whom, where the algorithm takes them.
-    budget : the noise is calibrated to it; its adjacency, where it states one, must be that of the plan.
-    fits : how many such runs the budget is for; None for one.
+    Without a budget the noise is among the ``options``. The adjacency of a budget, where it states one, must
+    be that of the plan; ``fits`` is how many such runs it is for.
 
     Guarantees
     ----------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import AgentRecords, Dataset, Shards, is_sparse
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import HypercubeExchange, Protocol
 from sottovoce.runners import State
@@ -36,8 +34,7 @@ class CentralPlan(Plan):
 
     @property
     def observation(self) -> ObservationModel:
-        """A trusted curator: its releases are all that is seen."""
-        return Curator()
+        return Curator()  # its releases are all that is seen
 
     def _records(self) -> float:
         return float(self.records)
@@ -55,10 +52,6 @@ class CentralPlan(Plan):
             got = len(shards.y)
             raise InvalidInput(f"The plan is for {self.records} records (a public number), got {got}.")
         return shards
-
-    def starting(self, data: Shards, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return the public starting row: zeros."""
-        return np.zeros((1, data.dim))
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         return {"coef": rows[0]}

@@ -65,4 +65,4 @@ class ConsensusFedAvg(ConsensusSGD):
         def release(theta: np.ndarray, k: int) -> np.ndarray:
             return mechanism.local_update(theta, k, steps=self.local_steps, rate=self.local_rate)
 
-        return consensus_sgd(release, start, self)
+        return consensus_sgd(release, start, self, self.average_from)

@@ -30,9 +30,9 @@ import numpy as np
 
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Adjacency
-from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+from sottovoce.algorithms.consensus_sgd import ConsensusModel, ConsensusSGD, consensus_sgd
 from sottovoce.algorithms.gradient_plan import n_params
-from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.data.base import AgentRecords
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource, Mechanism
@@ -136,12 +136,6 @@ def newton_options(
     ``mu * records / parameters`` says how far the noise lies below what the records tell. Where it is large,
     nothing is clipped and there are steps enough to converge; where it is small, a lower clip norm and fewer
     steps cost less in accuracy than the noise that they save.
-
-    Examples
-    --------
-    >>> few, many = (newton_options(GLM(dim=30), n, 2.0, 1e-5, 1.0) for n in (400, 40_000))
-    >>> few["steps"], many["steps"], round(few["clip_norm"] / many["clip_norm"], 2)
-    (10, 40, 0.25)
     """
     share, weight, features = 1.0, objective.largest_weight, int(objective.dim or 0)
     if epsilon != math.inf:
@@ -156,12 +150,9 @@ def newton_options(
 
 
 class NewtonModel(NamedTuple):
-    """What everybody knows: `ConsensusModel`'s, and the moments so far or, later, their factor."""
+    """What everybody knows: the model, and the moments so far or, later, their factor."""
 
-    theta: np.ndarray
-    moments: OptimizerState
-    total: np.ndarray
-    taken: np.ndarray
+    consensus: ConsensusModel
     matrix: np.ndarray
 
 
@@ -170,23 +161,19 @@ def consensus_newton(release: GradientSource, start: np.ndarray, plan: Consensus
     from sottovoce.objectives.moments import factor, newton_direction  # numba is imported with it
 
     assert isinstance(plan.objective, (GLM, Softmax))
-    optimizer, moment_steps, parameters = plan.optimizer, plan._moment_steps, start.shape[1]
+    moment_steps, parameters = plan._moment_steps, start.shape[1]
     classes = plan.objective.classes if isinstance(plan.objective, Softmax) else 1
     features = parameters // classes
     size, l2 = packed_size(features), plan.objective.l2
     curvature = plan.objective.curvature / plan.objective.largest_weight  # weights are in the moments
-    average_from = max(round(plan.average_from * plan.steps), moment_steps)
+    steps = consensus_sgd(release, start, plan, plan.average_from)
 
     def init() -> State:
-        zeros, matrix = np.zeros_like(start), np.zeros((len(start), size))
-        model = NewtonModel(start, optimizer.init(start), zeros, np.zeros((), np.int64), matrix)
-        return State(model, ())
+        return State(NewtonModel(steps.init().common, np.zeros((len(start), size))), ())
 
     def message(state: State, k: int) -> np.ndarray:
-        model: NewtonModel = state.common
-        # rows without a factor ask for moments
-        rows = model.theta if k < moment_steps else np.hstack([model.theta, model.matrix])
-        return release(rows, k)
+        theta, matrix = state.common.consensus.theta, state.common.matrix
+        return release(theta if k < moment_steps else np.hstack([theta, matrix]), k)  # a factor: no moments
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: NewtonModel = state.common
@@ -196,17 +183,9 @@ def consensus_newton(release: GradientSource, start: np.ndarray, plan: Consensus
                 shift = plan._shift(features)
                 matrix = np.array([factor(row, features, shift, _SHIFT, l2 / curvature) for row in matrix])
             return State(model._replace(matrix=matrix), ())
-        gradients = received[:, :parameters]
-        pairs = zip(model.matrix, gradients, model.theta, strict=True)
-        direction = np.array([newton_direction(row, g, w, features, l2) for row, g, w in pairs]) / curvature
-        step, moments = optimizer.step(model.moments, direction, plan.rate(k), model.theta)
-        moved = model.theta - step
-        averaging = k >= average_from
-        total = model.total + moved if averaging else model.total
-        return State(NewtonModel(moved, moments, total, model.taken + averaging, model.matrix), ())
+        rows = zip(model.matrix, received[:, :parameters], model.consensus.theta, strict=True)
+        direction = np.array([newton_direction(row, g, w, features, l2) for row, g, w in rows]) / curvature
+        moved = steps.update(State(model.consensus, ()), direction, k)
+        return State(model._replace(consensus=moved.common), ())
 
-    def output(state: State) -> np.ndarray:
-        model: NewtonModel = state.common
-        return model.theta if model.taken == 0 else model.total / float(model.taken)
-
-    return Algorithm(init, message, update, output)
+    return Algorithm(init, message, update, lambda state: steps.output(State(state.common.consensus, ())))

@@ -17,17 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
-from sottovoce.algorithms.options import NoiseAllocation, check_noise_allocation
+from sottovoce.algorithms.options import NoiseAllocation
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
@@ -116,10 +115,6 @@ class ConsensusSGD(GradientPlan):
         stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
         return tuple((np.array(stds) / moves).tolist())
 
-    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        check_noise_allocation(self.noise_allocation, adversary.get("view"))
-        return super().calibrated_to(epsilon, delta, **adversary)
-
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values; equal noise has no floor and tolerates nobody in particular."""
         uneven = () if self.noise_allocation == "optimal" else ("noise_allocation", "floor", "tolerate")
@@ -133,17 +128,11 @@ class ConsensusSGD(GradientPlan):
         return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
     def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
-        return consensus_sgd(mechanism, start, self, decay=mechanism.decay)
+        return consensus_sgd(mechanism, start, self, self.average_from, decay=mechanism.decay)
 
 
 def exact_protocol(n: int, colluders: int = 1) -> str:
-    """Return the protocol of exact sums with the least noise: masks, where two members remain hidden by them.
-
-    Examples
-    --------
-    >>> exact_protocol(8), exact_protocol(8, colluders=3), exact_protocol(2)
-    ('masked', 'masked:tolerate=3', 'tree:kind=uniform')
-    """
+    """Return the protocol of exact sums with the least noise: masks, where they hide two members."""
     if max(1, colluders) > n - 2:
         return ConsensusSGD.default_protocol
     return "masked" if colluders <= 1 else f"masked:tolerate={colluders}"
@@ -172,14 +161,18 @@ class ConsensusModel(NamedTuple):
 def consensus_sgd(
     release: Callable[[np.ndarray, int], np.ndarray],
     start: np.ndarray,
-    plan: ConsensusSGD,
+    plan: GradientPlan,
+    average_from: float,
+    *,
     decay: float = 0.0,
+    prox: Callable[[np.ndarray, float], np.ndarray] | None = None,
 ) -> Algorithm:
     """Return the algorithm: ``release(theta, k)`` is sent, the mean of all rows is received.
 
-    ``decay`` is the weight of the l2 term, which depends on no record and is added after the mean.
+    ``decay`` is the weight of the l2 term, which depends on no record and is added after the mean; ``prox``
+    follows a step. Iterates after the share ``average_from`` of the run are averaged.
     """
-    optimizer, average_from = plan.optimizer, round(plan.average_from * plan.steps)
+    optimizer, first_averaged = plan.optimizer, round(average_from * plan.steps)
 
     def init() -> State:
         moments = optimizer.init(start)
@@ -191,10 +184,12 @@ def consensus_sgd(
         if decay:
             received = received + received.dtype.type(decay) * model.theta
         step, moments = optimizer.step(model.moments, received, plan.rate(k), model.theta)
-        moved = model.theta - step
-        if k < average_from:
-            return State(ConsensusModel(moved, moments, model.total, model.taken), ())
-        return State(ConsensusModel(moved, moments, model.total + moved, model.taken + 1), ())
+        theta = model.theta - step
+        if prox is not None:
+            theta = prox(theta, plan.rate(k))
+        if k < first_averaged:
+            return State(model._replace(theta=theta, moments=moments), ())
+        return State(ConsensusModel(theta, moments, model.total + theta, model.taken + 1), ())
 
     def output(state: State) -> np.ndarray:
         model: ConsensusModel = state.common

@@ -17,20 +17,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce._validate import non_negative, several
-from sottovoce.accounting.budget import AdversaryOptions
-from sottovoce.accounting.calibration import calibrate_gaussian
+from sottovoce._validate import several
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
+from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
 
@@ -90,14 +88,14 @@ class DPCD(CentralPlan):
 
     name = "dp-cd"
     query_kind = "coordinate"
+    mechanism_class = CoordinateMechanism
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
-        non_negative(self.noise_multiplier, "noise_multiplier")
-        check_separable(self.objective)
+        require_linear(self.objective, self.name, separable=True)
         for name, values in (("smoothness", self.smoothness), ("bounds", self.bounds)):
             if values is not None:
-                several(values, name)
+                several(values, name)  # one number would not tell how many coordinates there are
         if (self.smoothness is None) == (self.bounds is None):
             raise InvalidInput("Give either public smoothness constants or public feature bounds, not both.")
         if self.smoothness_mu is not None and self.bounds is None:
@@ -137,9 +135,9 @@ class DPCD(CentralPlan):
             raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards
 
-    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
-        smoothness_mu = self._preliminary_mu
-        return self._mechanism(CoordinateMechanism, agents, random, data=data, smoothness_mu=smoothness_mu)
+    @property
+    def _mechanism_facts(self) -> dict[str, Any]:
+        return {"smoothness_mu": self._preliminary_mu}
 
     def algorithm(self, mechanism: CoordinateMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the holder's own state is the margins of its records."""
@@ -193,23 +191,9 @@ class DPCD(CentralPlan):
         model: CDModel = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
-    def calibrated_to(self, epsilon: float, delta: float, **adversary: Unpack[AdversaryOptions]) -> Self:
-        """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
-        if self.smoothness_mu is not None or epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, **adversary)
-        return self.with_noise(calibrate_gaussian(self._cost_of_noise(adversary), epsilon, delta))
-
-
-def check_separable(objective: object) -> None:
-    """Refuse an objective that coordinate descent cannot minimize."""
-    if not isinstance(objective, GLM):
-        raise InvalidInput(f"Coordinate descent is for linear models, got {type(objective).__name__}.")
-    if objective.class_weight is not None:
-        raise InvalidInput("coordinate descent takes no class weights; take dp-sgd.")
-    if not objective.regularizer.separable:
-        raise InvalidInput(
-            "Coordinate descent needs a separable regularizer; take a box instead of the ball."
-        )
+    @property
+    def _gaussian_noise(self) -> float | None:
+        return None if self.smoothness_mu is not None else 1.0
 
 
 class CDModel(NamedTuple):

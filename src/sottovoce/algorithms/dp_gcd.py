@@ -22,11 +22,10 @@ import numpy as np
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, Release
 from sottovoce.algorithms.central_plan import CentralPlan
-from sottovoce.algorithms.dp_cd import check_separable
+from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
-from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
 
@@ -69,11 +68,12 @@ class DPGCD(CentralPlan):
 
     name = "dp-gcd"
     query_kind = "noisy-max"
+    mechanism_class = NoisyMaxMechanism
     noise_field = "noise_ratio"
     width = 2  # the number of a coordinate, and its value
 
     def __post_init__(self) -> None:
-        check_separable(self.objective)
+        require_linear(self.objective, self.name, separable=True)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the selections and the values, in units of C_j / n."""
@@ -89,9 +89,6 @@ class DPGCD(CentralPlan):
         if isinstance(self.smoothness, tuple) and len(self.smoothness) != shards.dim:
             raise InvalidInput(f"The plan knows {len(self.smoothness)} coordinates, the data {shards.dim}.")
         return shards
-
-    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
-        return self._mechanism(NoisyMaxMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from sottovoce.accounting.observation import Curator
 from sottovoce.algorithms.central_plan import ALONE, as_one_part
+from sottovoce.algorithms.consensus_sgd import ConsensusModel, consensus_sgd
 from sottovoce.algorithms.gradient_plan import GradientPlan
-from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
@@ -95,33 +95,23 @@ class DPSGD(GradientPlan):
 
     def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; plain steps of a linear model are one compiled loop."""
-        optimizer, prox, averaging = self.optimizer, self.objective.regularizer.prox, self.output == "mean"
-
-        def init() -> State:
-            total = np.zeros_like(start) if averaging else np.zeros((0,), start.dtype)
-            return State(SGDModel(start, optimizer.init(start), total), ())
-
-        def update(state: State, received: np.ndarray, k: int) -> State:
-            model: SGDModel = state.common
-            step, moments = optimizer.step(model.moments, received, self.rate(k), model.theta)
-            theta = prox(model.theta - step, self.rate(k))
-            return State(SGDModel(theta, moments, model.total + theta if averaging else model.total), ())
+        averaging = self.output == "mean"
+        prox, nothing = self.objective.regularizer.prox, np.zeros((0,), start.dtype)
+        algorithm = consensus_sgd(mechanism, start, self, 0.0 if averaging else 1.0, prox=prox)
+        if not (mechanism.descends and self.optimizer.is_plain_sgd):
+            return algorithm
 
         def block(state: State, k: int, count: int) -> State:
-            model: SGDModel = state.common
+            model: ConsensusModel = state.common
             rates = np.array([self.rate(t) for t in range(k, k + count)])
-            theta, total = mechanism.descend(model.theta, model.total, k, rates)
+            total = model.total if averaging else nothing
+            theta, total = mechanism.descend(model.theta, total, k, rates)
             moments = model.moments._replace(taken=model.moments.taken + count)
-            return State(SGDModel(theta, moments, total), ())
+            if not averaging:
+                return State(model._replace(theta=theta, moments=moments), ())
+            return State(ConsensusModel(theta, moments, total, model.taken + count), ())
 
-        def output(state: State) -> np.ndarray:
-            model: SGDModel = state.common
-            if not averaging or not model.moments.taken:
-                return model.theta
-            return model.total / model.theta.dtype.type(model.moments.taken)
-
-        compiled = block if mechanism.descends and optimizer.is_plain_sgd else None
-        return Algorithm(init, lambda state, k: mechanism(state.common.theta, k), update, output, compiled)
+        return algorithm._replace(block=block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         return {"coef": rows[0], "last": state.common.theta[0]}
@@ -129,11 +119,3 @@ class DPSGD(GradientPlan):
     def describe(self) -> Mapping[str, Any]:
         absent = ("protocol", "network", "seed")
         return {key: value for key, value in super().describe().items() if key not in absent}
-
-
-class SGDModel(NamedTuple):
-    """All of it is released: parameters, moments of the optimizer, the sum of the iterates (or nothing)."""
-
-    theta: np.ndarray
-    moments: OptimizerState
-    total: np.ndarray

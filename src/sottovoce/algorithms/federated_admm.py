@@ -24,17 +24,16 @@ from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Federation, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.admm import UsersADMM
-from sottovoce.algorithms.options import named_protocol
+from sottovoce.algorithms.options import resolved_protocol
 from sottovoce.algorithms.plan import noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import as_network
 from sottovoce.mechanisms.admm import ClientProxMechanism, ProximalMechanism, sample_participants
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
-from sottovoce.protocols import Protocol
+from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
 
@@ -100,13 +99,14 @@ class FederatedADMM(UsersADMM):
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
         options = super()._resolved(options)
-        protocol, network = options["protocol"], options["network"]
-        if protocol is None and network is not None:
-            protocol = "masked"  # members without a server: a network is named for nothing else
-        if isinstance(protocol, str):
-            network = None if network is None else as_network(network)
-            protocol = named_protocol(protocol, network, options["seed"], cls.name, cls.protocols)
-        return {**options, "protocol": protocol}
+        value, network = options["protocol"], options["network"]
+        if value is None and network is not None:
+            value = "masked"  # members without a server: a network is named for nothing else
+        if isinstance(value, str):
+            value, network = resolved_protocol(value, network, cls.name, cls.protocols)
+        if isinstance(value, NamedProtocol) and network is not None:
+            value = value.at(network, seed=options["seed"])
+        return {**options, "protocol": value}
 
     def __post_init__(self) -> None:
         super().__post_init__()

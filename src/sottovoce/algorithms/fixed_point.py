@@ -15,13 +15,12 @@ batches of DP-SGD and the mean that central ADMM releases cost less, and have pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sottovoce._io import digest
 from sottovoce._validate import count, probability
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import Release
@@ -81,6 +80,7 @@ class FixedPoint(CentralPlan):
 
     name = "fixed-point"
     query_kind = "fixed-point-step"
+    mechanism_class = FixedPointMechanism
     adjacencies = ("add-remove", "replace-one", "user")
     noise_field = "noise_std"
 
@@ -111,8 +111,9 @@ class FixedPoint(CentralPlan):
         scale = (self.sensitivity, self.noise_std, self.adjacency)
         return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)
 
-    def mechanism(self, data: object, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
-        return self._mechanism(FixedPointMechanism, agents, random, data=data, blocks=len(self.start))
+    @property
+    def _mechanism_facts(self) -> dict[str, Any]:
+        return {"blocks": len(self.start)}
 
     def algorithm(self, mechanism: FixedPointMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1: the blocks that move are released, the others stay."""
@@ -143,12 +144,3 @@ class FixedPoint(CentralPlan):
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         return {"blocks": rows.reshape(self.start.shape)}
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan's numbers; operator, active and error are code and are named only."""
-        names = ("sensitivity", "noise_std", "steps", "active_blocks", "adjacency")
-        functions = {"operator": self.operator, "active": self.active, "error": self.error}
-        code = {key: getattr(function, "__qualname__", None) for key, function in functions.items()}
-        relaxation = None if callable(self.relaxation) else self.relaxation
-        numbers = {"algorithm": self.name, "n": 1, **{name: getattr(self, name) for name in names}}
-        return {**numbers, "relaxation": relaxation, "start": digest(self.start), **code}

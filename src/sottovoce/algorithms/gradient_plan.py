@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 
-from sottovoce import _validate, protocols
+from sottovoce import _validate
 from sottovoce.accounting.budget import AdversaryOptions
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
-from sottovoce.algorithms.options import as_network_argument, check_protocol, not_a_protocol
+from sottovoce.algorithms.options import not_a_protocol, resolved_protocol
 from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
 from sottovoce.data.base import AgentRecords, as_agent_records
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.graphs import Network, as_network
+from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
@@ -92,20 +92,16 @@ class GradientPlan(Plan):
     @classmethod
     def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options with a protocol and a network in place of their names."""
-        protocol, network = as_network_argument(options["protocol"]), options["network"]
-        if isinstance(protocol, Network):
-            protocol, network = None, protocol
-        network = None if network is None else as_network(network)
-        if protocol is None or isinstance(protocol, str):
-            protocol = protocols.parse(protocol or cls.default_protocol)
-        elif callable(protocol) and not isinstance(protocol, (Protocol, CachedSchedule)):
+        value = cls.default_protocol if options["protocol"] is None else options["protocol"]
+        protocol, network = resolved_protocol(value, options["network"], cls.name, cls.protocols)
+        if isinstance(protocol, Network):  # the algorithm's own protocol on it
+            protocol, network = resolved_protocol(cls.default_protocol, protocol, cls.name, cls.protocols)
+        if callable(protocol) and not isinstance(protocol, (Protocol, CachedSchedule)):
             protocol = CachedSchedule(protocol)
         elif not isinstance(protocol, (Protocol, NamedProtocol, CachedSchedule, Sequence)):
             raise not_a_protocol(protocol)
         if isinstance(protocol, Sequence) and len(protocol) != options["steps"]:
             raise InvalidInput(f"The schedule holds {len(protocol)} protocols for {options['steps']} steps.")
-        if isinstance(protocol, NamedProtocol):
-            check_protocol(protocol, network, cls.name, cls.protocols)
         return {**options, "protocol": protocol, "network": network}
 
     def __post_init__(self) -> None:
@@ -127,18 +123,17 @@ class GradientPlan(Plan):
         self._check_sizes(first.n)
 
     def _check_sizes(self, n: int) -> None:
-        agents = n if self.sizes is None else len(self.sizes)
-        if agents != n:
+        if self.sizes is not None and len(self.sizes) != n:
+            agents = len(self.sizes)
             raise InvalidInput(f"the network has {n} nodes, but sizes are given for {agents} agents.")
 
     def _check_sampling(self) -> None:
-        short = [i for i, size in enumerate(self.sizes or ()) if size < (self.batch_size or 0)]
-        if short and self.sample_rate is None:
-            assert self.sizes is not None
-            raise DataError(
-                f"agent {short[0]} holds {self.sizes[short[0]]} records, fewer than batch_size "
-                f"{self.batch_size:g}; take at most {min(self.sizes)}, or None for all records."
-            )
+        for agent, size in enumerate(self.sizes or ()):
+            if self.sample_rate is None and size < (self.batch_size or 0):
+                raise DataError(
+                    f"agent {agent} holds {size} records, fewer than batch_size {self.batch_size:g}; take at "
+                    f"most {min(self.sizes or ())}, or None for all records."
+                )
         unknown = self.sizes is None and (self.batch_size is None or self.sample_rate is None)
         if unknown and self.adjacency != "user":
             raise InvalidInput(
@@ -171,7 +166,8 @@ class GradientPlan(Plan):
         """Numbers in one row that travels: the parameters."""
         return n_params(self.objective)
 
-    def _bytes_per_number(self) -> int:
+    @property
+    def _bytes_per_number(self) -> int:  # type: ignore[override]
         return int(self.objective.bytes_per_number)
 
     @cached_property
@@ -317,7 +313,7 @@ class GradientPlan(Plan):
         agents with more records and the same batch size need less. Otherwise all get the same noise.
         """
         each_its_own = adversary.get("view") == "local" and adversary.get("user") is None
-        if not each_its_own or epsilon == math.inf:
+        if not each_its_own or epsilon == math.inf or self.noise_allocation != "equal":
             return super().calibrated_to(epsilon, delta, **adversary)
         least: dict[tuple[float, int], float] = {}  # agents of the same rate and draws need the same noise
         keys = []
@@ -332,9 +328,6 @@ class GradientPlan(Plan):
 
     def _local_curve(self, agent: int) -> Callable[[float], Any]:
         return lambda z: compose(self.with_noise(z).releases(agent), method=self.accounting)
-
-    def describe(self) -> Mapping[str, Any]:
-        return {**super().describe(), "learning_rate": vars(self.learning_rate)}
 
 
 def n_params(objective: Objective) -> int:

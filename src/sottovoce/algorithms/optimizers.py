@@ -80,13 +80,7 @@ class Rate:
 
 @dataclass
 class RateTable:
-    """The learning rate of every step, one by one; the last one stays.
-
-    Examples
-    --------
-    >>> RateTable([0.1, 0.05])(5, 10)
-    0.05
-    """
+    """The learning rate of every step, one by one; the last one stays."""
 
     values: list[float]
 
@@ -164,15 +158,17 @@ class Optimizer:
         kind = str(options.pop("name")).lower()
         words: dict[str, Any] = {k: options.pop(k) for k in ("weight_decay", "nesterov") if k in options}
         if kind in ("sgd", "momentum"):
+            takes = "momentum, nesterov"
             beta = options.pop("momentum", 0.0 if kind == "sgd" else 0.9)
             kind, words = ("momentum", words | {"beta": beta}) if beta else ("sgd", words)
         else:
+            takes = "betas, eps"
             words["beta"], words["beta2"] = options.pop("betas", (0.9, 0.999))
             words["epsilon"] = options.pop("eps", 1e-8)
         if options:
             raise InvalidInput(
-                f"the optimizer option {next(iter(options))!r} is not known; {kind} takes "
-                f"{'momentum, nesterov' if kind in ('sgd', 'momentum') else 'betas, eps'} and weight_decay."
+                f"the optimizer option {next(iter(options))!r} is not known; {kind} takes {takes} and "
+                "weight_decay."
             )
         return cls(kind, **words)  # type: ignore[arg-type]
 
@@ -187,21 +183,20 @@ class Optimizer:
         self, state: OptimizerState, gradient: np.ndarray, rate: float, theta: np.ndarray | None = None
     ) -> tuple[np.ndarray, OptimizerState]:
         """Return what to subtract from the parameters ``theta`` (needed for decay), and the next state."""
-        pull = None  # weight decay, one number or one per column where groups differ
-        if self.weight_decay or self.groups:
-            factor = np.ones(gradient.shape[-1], gradient.dtype)
-            decay = np.full(gradient.shape[-1], self.weight_decay, gradient.dtype)
-            for start, stop, times, own in self.groups:
-                factor[start:stop], decay[start:stop] = times, own
-            if decay.any():
-                assert theta is not None, "weight decay needs the parameters"
-                pull = decay * theta
-        if pull is not None and self.kind != "adamw":
-            gradient = gradient + pull
-        step, after = self._step(state, gradient, rate)
-        if pull is not None and self.kind == "adamw":
+        if not (self.weight_decay or self.groups):
+            return self._step(state, gradient, rate)
+        assert theta is not None, "weight decay needs the parameters"
+        factor = np.ones(gradient.shape[-1], gradient.dtype)
+        decay = np.full(gradient.shape[-1], self.weight_decay, gradient.dtype)
+        for start, stop, times, own in self.groups:
+            factor[start:stop], decay[start:stop] = times, own
+        pull = decay * theta
+        if self.kind != "adamw":
+            step, after = self._step(state, gradient + pull, rate)
+        else:
+            step, after = self._step(state, gradient, rate)
             step = step + gradient.dtype.type(rate) * pull
-        return (step * factor if self.groups else step), after
+        return step * factor, after
 
     def _step(
         self, state: OptimizerState, gradient: np.ndarray, rate: float

@@ -18,6 +18,7 @@ from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.coerce import network_if_named
+from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import NamedProtocol, Protocol
 
 NoiseAllocation = Literal["equal", "optimal"]
@@ -82,13 +83,7 @@ def _function(value: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _one_of(*words: str) -> Callable[[str, str], str]:
-    def check(value: str, name: str) -> str:
-        if _validate.word(value, name) not in words:
-            quoted = [f'"{word}"' for word in words]
-            raise InvalidInput(f"{name} must be {', '.join(quoted[:-1])} or {quoted[-1]}, got {value!r}.")
-        return value
-
-    return check
+    return lambda value, name: _validate.choice(_validate.word(value, name), words, name)
 
 
 _COUNTS = "steps records users dim tolerate local_steps primal_steps cap tokens period active_blocks"
@@ -119,6 +114,16 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
+def require_linear(objective: object, plan: str, *, separable: bool = False) -> None:
+    """Refuse an objective that is no linear model, or that coordinates or proximal steps cannot minimize."""
+    if not isinstance(objective, GLM):
+        raise InvalidInput(f"{plan} is for linear models, got {type(objective).__name__}.")
+    if objective.class_weight is not None:
+        raise InvalidInput(f"{plan} takes no class weights; take dp-sgd or consensus-sgd.")
+    if separable and not objective.regularizer.separable:
+        raise InvalidInput(f"{plan} needs a separable regularizer; take a box instead of the ball.")
+
+
 def check_noise_allocation(allocation: str, view: str | None) -> None:
     """Refuse to calibrate optimal noise against an adversary for whom everybody takes the same."""
     if allocation == "optimal" and view in ("local", "outsider"):
@@ -128,41 +133,33 @@ def check_noise_allocation(allocation: str, view: str | None) -> None:
         )
 
 
-def check_protocol(
-    protocol: NamedProtocol, network: Network | None, name: str, allowed: Sequence[str]
-) -> None:
-    """Refuse a named protocol that an algorithm does not run over, or that has no network to be built on."""
-    built_in = protocol.name in protocols.registry.BUILT_IN  # a plan checks what an installed one builds
-    if allowed and built_in and protocol.name not in allowed:
-        raise InvalidInput(f"{name} runs over {' or '.join(allowed)}, not over {protocol.name}.")
-    if network is None:
-        raise InvalidInput(f"{name} needs a network for its protocol {protocol}.")
+def resolved_protocol(
+    value: object, network: object, plan: str, allowed: Sequence[str]
+) -> tuple[Any, Network | None]:
+    """Return a protocol argument and a network with the objects in place of their names.
 
-
-def named_protocol(
-    name: str, network: Network | None, seed: int, plan: str, allowed: Sequence[str]
-) -> Protocol:
-    """Return the protocol that a name stands for, on a network."""
-    named = protocols.parse(name)
-    check_protocol(named, network, plan, allowed)
-    assert network is not None
-    return named.at(network, seed=seed)
+    A string that names no protocol names a network. A named protocol that the plan does not run over, or that
+    has no network to be built on, is refused; other arguments stay as they are.
+    """
+    network = None if network is None else as_network(network)
+    if isinstance(value, str):
+        word = value.split(":")[0]
+        # listing installed protocols takes a while: only for words that are not built in
+        if word not in protocols.registry.BUILT_IN and word not in protocols.registry.names():
+            with contextlib.suppress(SottovoceError):  # a misspelt protocol is refused as one
+                return as_network(value), network
+        value = protocols.parse(value)
+    elif not isinstance(value, (Protocol, NamedProtocol)):
+        value = network_if_named(value)
+    if isinstance(value, NamedProtocol):
+        built_in = value.name in protocols.registry.BUILT_IN  # a plan checks what an installed one builds
+        if allowed and built_in and value.name not in allowed:
+            raise InvalidInput(f"{plan} runs over {' or '.join(allowed)}, not over {value.name}.")
+        if network is None:
+            raise InvalidInput(f"{plan} needs a network for its protocol {value}.")
+    return value, network
 
 
 def not_a_protocol(value: object) -> InvalidInput:
     """Return the error about an argument that is no protocol."""
     return InvalidInput(f"protocol must be a protocol, a network or a name, got {_validate.shown(value)}.")
-
-
-def as_network_argument(protocol: object) -> object:
-    """Return the network that a string names where it names no protocol; other arguments as they are."""
-    if isinstance(protocol, (Protocol, NamedProtocol)) or protocol is None:
-        return protocol
-    if isinstance(protocol, str):
-        word = protocol.split(":")[0]
-        # listing installed protocols takes a while: only for words that are not built in
-        if word not in protocols.registry.BUILT_IN and word not in protocols.registry.names():
-            with contextlib.suppress(SottovoceError):  # a misspelt protocol is refused as one later
-                return as_network(protocol)
-        return protocol
-    return network_if_named(protocol)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
@@ -22,13 +22,14 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
+from sottovoce._io import digest
 from sottovoce.accounting.accountant import ViewName, account
 from sottovoce.accounting.budget import AdversaryOptions, MemberOptions
-from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
 from sottovoce.accounting.guarantee import PUBLIC_RECORD_COUNT, Adjacency, Guarantee, Label
 from sottovoce.accounting.observation import ObservationModel
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.options import converted
+from sottovoce.algorithms.options import check_noise_allocation, converted
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
@@ -39,7 +40,7 @@ from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result, State
-from sottovoce.runners.run import InProcessOptions, run
+from sottovoce.runners.run import RunOptions, run
 
 AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: accounting may be a long composition
@@ -97,12 +98,15 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
     sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait
     noise_field: ClassVar[str] = "noise_multiplier"
+    mechanism_class: ClassVar[type[Mechanism]]
 
     steps: int
     adjacency: Adjacency
     accounting: str = "pld"
     sizes: tuple[int, ...] | None = None  # public numbers of records, where the plan has them
     center: float | tuple[float, ...] = 0.0  # the public center of the rows that travel
+    noise_allocation: str = "equal"
+    _bytes_per_number: int = 8
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +151,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
         """Return the update rule of the agents that ``mechanism`` hosts, from the rows ``start``."""
 
-    @abstractmethod
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
+        return self._mechanism(self.mechanism_class, agents, random, data=data, **self._mechanism_facts)
 
     @abstractmethod
     def releases(self, agent: int) -> Sequence[Release]:
@@ -191,6 +195,11 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         }
         return kind(agents=agents, random=random, **(arguments | facts))
 
+    @property
+    def _mechanism_facts(self) -> dict[str, Any]:
+        """What the mechanism is told besides the options that are called alike."""
+        return {}
+
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         """Return the releases of the hosted agents; None where nothing is claimed."""
         return [self.releases(int(a)) for a in agents]
@@ -199,9 +208,9 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return the data of all agents, checked against the plan."""
         return data
 
-    @abstractmethod
     def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows of the hosted agents."""
+        return np.zeros((len(agents), data.dim))
 
     def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
         """Return numbers about the final rows that may be published."""
@@ -261,23 +270,16 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     def _traffic(self) -> tuple[int, int]:
         """Return the rounds and messages of all steps."""
-        if self.is_stationary:
-            return self.schedule(0).rounds * self.steps, self.schedule(0).message_count * self.steps
-        rounds = messages = 0
-        for k in range(self.steps):
-            protocol = self.schedule(k)
-            rounds, messages = rounds + protocol.rounds, messages + protocol.message_count
-        return rounds, messages
+        times, steps = (self.steps, 1) if self.is_stationary else (1, self.steps)
+        each = [(protocol.rounds, protocol.message_count) for protocol in map(self.schedule, range(steps))]
+        return times * sum(rounds for rounds, _ in each), times * sum(messages for _, messages in each)
 
     def _bytes_per_row(self) -> int:
         """Return the size of one row on the wire; a masked row is integers of the grid, with its checks."""
         grid = self.grid
-        if grid is not None:
-            return (grid.dim + grid.checks) * grid.bits // 8
-        return self.width * self._bytes_per_number()
-
-    def _bytes_per_number(self) -> int:
-        return 8
+        if grid is None:
+            return self.width * self._bytes_per_number
+        return (grid.dim + grid.checks) * grid.bits // 8
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values, for results, tables and the identity of checkpoints."""
@@ -312,21 +314,29 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
-        cost = self._cost_of_noise(adversary)
+        check_noise_allocation(self.noise_allocation, adversary.get("view"))
+        start = self._gaussian_noise
+
+        def cost(noise: float) -> Guarantee:
+            return self.with_noise(noise).privacy(**adversary)
+
+        if start is not None:
+            return self.with_noise(calibrate_gaussian(cost, epsilon, delta, start=start))
         return self.with_noise(calibrate(cost, epsilon, delta, tolerance=UNSPENT))
 
-    def _cost_of_noise(self, adversary: AdversaryOptions) -> Callable[[float], Guarantee]:
-        """Return the privacy cost of this plan as a function of its noise, for a search."""
-        return lambda noise: self.with_noise(noise).privacy(**adversary)
+    @property
+    def _gaussian_noise(self) -> float | None:
+        """Any noise, where mu falls in proportion to it and calibration is a closed form; else None."""
+        return None
 
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:
         """Return this plan with another amount of noise."""
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
 
     def run(
-        self, data: object, rng: RandomSource, *, progress: bool = False, **options: Unpack[InProcessOptions]
+        self, data: object, rng: RandomSource, *, progress: bool = False, **options: Unpack[RunOptions]
     ) -> Result:
-        """Execute the plan in this process; `sottovoce.runners.run.InProcessRun` lists the options.
+        """Execute the plan in this process; `sottovoce.runners.run.PlanRun` lists the options.
 
         ``rng`` is a numpy Generator (a simulation) or a noise source.
         """
@@ -380,4 +390,6 @@ def _described(value: Any) -> Any:
         return {item.name: _described(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Sequence) and any(isinstance(item, Protocol) for item in value):
         return [_described(item) for item in value]
-    return value
+    if isinstance(value, np.ndarray):
+        return digest(value)
+    return getattr(value, "__qualname__", None) if callable(value) else value

@@ -250,11 +250,6 @@ class SecretWalkSGD(RandomWalkSGD):
                 f"{longest:g}; take a smaller step, or leave feature_norm out."
             )
 
-    @cached_property
-    def _holders(self) -> np.ndarray:
-        """Refused: nobody knows a secret path before the run."""
-        raise InvalidInput("a secret path is drawn during the run; nobody knows it before.")
-
     @property
     def observation(self) -> ObservationModel:
         return TokenWalk(
@@ -276,14 +271,12 @@ class SecretWalkSGD(RandomWalkSGD):
         """One row per token, and tokens never mix: a secret path is no public schedule."""
         return self._schedule(TokenPass(self.tokens, 0, []))
 
-    def releases(self, agent: int) -> Sequence[Release]:
-        """Return as many releases as the path may bring."""
-        if agent not in self._releases:
-            (whole,) = GradientPlan.releases(self, agent)
-            most = self.steps * self.tokens
-            visits = most if self.cap is None else min(self.cap, most)
-            self._releases[agent] = (replace(whole, step=0, steps=visits),)
-        return self._releases[agent]
+    @cached_property
+    def _visits(self) -> dict[int, list[tuple[int, int]]]:
+        """As many as the path may bring."""
+        most = self.steps * self.tokens
+        visits = most if self.cap is None else min(self.cap, most)
+        return {agent: [(0, visits)] for agent in range(self.n)}
 
     def prepared(self, data: object) -> Any:
         """Return the agents' records checked, also against the public bound on their length."""

@@ -35,15 +35,9 @@ ScheduleArgument = Protocol | NamedProtocol | CachedSchedule | Sequence[Protocol
 class Schedule:
     """The protocol of step k as ``schedule(k)``; the same protocol for the same step.
 
-    Parameters
-    ----------
-    protocol : one protocol for all steps, a name to be built on ``network`` with ``seed``, one protocol per
-        step, or a function of the step.
-    steps : number of steps.
-    network, seed : for a protocol given by name.
-    accept : raises an error about a protocol that the algorithm cannot use.
-    grid : the common integer grid of a masked plan; rows of masked protocols lie on it.
-    row_noise : noise of the rows of a step; fresh noise of protocols given by name is in proportion to it.
+    ``protocol`` is one for all steps, a name to be built on ``network`` with ``seed``, one per step, or a
+    function of the step. ``accept`` raises an error about a protocol that the algorithm cannot use. Rows of
+    masked protocols lie on ``grid``; fresh noise of named protocols is in proportion to ``row_noise(k)``.
     """
 
     def __init__(

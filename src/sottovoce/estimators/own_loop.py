@@ -1,7 +1,7 @@
 """A training loop of one's own in torch, whose optimizer takes the steps of a private plan.
 
 The loop stays as it is: batches from a loader, a forward pass, a loss, ``loss.backward()``,
-``optimizer.step()``. The step is one of `sottovoce.runners.run.InProcessRun`: it samples, clips the gradient
+``optimizer.step()``. The step is one of `sottovoce.runners.run.PlanRun`: it samples, clips the gradient
 of every record, adds noise, mixes the rows of all sites and applies the optimizer, as `sottovoce.fit` does.
 The gradient that reaches the parameters is never that of the loop's own backward pass, which could not be
 clipped record by record: the loss must be the one given to `make_private`, and any other is refused.
@@ -35,7 +35,7 @@ from sottovoce.models.adapters import Loss
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives.nets.gradient_path import flatten
-from sottovoce.runners.run import InProcessRun
+from sottovoce.runners.run import PlanRun
 
 if TYPE_CHECKING:
     import networkx
@@ -150,7 +150,7 @@ def make_private(
         options=options,
         notes=[LOOP],
     )
-    running = InProcessRun(
+    running = PlanRun(
         prepared.plan,
         prepared.adapter.data,
         ProtectiveNoise() if rng is None else rng,
@@ -219,7 +219,7 @@ class _LoopState:
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
         prepared: PreparedFit,
-        running: InProcessRun,
+        running: PlanRun,
         mechanism: GradientMechanism,
         rates: RateTable,
         steps_per_pass: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,16 +62,12 @@ class RunRandomness:
 
     @property
     def seeds(self) -> list[int] | None:
-        """Seeds that restore batches and start after an interruption; None where they must stay secret."""
+        """Seeds of batches and start, which name a simulation; None where they must stay secret."""
         return None if isinstance(self.batches, bytes) else [self.batches, self.start_seed]
 
     def noise_ids_of(self, agents: Sequence[int]) -> Sequence[int]:
         """Return the numbers under which the hosted ``agents`` draw noise and batches."""
         return list(agents) if self.noise_ids is None else list(self.noise_ids)
-
-    def with_seeds(self, seeds: Sequence[int]) -> RunRandomness:
-        """Return this randomness with the batches and start of an interrupted run."""
-        return replace(self, batches=int(seeds[0]), start_seed=int(seeds[1]))
 
     def draws(self, *key: int) -> np.random.Generator:
         """Return the generator of one block of hidden choices (a walk's path, a coordinate).

@@ -33,20 +33,11 @@ Own = TypeVar("Own")
 class State(NamedTuple, Generic[Common, Own]):
     """What an algorithm remembers between two steps, in two parts that never mix.
 
-    Attributes
-    ----------
-    common : what everybody may know: the model, moments that follow from results, counters. It may be
-        handed to a member that joins late, to a Flower client, to the next membership version.
-    own : what stays with the agent: its parameters, duals, trackers, anything that its records have touched.
-
-    Either part is an array, a number, None, or a nesting of those. Over ranks an array has one row per hosted
-    agent, or is the same on every rank.
-
-    Examples
-    --------
-    >>> state = State(common=np.zeros((2, 3)), own=None)
-    >>> state._replace(common=state.common + 1).common.shape
-    (2, 3)
+    ``common`` is what everybody may know (the model, moments that follow from results, counters): it may be
+    handed to a member that joins late, to a Flower client, to the next membership version. ``own`` stays with
+    the agent: its parameters, duals, trackers, anything that its records have touched. Either part is an
+    array, a number, None, or a nesting of those. Over ranks an array has one row per hosted agent, or is the
+    same on every rank.
     """
 
     common: Common
@@ -92,16 +83,10 @@ class Algorithm(NamedTuple):
 class Result(NotebookDisplay):
     """What a run leaves: plain values that JSON can hold, and the arrays it produced.
 
-    Parameters
-    ----------
-    name : what was run.
-    config : plain values that describe the plan.
-    outputs : arrays by name, ``"rows"`` being one output row per agent, ``"coef"`` what was learned; not
-        part of the JSON form.
-    metrics : final numbers by name.
-    history : one mapping per recorded step.
-    guarantees : statements, each as `Guarantee.to_dict` gives it.
-    provenance : version, seed kind, time; filled by `provenance_now`.
+    ``config`` describes the plan, ``outputs`` are arrays by name (``"rows"``: one output row per agent,
+    ``"coef"``: what was learned; not part of the JSON form), ``metrics`` the final numbers, ``history`` has a
+    mapping per recorded step, ``guarantees`` are as `Guarantee.to_dict` gives them, ``provenance`` says with
+    what version and when.
 
     Examples
     --------
@@ -156,14 +141,8 @@ class Result(NotebookDisplay):
         \bottomrule
         \end{tabular}
         """
-        rows = [
-            {
-                name: value
-                for name, value in to_jsonable(dict(row)).items()
-                if not isinstance(value, (dict, list))
-            }
-            for row in self._table()
-        ]
+        whole = [to_jsonable(dict(row)) for row in self._table()]
+        rows = [{k: v for k, v in row.items() if not isinstance(v, (dict, list))} for row in whole]
         names = list(dict.fromkeys(name for row in rows for name in row))
         lines = [" & ".join(_latex(row.get(name, "")) for name in names) + r" \\" for row in rows]
         head = " & ".join(map(_latex, names)) + r" \\"

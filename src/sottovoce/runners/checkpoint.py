@@ -8,61 +8,26 @@ must see the folder.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce._io import atomic_write, digest, locked, to_jsonable
+from sottovoce._io import atomic_write
 from sottovoce.errors import ConfigError, DataError, InvalidInput
-from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.state import leaves, rebuilt
 
 CURRENT = "current.json"
 
 
-def identity_of(
-    plan: object, schedule: Protocol | Callable[[int], Protocol], steps: int, *, noise: object = None
-) -> str:
-    """Return the digest that names a run, the same in one process and on every rank.
-
-    Of the protocols of the first and the last step the name, the size and up to 16 matrices, first and last
-    among them, are hashed; of the noise what it says of itself; of ``plan`` everything, arrays by their bytes
-    (put the data there where every process has it); and the version of this package.
-    """
-    from sottovoce import __version__
-
-    protocol_of = schedule if callable(schedule) else lambda k: schedule
-    first, last = protocol_of(0), protocol_of(max(steps - 1, 0))
-    described = None if noise is None else repr(noise)
-    if described is not None and "object at" in described:  # an address in memory
-        described = type(noise).__name__
-    protocols = [_described(first)] if first is last else [_described(first), _described(last)]
-    values = {"version": __version__, "plan": plan, "steps": steps, "noise": described}
-    return digest(values | {"protocols": protocols})
-
-
-def _described(protocol: Protocol) -> dict[str, Any]:
-    values: dict[str, Any] = {"name": protocol.name, "n": protocol.n, "rounds": protocol.rounds}
-    if not protocol.linear:
-        return values
-    linear = as_linear(protocol)
-    rounds = np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int))
-    matrices = [linear.matrix(int(t)) for t in rounds]  # all held, so that no two have one id
-    different = list({id(matrix): matrix for matrix in matrices}.values())
-    return values | {"fresh_std": float(protocol.fresh_std), "gamma": protocol.gamma, "matrices": different}
-
-
 class Saved(NamedTuple):
-    """Where a run can go on: the step to do next, the files that hold the state before it, plain notes."""
+    """Where a run can go on: the step to do next, and the files that hold the state before it."""
 
     step: int
     files: tuple[str, ...]
-    about: dict[str, Any]
 
 
 def latest_step(folder: str | Path) -> int | None:
@@ -83,13 +48,13 @@ class Checkpoint:
     Parameters
     ----------
     folder : where the files are; made when first written.
-    identity : digest of the run (`identity_of`); a folder of another run is refused.
+    identity : digest of the run; a folder of another run is refused.
 
     Guarantees
     ----------
-    A crash at any moment leaves the last whole checkpoint. Only arrays, numbers and plain notes are written
-    or read, never code. The state holds what agents have computed from their records: keep the folder as the
-    records are kept. Notes may hold seeds of simulations; protective noise has none.
+    A crash at any moment leaves the last whole checkpoint. Only arrays and numbers are written or read, never
+    code. The state holds what agents have computed from their records: keep the folder as the records are
+    kept.
     """
 
     def __init__(self, folder: str | Path, identity: str) -> None:
@@ -98,20 +63,14 @@ class Checkpoint:
     def latest(self) -> Saved | None:
         """Return the last whole checkpoint, None if there is none."""
         try:
-            text = (self.folder / CURRENT).read_text()
+            record = json.loads((self.folder / CURRENT).read_text())
+            saved = Saved(int(record["step"]), tuple(str(name) for name in record["files"]))
+            identity = str(record["identity"])
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise self._no_folder() from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not text"
-            raise DataError(f"{self.folder / CURRENT} cannot be read: {why}.") from None
-        try:
-            record = json.loads(text)
-            files = tuple(str(name) for name in record["files"])
-            saved = Saved(int(record["step"]), files, dict(record["about"]))
-            identity = str(record["identity"])
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             raise DataError(f"{self.folder / CURRENT} is damaged; remove the folder to begin anew.") from None
         if identity != self.identity:
             raise ConfigError(
@@ -130,18 +89,14 @@ class Checkpoint:
         atomic_write(self.folder / name, lambda file: np.savez(file, agents=agents, **arrays))
         return name
 
-    def commit(self, step: int, files: Sequence[str], about: Mapping[str, Any] | None = None) -> None:
-        """Make the files of ``step`` the checkpoint, then drop older ones (one rank calls this).
-
-        ``about`` are plain notes that `latest` gives back: seeds of a simulation, the history so far.
-        """
+    def commit(self, step: int, files: Sequence[str]) -> None:
+        """Make the files of ``step`` the checkpoint, then drop older ones (one rank calls this)."""
         unseen = [part for part, name in enumerate(files) if not (self.folder / name).exists()]
         if unseen:
             raise DataError(
                 f"What rank {unseen[0]} wrote is not in {self.folder} here; the folder must be shared by all."
             )
-        notes = to_jsonable(about or {})
-        content = {"step": step, "identity": self.identity, "files": list(files), "about": notes}
+        content = {"step": step, "identity": self.identity, "files": list(files)}
         atomic_write(self.folder / CURRENT, json.dumps(content, indent=1))
         # older parts, and what a rank that died while it wrote has left
         for pattern in ("step-*.npz", ".step-*.npz.*", f".{CURRENT}.*"):
@@ -149,14 +104,12 @@ class Checkpoint:
                 if old.name not in files:
                     old.unlink(missing_ok=True)
 
-    def save(
-        self, step: int, agents: np.ndarray, state: object, about: Mapping[str, Any] | None = None
-    ) -> None:
+    def save(self, step: int, agents: np.ndarray, state: object) -> None:
         """Write the checkpoint of a run that is in one process: the state of all agents before ``step``."""
-        self.commit(step, [self.write(step, agents, state, part=0)], about)
+        self.commit(step, [self.write(step, agents, state, part=0)])
 
-    def load(self, agents: np.ndarray, like: object) -> tuple[int, Any, dict[str, Any]] | None:
-        """Return (step to do next, state of ``agents``, notes) of the last checkpoint, None without one.
+    def load(self, agents: np.ndarray, like: object) -> tuple[int, Any] | None:
+        """Return (step to do next, state of ``agents``) of the last checkpoint, None without one.
 
         It does not matter who hosted the agents when it was written. ``like`` is a fresh state of the same
         agents. Arrays whose first axis counts the hosted agents are put together by agent; others (step
@@ -165,47 +118,27 @@ class Checkpoint:
         saved = self.latest()
         if saved is None:
             return None
-        agents = np.asarray(agents)
-        fresh = leaves(like)
-        per_agent = [leaf.ndim > 0 and leaf.shape[0] == len(agents) for leaf in fresh]
-        arrays: list[Any] = [None] * len(fresh)
-        missing = set(agents.tolist())
-        for name in saved.files:
-            stored, parts = self._part(name, len(fresh))
-            _, here, there = np.intersect1d(agents, stored, return_indices=True)
-            missing -= set(agents[here].tolist())
-            for k, leaf in enumerate(parts):
-                shape = (len(stored), *fresh[k].shape[1:]) if per_agent[k] else fresh[k].shape
-                if leaf.shape != shape:
-                    raise ConfigError(
-                        f"{self.folder / name} holds an array of shape {leaf.shape}, this algorithm's state "
-                        f"has {shape}; name another folder."
-                    )
-                if not per_agent[k]:
-                    arrays[k] = leaf
-                    continue
-                if arrays[k] is None:  # in the stored precision: a fresh state may begin in another one
-                    arrays[k] = np.empty(fresh[k].shape, leaf.dtype)
-                arrays[k][here] = leaf[there]
-        if missing:
-            raise DataError(f"The checkpoint in {self.folder} lacks agent {min(missing)}.")
-        return saved.step, rebuilt(like, arrays), saved.about
-
-    @contextlib.contextmanager
-    def held(self, patience: float = 5.0) -> Iterator[None]:
-        """Keep other runs away from the folder until the block ends (one rank calls this).
-
-        Two runs in one folder would delete each other's files. The lock goes with the process that holds it;
-        ``patience`` seconds are left for one that is just dying.
-        """
-        self._make()
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked(self.folder / ".lock", patience))
-            except BlockingIOError:
-                in_use = f"{self.folder} is in use by another run; wait for it, or name another folder."
-                raise ConfigError(in_use) from None
-            yield
+        fresh, agents = leaves(like), np.asarray(agents)
+        parts = [self._part(name) for name in saved.files]
+        stored = np.concatenate([hosted for hosted, _ in parts])
+        missing = np.setdiff1d(agents, stored)
+        if missing.size:
+            raise DataError(f"The checkpoint in {self.folder} lacks agent {missing[0]}.")
+        order = np.argsort(stored)
+        places = order[np.searchsorted(stored[order], agents)]
+        per_agent = [leaf.ndim > 0 and len(leaf) == len(agents) for leaf in fresh]
+        for hosted, arrays in parts:
+            pairs = zip(fresh, per_agent, strict=True)
+            expected = [(len(hosted), *leaf.shape[1:]) if each else leaf.shape for leaf, each in pairs]
+            if (shapes := [array.shape for array in arrays]) != expected:
+                raise ConfigError(
+                    f"The checkpoint in {self.folder} holds arrays of shapes {shapes}, this algorithm's "
+                    f"state has {expected}; name another folder."
+                )
+        # in the stored precision: a fresh state may begin in another one
+        columns = zip(per_agent, *(arrays for _, arrays in parts), strict=True)
+        whole = [np.concatenate(pieces)[places] if each else pieces[0] for each, *pieces in columns]
+        return saved.step, rebuilt(like, whole)
 
     def _make(self) -> None:
         try:
@@ -216,18 +149,12 @@ class Checkpoint:
     def _no_folder(self) -> ConfigError:
         return ConfigError(f"{self.folder} is a file, a checkpoint is a folder; name another place.")
 
-    def _part(self, name: str, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _part(self, name: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the agents of one file, and their arrays in order."""
         try:
             with open(self.folder / name, "rb") as file, np.load(file, allow_pickle=False) as stored:
-                rows = [stored[f"leaf{k}"] for k in range(len(stored.files) - 1)]
-                agents = stored["agents"]
+                return stored["agents"], [stored[f"leaf{k}"] for k in range(len(stored.files) - 1)]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"{self.folder / name} cannot be read ({error}); remove the folder to begin anew."
             ) from None
-        if len(agents) and len(rows) != count:
-            raise ConfigError(
-                f"{self.folder / name} holds {len(rows)} arrays, this algorithm's state has {count}; "
-                "name another folder."
-            )
-        return agents, rows

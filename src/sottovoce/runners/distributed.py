@@ -18,10 +18,9 @@ import sys
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,14 +28,13 @@ from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
 from sottovoce import _validate
-from sottovoce._io import digest, to_jsonable
+from sottovoce._io import to_jsonable
 from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
 from sottovoce.noise.samplers import NoiseSource
-from sottovoce.protocols import LinearProtocol, Protocol, as_linear
-from sottovoce.runners.base import Algorithm
-from sottovoce.runners.checkpoint import Checkpoint, identity_of
+from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.launch import limit_threads, parse_threads
 from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
+from sottovoce.runners.plan_interface import RunnablePlan
 
 T = TypeVar("T")
 _GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
@@ -45,28 +43,10 @@ _CUTS_KEPT = 256
 
 @dataclass
 class Traffic:
-    """What one rank has sent: rounds, rows, bytes; and the cut edges those rows served.
-
-    A row that several agents of the same rank need travels to that rank once, so ``rows`` is at most
-    ``cut_edges``.
-    """
+    """What one rank has sent; a row that several agents of another rank need travels to that rank once."""
 
     rounds: int = 0
-    rows: int = 0
     bytes: int = 0
-    cut_edges: int = 0
-
-
-class Hosted(NamedTuple):
-    """What a rank holds: the rank of every agent, its own agents, their state and output rows.
-
-    State and rows are None where nobody is hosted.
-    """
-
-    owner: np.ndarray
-    agents: np.ndarray
-    state: Any
-    rows: np.ndarray | None
 
 
 class _Transfer(NamedTuple):
@@ -164,20 +144,19 @@ class Cluster:
         A rank on which it fails (a file is missing there) makes all ranks raise one sentence that names it
         and says what it is ``failing`` to do.
         """
+        if self.size == 1:
+            return build()
         value: Any = None
         try:
             value = build()
             message = {"same": identity(value) if identity else ""}
         except Exception as error:
             message = {"error": _sentence(error)}
-            if self.size == 1:
-                raise
         answers = self.meet(message)
-        for rank, answer in enumerate(answers):
-            if "error" in answer:
-                if all(other.get("error") == answer["error"] for other in answers):
-                    raise ClusterError(answer["error"])
-                raise ClusterError(f"Rank {rank} {failing}: {answer['error']}")
+        errors = {rank: answer["error"] for rank, answer in enumerate(answers) if "error" in answer}
+        for rank, sentence in errors.items():
+            everywhere = list(errors.values()) == [sentence] * self.size
+            raise ClusterError(sentence if everywhere else f"Rank {rank} {failing}: {sentence}")
         # digests by their first characters, other words in full
         same = [word if " " in word else word[:12] for word in (answer["same"] for answer in answers)]
         for rank, answer in enumerate(answers):
@@ -226,31 +205,24 @@ class Cluster:
         for rank, rows in cut.sends.items():
             transfers.append(self._begin(state[rows], rank, where))
         self.traffic.rounds += 1
-        self.traffic.rows += cut.rows_sent
         self.traffic.bytes += cut.rows_sent * state.shape[1] * state.itemsize
-        self.traffic.cut_edges += cut.cut_edges
         yield received
         for transfer in transfers:
             self._finish(transfer, where)
 
-    def gather(self, hosted: Hosted) -> np.ndarray | None:
-        """Return the output rows of all agents on rank 0, None elsewhere."""
-        mine = None if hosted.rows is None else np.ascontiguousarray(hosted.rows)
-        headers = self.meet(None if mine is None else {"shape": mine.shape, "dtype": mine.dtype.str})
-        if self.rank != 0:
-            if mine is not None:
-                self._finish(self._begin(mine, 0, "the end"), "the end")
+    def gather(self, rows: np.ndarray, n: int) -> np.ndarray | None:
+        """Return the rows of all ``n`` agents on rank 0, None elsewhere."""
+        if self.size == 1:
+            return rows
+        if self.rank:
+            self._finish(self._begin(np.ascontiguousarray(rows), 0, "the end"), "the end")
             return None
-        like = next(header for header in headers if header is not None)
-        out = np.empty((len(hosted.owner), *like["shape"][1:]), like["dtype"])
-        if mine is not None:
-            out[hosted.agents] = mine
-        for rank, header in enumerate(headers):
-            if rank and header is not None:
-                part = np.empty(header["shape"], header["dtype"])
-                self._finish(self._begin(part, rank, "the end", receive=True), "the end")
-                out[hosted.owner == rank] = part
-        return out
+        parts = [rows]
+        for rank, count in enumerate(np.bincount(slices(n, self.size))[1:].tolist(), start=1):
+            part = np.empty((count, *rows.shape[1:]), rows.dtype)
+            self._finish(self._begin(part, rank, "the end", receive=True), "the end")
+            parts.append(part)
+        return np.concatenate(parts)
 
     def _begin(self, rows: np.ndarray, rank: int, where: str, *, receive: bool = False) -> _Transfer:
         """Begin to send rows to a rank, or to receive its rows in their place."""
@@ -303,22 +275,16 @@ class Cluster:
         if isinstance(error, ClusterError) or self._store is None:
             return error
         failure = self._first_failure({"rank": self.rank, "how": _sentence(error), "lost": False}, wait=False)
-        if failure["rank"] == self.rank:
-            if self.rank == 0:
-                return error
-            return LostRank(f"Rank {self.rank} failed: {_sentence(error)}")
-        return self._failure(failure["rank"], failure["how"])
+        if failure["rank"] != self.rank:
+            return self._failure(failure["rank"], failure["how"])
+        return error if self.rank == 0 else LostRank(f"Rank {self.rank} failed: {_sentence(error)}")
 
     def _first_failure(self, mine: dict[str, Any], wait: bool) -> dict[str, Any]:
         try:
             deadline = time.monotonic() + (min(1.0, self.timeout) if wait else 0.0)
             while time.monotonic() < deadline and not self._store.check(["failed"]):
                 time.sleep(0.02)
-            if not self._store.check(["failed"]):
-                stored = self._store.compare_set("failed", "", json.dumps(mine))
-            else:
-                stored = self._store.get("failed")
-            return dict(json.loads(stored))
+            return dict(json.loads(self._store.compare_set("failed", "", json.dumps(mine))))
         except RuntimeError:  # the meeting point lives on rank 0
             return {"rank": 0, "how": "closed the meeting point", "lost": True}
 
@@ -350,171 +316,56 @@ class Cluster:
         self._store = None
 
 
-def run_cluster(
-    cluster: Cluster,
-    make: Callable[[np.ndarray], Algorithm],
-    schedule: Protocol | Callable[[int], Protocol],
-    steps: int,
-    *,
-    noise: NoiseSource | None = None,
-    owner: np.ndarray | None = None,
-    checkpoint: str | Path | None = None,
-    every: int = 0,
-    plan: Mapping[str, Any] | None = None,
-    before_start: Callable[[int], None] | None = None,
-    after_step: Callable[[int, Hosted], None] | None = None,
-) -> Hosted:
-    """Run ``steps`` steps on all ranks and return what this rank ends with.
-
-    Parameters
-    ----------
-    cluster : this rank's membership.
-    make : called with the numbers of the agents hosted here (sorted), gives their algorithm.
-    schedule : one protocol for every step, or a function of the step that is the same on all ranks.
-    steps : number of steps.
-    noise : a noise source, for protocols that add fresh noise in every round.
-    owner : (n,) rank of every agent; even consecutive slices by default. A rank may host nobody.
-    checkpoint, every : folder, and after how many steps it is written; the run goes on from what is there,
-        written by any number of ranks or by one process, and its notes stay.
-    plan : plain values that describe what is run; hashed together with the protocol, and the ranks compare.
-    before_start : called on every rank with the steps done before, when all is ready and nothing is drawn.
-    after_step : called on every rank with (step, what it hosts).
-
-    Guarantees
-    ----------
-    The rows, and therefore the privacy statement of the plan, are those of `run_stacked` with the same noise
-    source: bit for bit where the algorithm's own sums do not depend on how many agents are hosted.
-    """
-    protocol_of = schedule if callable(schedule) else lambda k: schedule
-    cluster.agree("the packages", _versions, identity=str)
-
-    def prepare() -> tuple[np.ndarray, str]:
-        n = _linear(protocol_of(0)).n
-        ranks = slices(n, cluster.size) if owner is None else np.asarray(owner, dtype=np.int64)
-        if ranks.shape != (n,) or ranks.min() < 0 or ranks.max() >= cluster.size:
-            raise InvalidInput(f"owner must name a rank below {cluster.size} for each of {n} agents.")
-        return ranks, identity_of(plan, schedule, steps, noise=noise)
-
-    where, identity = cluster.agree("the plan", prepare, identity=lambda pair: pair[1] + digest(pair[0]))
-    agents = np.flatnonzero(where == cluster.rank)
-    algorithm = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
-    folder = None if checkpoint is None else Checkpoint(checkpoint, identity)
-
-    def hosted(state: object) -> Hosted:
-        return Hosted(where, agents, state, None if algorithm is None else algorithm.output(state))
-
-    with contextlib.ExitStack() as until_the_end:
-
-        def hold() -> int:
-            if folder is None:
-                return 0
-            if cluster.rank == 0:
-                until_the_end.enter_context(folder.held(min(5.0, cluster.timeout / 2)))
-            saved = folder.latest()
-            return 0 if saved is None else saved.step
-
-        done = cluster.agree("the checkpoint", hold)
-        if before_start is not None:
-            before_start(done)
-        start, state, notes = _resumed(cluster, folder, algorithm, agents)
-        mixer = _Mixer(cluster, where, agents, noise)
-        for k in range(start, steps):
-            rows = None if algorithm is None else algorithm.message(state, k)
-            received = mixer.apply(_linear(protocol_of(k)), rows, k)
-            if algorithm is not None:
-                state = algorithm.update(state, received, k)
-            if after_step is not None:
-                after_step(k, hosted(state))
-            if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
-                _save(cluster, folder, k + 1, agents, state, notes)
-    return hosted(state)
-
-
-class _Mixer:
+class RankMixing:
     """Runs protocols on the hosted rows, remembering the cuts of the matrices it has met."""
 
-    def __init__(
-        self, cluster: Cluster, owner: np.ndarray, agents: np.ndarray, noise: NoiseSource | None
-    ) -> None:
-        self.cluster, self.owner, self.agents, self.noise = cluster, owner, agents, noise
-        self.cuts: OrderedDict[tuple[int, str], tuple[Any, MatrixPartition]] = OrderedDict()
+    def __init__(self, cluster: Cluster, n: int, noise: NoiseSource) -> None:
+        self.cluster, self.noise = cluster, noise
+        self.owner = slices(n, cluster.size)
+        self.agents = np.flatnonzero(self.owner == cluster.rank)
+        self._cuts: OrderedDict[tuple[int, str], tuple[Any, MatrixPartition]] = OrderedDict()
 
-    def apply(self, protocol: LinearProtocol, rows: ArrayLike | None, step: int) -> np.ndarray | None:
-        """Return the hosted rows that `Protocol.apply` gives; None where nobody is hosted."""
-        if rows is None:
-            return None
-        checked = self._checked(rows)
-        state = protocol.entering(checked)
-        previous = protocol._remembered(state)
-        for t in range(protocol.rounds):
-            cut = self.cut(protocol.matrix(t), state.dtype)
+    def __call__(self, protocol: Protocol, rows: ArrayLike, step: int) -> np.ndarray:
+        """Return the hosted rows that `Protocol.apply` gives."""
+        linear = as_linear(protocol)
+        checked = _validate.rows(rows, len(self.agents), "the message of the hosted agents", finite=False)
+        if not np.isfinite(checked).all():
+            bad = int(self.agents[np.flatnonzero(~np.isfinite(checked).all(axis=1))[0]])
+            raise InvalidInput(f"The message of agent {bad} holds NaN or infinity.")
+        state = linear.entering(checked)
+        previous = linear._remembered(state)
+        for t in range(linear.rounds):
+            cut = self._cut(linear.matrix(t), state.dtype)
             mixed = np.empty_like(state)
             with self.cluster.exchange(cut, state, f"step {step}, round {t}") as received:
                 cut.multiply_inner(state, mixed)
             cut.multiply_border(state, received, mixed)
-            after = protocol.advance(t, mixed, previous, agents=self.agents, noise=self.noise, step=step)
-            previous, state = protocol.remember(t, mixed, state, previous), after
-        return protocol.leaving(state, checked.dtype)
+            after = linear.advance(t, mixed, previous, agents=self.agents, noise=self.noise, step=step)
+            previous, state = linear.remember(t, mixed, state, previous), after
+        return linear.leaving(state, checked.dtype)
 
-    def cut(self, matrix: sparse.csr_array, dtype: DTypeLike) -> MatrixPartition:
+    def _cut(self, matrix: sparse.csr_array, dtype: DTypeLike) -> MatrixPartition:
         key = (id(matrix), np.dtype(dtype).str)
-        held, cut = self.cuts.get(key, (None, None))
+        held, cut = self._cuts.get(key, (None, None))
         if cut is None or held is not matrix:
             cut = cut_matrix(matrix, self.owner, self.cluster.rank, dtype)
-            self.cuts[key] = (matrix, cut)
-            if len(self.cuts) > _CUTS_KEPT:
-                self.cuts.popitem(last=False)
+            self._cuts[key] = (matrix, cut)
+            if len(self._cuts) > _CUTS_KEPT:
+                self._cuts.popitem(last=False)
         return cut
 
-    def _checked(self, rows: ArrayLike) -> np.ndarray:
-        array = _validate.rows(rows, len(self.agents), "the message of the hosted agents", finite=False)
-        if not np.isfinite(array).all():
-            bad = int(self.agents[np.flatnonzero(~np.isfinite(array).all(axis=1))[0]])
-            raise InvalidInput(f"The message of agent {bad} holds NaN or infinity.")
-        return array
+
+def require_ranks(plan: RunnablePlan, ranks: int) -> None:
+    """Refuse a plan that cannot be cut between so many ranks."""
+    if plan.sequential or not plan.schedule(0).linear:
+        raise InvalidInput(
+            f"{plan.name} passes one token from node to node, so ranks would only wait for each other; run "
+            "it in one process."
+        )
+    slices(plan.n, ranks)
 
 
-def _linear(protocol: Protocol) -> LinearProtocol:
-    return as_linear(
-        protocol,
-        f"The {protocol.name} protocol passes one token from node to node, so ranks would only wait for "
-        "each other; run it in one process.",
-    )
-
-
-def _resumed(
-    cluster: Cluster, folder: Checkpoint | None, algorithm: Algorithm | None, agents: np.ndarray
-) -> tuple[int, Any, Mapping[str, Any]]:
-    """Return where to begin, the state there and the notes about it, the same step on every rank."""
-
-    def load() -> tuple[int, Any, Mapping[str, Any]]:
-        fresh = None if algorithm is None else algorithm.init()
-        saved = None if folder is None else folder.latest()
-        if folder is None or saved is None:
-            return 0, fresh, {}
-        if algorithm is None:
-            return saved.step, None, saved.about
-        return folder.load(agents, fresh) or (0, fresh, {})
-
-    return cluster.agree("the checkpoint", load, identity=lambda loaded: f"step {loaded[0]}")
-
-
-def _save(
-    cluster: Cluster,
-    folder: Checkpoint,
-    step: int,
-    agents: np.ndarray,
-    state: object,
-    notes: Mapping[str, Any],
-) -> None:
-    def agreed(call: Callable[[], T]) -> T:
-        return cluster.agree("the checkpoint", call, failing="could not write the checkpoint")
-
-    names = cluster.meet(agreed(lambda: folder.write(step, agents, state, cluster.rank)))
-    agreed(lambda: folder.commit(step, names, notes) if cluster.rank == 0 else None)
-
-
-def _versions() -> str:
+def versions() -> str:
     """Return the versions on which the rows depend."""
     import scipy
 

@@ -10,6 +10,8 @@ from sottovoce.noise.samplers import NoiseSource
 from sottovoce.protocols import Protocol
 from sottovoce.runners.base import Algorithm
 
+Mix = Callable[[Protocol, Any, int], Any]  # (protocol, rows sent, step) -> rows received
+
 
 def run_stacked(
     algorithm: Algorithm,
@@ -21,22 +23,17 @@ def run_stacked(
     noise: NoiseSource | None = None,
     after_step: Callable[[int, Any], None] | None = None,
     every: int = 1,
+    mix: Mix | None = None,
 ) -> Any:
     """Run the steps from ``first_step`` up to, but not including, ``end_step``; return the final state.
 
-    Parameters
-    ----------
-    algorithm : the functions, hosting all agents.
-    schedule : one protocol for every step, or a function of the step (fresh graphs, fresh trees).
-    state, first_step : where to go on after an interruption; by default from `Algorithm.init`.
-    noise : a noise source, for protocols that add fresh noise in every round.
-    after_step : called with (step just done, state after it); progress bars, checkpoints and metrics live
-        there. An algorithm with a compiled `Algorithm.block` is seen after each stretch only.
-    every : longest stretch that a block may do at once. A stretch ends at each multiple of ``every``, so
-        that what is checkpointed or evaluated every so many steps is the same with and without a block, and
-        after an interruption.
+    ``after_step`` is called with (step just done, state after it); an algorithm with a compiled
+    `Algorithm.block` is seen after each stretch only. A stretch ends at each multiple of ``every``, so that
+    what is checkpointed or evaluated is the same with and without a block, and after an interruption.
+    ``noise`` is for protocols that add fresh noise; ``mix`` exchanges rows, by default `Protocol.apply`.
     """
     protocol_of = schedule if callable(schedule) else lambda k: schedule
+    mixed = mix or (lambda protocol, rows, k: protocol.apply(rows, noise=noise, step=k))
     count(every, "every")
     if state is None:
         state = algorithm.init()
@@ -47,8 +44,7 @@ def run_stacked(
             state = algorithm.block(state, k, stretch)
             k += stretch
         else:
-            received = protocol_of(k).apply(algorithm.message(state, k), noise=noise, step=k)
-            state = algorithm.update(state, received, k)
+            state = algorithm.update(state, mixed(protocol_of(k), algorithm.message(state, k), k), k)
             k += 1
         if after_step is not None:
             after_step(k - 1, state)

@@ -35,13 +35,8 @@ def launch(
 ) -> None:
     """Run ``command`` once per rank and return when all have ended well; else raise `LostRank`.
 
-    Parameters
-    ----------
-    command : program and arguments, the same for every rank, which `Cluster.join` finds in the environment.
-    ranks : number of ranks.
-    threads : threads per rank; by default what OMP_NUM_THREADS says, else an even share of the cores.
-    grace : seconds that the other ranks have to end by themselves after one has ended badly.
-    environment : more variables.
+    A rank has as many threads as OMP_NUM_THREADS says, by default an even share of the cores. After one has
+    ended badly the others have ``grace`` seconds to end by themselves.
     """
     count(ranks, "ranks")
     share = max(1, (os.cpu_count() or 1) // ranks)

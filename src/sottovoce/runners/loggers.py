@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -94,14 +94,7 @@ class CsvLogger:
 
 
 def open_logger(logs: Logs) -> Logger:
-    """Return the logger of a ``.csv`` file, of a folder (TensorBoard), or of a name and its text.
-
-    Examples
-    --------
-    >>> open_logger("nowhere/run.csv")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: The logs cannot be written to nowhere/run.csv (No such file or directory).
-    """
+    """Return the logger of a ``.csv`` file, of a folder (TensorBoard), or of a name and its text."""
     if isinstance(logs, Logger):
         return logs
     if not isinstance(logs, (str, Path)):
@@ -128,14 +121,7 @@ def evaluation_log(
     if logs is None:
         yield lambda step, entry: None
         return
-    spent = _spent(plan, delta, adversary)
-    with closing(open_logger(logs)) as log:
-        yield lambda step, entry: log.scalars(step, {**entry, **spent(step)})
 
-
-def _spent(
-    plan: RunnablePlan, delta: float, adversary: Mapping[str, Any] | None
-) -> Callable[[int], dict[str, float]]:
     def spent(step: int) -> dict[str, float]:
         try:
             shorter: Any = replace(plan, steps=step)  # type: ignore[type-var]
@@ -144,7 +130,8 @@ def _spent(
         guarantee = shorter.guarantees()[0] if adversary is None else shorter.privacy(**adversary)
         return {"epsilon": guarantee.epsilon(delta)}
 
-    return spent
+    with closing(open_logger(logs)) as log:
+        yield lambda step, entry: log.scalars(step, {**entry, **spent(step)})
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

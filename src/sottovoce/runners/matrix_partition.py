@@ -26,26 +26,15 @@ def slices(n: int, ranks: int) -> np.ndarray:
 
 
 class MatrixPartition(NamedTuple):
-    """One rank's part of one round.
+    """One rank's part of one round."""
 
-    Attributes
-    ----------
-    inner, inner_rows : product over hosted rows alone, and the rows it gives: done while rows travel.
-    border, border_rows : product that needs rows of others; its columns: ``gathered``, then received rows.
-    gathered : hosted rows that the border product reads.
-    sends : rank -> hosted rows that go to it; each row goes to a rank once, however many edges are cut.
-    receives : rank -> number of rows that come from it, in the order of the border's columns.
-    cut_edges : non-zero entries of the matrix from other ranks' nodes to hosted ones.
-    """
-
-    inner: sparse.csr_array
-    inner_rows: np.ndarray
-    border: sparse.csr_array
+    inner: sparse.csr_array  # product over hosted rows alone: done while rows travel
+    inner_rows: np.ndarray  # the rows it gives
+    border: sparse.csr_array  # product that needs rows of others; its columns: `gathered`, then received rows
     border_rows: np.ndarray
-    gathered: np.ndarray
-    sends: dict[int, np.ndarray]
-    receives: dict[int, int]
-    cut_edges: int
+    gathered: np.ndarray  # hosted rows that the border product reads
+    sends: dict[int, np.ndarray]  # rank -> hosted rows that go to it, each once however many edges are cut
+    receives: dict[int, int]  # rank -> number of rows that come from it, in the order of the border's columns
 
     @property
     def rows_sent(self) -> int:
@@ -99,10 +88,7 @@ def cut_matrix(
         border_rows=np.flatnonzero(on_border),
         gathered=gathered,
         sends=_sends(matrix, owner, rank, position),
-        receives={
-            int(r): int(c) for r, c in zip(*np.unique(owner[foreign], return_counts=True), strict=True)
-        },
-        cut_edges=int((~local).sum()),
+        receives={int(r): int((owner[foreign] == r).sum()) for r in np.unique(owner[foreign])},
     )
 
 
@@ -118,6 +104,5 @@ def _sends(
 
 def _reshaped(matrix: sparse.csr_array, columns: int) -> sparse.csr_array:
     """Return the same entries in the same order with another number of columns."""
-    return sparse.csr_array(
-        (matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], columns), copy=False
-    )
+    entries = (matrix.data, matrix.indices, matrix.indptr)
+    return sparse.csr_array(entries, shape=(matrix.shape[0], columns), copy=False)

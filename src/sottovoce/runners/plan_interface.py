@@ -29,40 +29,31 @@ class OrderedSchedule(typing.Protocol):
 class RunnablePlan(AccountablePlan, typing.Protocol):
     """A plan as runners and peers read it: the facts of `AccountablePlan`, and how they become a result.
 
-    The accountant and the lifetime ledger read the facts alone. `sottovoce.algorithms.plan.Plan` is the
-    implementation; its other methods (`privacy`, `for_budget`, `cost`, `run`) are for people who make plans.
+    `sottovoce.algorithms.plan.Plan` implements and describes these methods; its others (`privacy`,
+    `for_budget`, `cost`, `run`) are for people who make plans.
     """
 
     name: ClassVar[str]
     sequential: ClassVar[bool]  # whether one agent works at a time, so that ranks would only wait
 
     @property
-    def schedule(self) -> OrderedSchedule:
-        """The protocol of every step."""
+    def schedule(self) -> OrderedSchedule: ...
 
-    def prepared(self, data: object) -> Any:
-        """Return the data of all agents, checked against the plan."""
+    def prepared(self, data: object) -> Any: ...
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return the public starting rows of the hosted agents."""
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray: ...
 
-    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
-        """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
+    def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism: ...
 
-    def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm:
-        """Return the update rule of the agents that ``mechanism`` hosts, from the rows ``start``."""
+    def algorithm(self, mechanism: Any, start: np.ndarray) -> Algorithm: ...
 
-    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
-        """Return numbers about the final rows that may be published."""
+    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]: ...
 
-    def outputs(self, rows: np.ndarray, state: State[Any, Any]) -> dict[str, np.ndarray]:
-        """Return the arrays of a result besides the rows."""
+    def outputs(self, rows: np.ndarray, state: State[Any, Any]) -> dict[str, np.ndarray]: ...
 
-    def guarantees(self) -> Sequence[Guarantee]:
-        """Return the guarantees to store with a result."""
+    def guarantees(self) -> Sequence[Guarantee]: ...
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
+    def describe(self) -> Mapping[str, Any]: ...
 
 
 def has_noise(plan: AccountablePlan) -> bool:

@@ -14,14 +14,8 @@ def bar(
 ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
     """Show how far a run is while the body runs; yields a function of (steps done, numbers to show).
 
-    Parameters
-    ----------
-    wanted : whether to show anything; a file or a pipe in place of a terminal shows nothing either way.
-    name : what runs.
-    steps : how many steps there are in all; None where nobody knows.
-    done : how many were done before, when a run goes on from a checkpoint.
-
-    The numbers given last stay until others come; what is not a number is not shown.
+    A file or a pipe in place of a terminal shows nothing. ``steps`` is None where nobody knows how many there
+    are; ``done`` were done before a checkpoint. Numbers stay until others come; other values are not shown.
     """
     if not wanted:
         yield lambda step, metrics: None

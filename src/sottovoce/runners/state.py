@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,31 @@ import numpy as np
 from sottovoce.errors import ConfigError, DataError
 
 
+def mapped(state: object, change: Callable[[Any], Any]) -> Any:
+    """Return the state with ``change`` applied to every array and number, in order; nesting and None stay."""
+    if state is None:
+        return None
+    if isinstance(state, Mapping):
+        return {key: mapped(item, change) for key, item in state.items()}
+    if isinstance(state, (tuple, list)):
+        return _same_kind(state, [mapped(item, change) for item in state])
+    return change(state)
+
+
 def leaves(state: object) -> list[np.ndarray]:
     """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested."""
-    if state is None:
-        return []
-    if isinstance(state, Mapping):
-        return [leaf for key in state for leaf in leaves(state[key])]
-    if isinstance(state, (tuple, list)):
-        return [leaf for item in state for leaf in leaves(item)]
-    return [np.asarray(_without_torch(state))]
+    arrays: list[np.ndarray] = []
+    mapped(state, lambda leaf: arrays.append(np.asarray(_without_torch(leaf))))
+    return arrays
 
 
 def rebuilt(like: object, arrays: Sequence[np.ndarray]) -> Any:
     """Return a state shaped like ``like`` that holds ``arrays``, the inverse of `leaves`."""
-    left = list(arrays)
-    state = _filled(like, left)
-    if left:
-        raise ConfigError(f"The checkpoint holds {len(left)} arrays more than this algorithm's state.")
-    return state
+    size = len(leaves(like))
+    if len(arrays) != size:
+        raise ConfigError(f"The checkpoint holds {len(arrays)} arrays, this algorithm's state has {size}.")
+    left = iter(arrays)
+    return mapped(like, lambda leaf: _same_number(leaf, next(left)))
 
 
 def pack(state: object) -> bytes:
@@ -61,16 +68,8 @@ def _without_torch(value: Any) -> Any:
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
-def _filled(like: object, left: list[np.ndarray]) -> Any:
-    if like is None:
-        return None
-    if isinstance(like, Mapping):
-        return {key: _filled(like[key], left) for key in like}
-    if isinstance(like, (tuple, list)):
-        return _same_kind(like, [_filled(item, left) for item in like])
-    if not left:
-        raise ConfigError("The checkpoint holds fewer arrays than this algorithm's state.")
-    array = left.pop(0)
+def _same_number(like: Any, array: np.ndarray) -> Any:
+    """Return an array as a tensor, an array or a number, whichever ``like`` is."""
     if hasattr(like, "new_tensor"):
         return like.new_tensor(array)
     if isinstance(like, np.generic):
@@ -132,6 +131,4 @@ def _array(body: Any, raw: bytes, at: int, template: object) -> tuple[Any, int]:
     if count < 0:  # numpy would read all that is left; fewer bytes than wanted it refuses itself
         raise ValueError(count)
     array = np.frombuffer(raw, dtype, count, at).reshape(shape).copy()
-    if hasattr(template, "new_tensor"):
-        return template.new_tensor(array), end
-    return array, end
+    return template.new_tensor(array) if hasattr(template, "new_tensor") else array, end

@@ -121,17 +121,11 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run ``function(seed=..., **options)`` for every trial and return the results, in the trials' order.
 
-    Parameters
-    ----------
-    function : gives a `Result` or plain values; importable, so that workers find it.
-    trials : what to run; `grid` builds them.
-    folder : one JSON file per finished trial; those already there are read, not run.
-    seed : every trial gets ``seed_of(seed, its name)``, whichever worker runs it and whenever; None gives
-        no seed to trials that bring their own randomness.
-    jobs : number of workers.
-    backend : where workers come from. ``ray`` joins the cluster that RAY_ADDRESS names, ``dask`` the
-        scheduler that DASK_SCHEDULER_ADDRESS names; without them both start workers on this machine.
-    progress : called with the number of finished trials, as they come.
+    The function gives a `Result` or plain values, and is importable, so that workers find it. The folder has
+    one JSON file per finished trial; those already there are read, not run. Every trial gets
+    ``seed_of(seed, its name)``; None gives no seed to trials that bring their own randomness. ``ray`` joins
+    the cluster that RAY_ADDRESS names, ``dask`` the scheduler that DASK_SCHEDULER_ADDRESS names; without them
+    both start workers on this machine. ``progress`` is called with the number of finished trials.
 
     Examples
     --------
@@ -194,19 +188,12 @@ class _Job:
         readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
         return Path(self.folder) / f"{readable}-{digest(description)[:12]}.json"
 
-    @property
-    def mark(self) -> Path:
-        """A file that is there while the trial runs, and tells which process runs it."""
-        return self.path.with_suffix(".running")
-
     def finished(self) -> dict[str, Any] | None:
         return read_trial(self.path)
 
     def __call__(self) -> _Outcome:
         """Run, write the result, and return (name, error sentence, result)."""
         started = time.perf_counter()
-        with contextlib.suppress(OSError):
-            self.mark.write_text(str(os.getpid()))
         try:
             seeded = {} if self.seed is None else {"seed": self.seed}
             value = self.function(**seeded, **self.options)
@@ -214,21 +201,18 @@ class _Job:
             line = " ".join(str(error).split())
             kind = "" if isinstance(error, (SottovoceError, OSError)) else f"{type(error).__name__}: "
             return self.name, kind + line, None
-        else:
-            from sottovoce import __version__
+        from sottovoce import __version__
 
-            result = {
-                "trial": self.name,
-                "version": __version__,
-                "options": to_jsonable(self.options),
-                "seed": self.seed,
-                "value": value.to_dict() if isinstance(value, Result) else to_jsonable(value),
-                "seconds": round(time.perf_counter() - started, 3),
-            }
-            write_trial(self.path, result)
-            return self.name, None, result
-        finally:
-            self.mark.unlink(missing_ok=True)
+        result = {
+            "trial": self.name,
+            "version": __version__,
+            "options": to_jsonable(self.options),
+            "seed": self.seed,
+            "value": value.to_dict() if isinstance(value, Result) else to_jsonable(value),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        write_trial(self.path, result)
+        return self.name, None, result
 
 
 def _outcomes(
@@ -245,15 +229,10 @@ def _outcomes(
     except SottovoceError:
         raise
     except Exception as error:
-        interrupted = [job for job in jobs if _dead(job.mark)]
-        for job in interrupted:
-            job.mark.unlink(missing_ok=True)
-        names = ", ".join(repr(job.name) for job in interrupted[:3])
-        running = f" while it ran {names}" if names else ""
         finished = sum(job.finished() is not None for job in jobs)
         raise ClusterError(
-            f"A {backend} worker died{running} ({type(error).__name__}); {finished} of {len(jobs)} trials "
-            f"ended before and are kept in {place}: start the same command again to run the rest."
+            f"A {backend} worker died ({type(error).__name__}); {finished} of {len(jobs)} trials ended "
+            f"before and are kept in {place}: start the same command again to run the rest."
         ) from None
 
 
@@ -317,13 +296,3 @@ def _module(name: str, extra: str) -> Any:
         raise MissingDependency(
             f"The {extra} backend needs {extra}; install it with `pip install 'sottovoce[{extra}]'`."
         ) from None
-
-
-def _dead(mark: Path) -> bool:
-    """Whether a trial was begun by a process of this machine that is gone."""
-    with contextlib.suppress(OSError, ValueError):
-        try:
-            os.kill(int(mark.read_text()), 0)
-        except ProcessLookupError:
-            return True
-    return False
