@@ -38,12 +38,9 @@ _TOGETHER = 1000  # copies that are trained as one array
 
 @dataclass(frozen=True, eq=False)
 class MembershipProblem:
-    """Records of a few agents, and one record that may be missing.
+    """Records of a few agents, and one record (the canary) that its owner may hold or not.
 
-    Attributes
-    ----------
-    images, labels : ``(agents, records, side, side)`` and ``(agents, records)``.
-    canary, canary_label, owner : the record in question and the agent that may hold it.
+    ``images`` are ``(agents, records, side, side)``, ``labels`` ``(agents, records)``.
     """
 
     images: np.ndarray = field(repr=False)
@@ -71,13 +68,10 @@ class MembershipProblem:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What many trainings leave.
+    """What many trainings leave, beside the canary's loss ``(models,)`` under its owner's model.
 
-    Attributes
-    ----------
-    losses : ``(models,)``, the canary's loss under its owner's model.
-    views : by name, ``(models, features)``, what the observers saw, projected on the canary's direction.
-    decoded : by name, ``(models, scores)``, what observers who hear everybody around the owner can add up.
+    By name of a view: ``(models, features)`` what the observers saw, projected on the canary's direction, and
+    ``(models, scores)`` what observers who hear everybody around the owner can add up (``decoded``).
     """
 
     losses: np.ndarray
@@ -189,13 +183,8 @@ def train_models(
 ) -> Trained:
     """Train ``models`` copies of a plan on the problem and return what an attacker looks at.
 
-    Parameters
-    ----------
-    plan : a network plan (DP-SGD, DP-DSGD, DP-DSGT, DP-DiNNO, exact consensus) for the problem's agents.
-    member : whether the owner holds the canary.
-    start : the common first parameters ``(n_params,)``.
-    views : by name, the observers whose messages are recorded.
-    noise : a simulated noise source; by default seeded from ``rng``.
+    ``member`` says whether the owner holds the canary, ``views`` by name whose messages are recorded; all
+    models begin at ``start``. The noise source is a simulated one, by default seeded from ``rng``.
     """
     if plan.adjacency != "add-remove":
         raise InvalidInput("a membership audit adds or removes one record; make the plan with add-remove.")
@@ -247,9 +236,8 @@ def audit_membership(
 ) -> tuple[dict[str, Audit], tuple[Trained, Trained]]:
     """Train half of ``models`` with and half without the canary, and hold the results against the claims.
 
-    Returns
-    -------
-    audits by view, ``"loss"`` being the trained model's loss on the canary, and the two sets of trainings.
+    Returned are the audits by view, ``"loss"`` being that of the trained model's loss on the canary, and the
+    two sets of trainings.
 
     Guarantees
     ----------

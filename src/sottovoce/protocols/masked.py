@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -49,14 +50,15 @@ class Masked(ExactConsensus):
 
     Parameters
     ----------
-    tree : a `Tree`, or a network (or its name, or a networkx graph), of which a shallow tree is taken.
+    tree : a `Tree`, or a network, of which a shallow tree is taken.
     partners : who shares keys with whom; a public graph that need not be the communication graph. None:
         everybody with everybody up to 64 members, beyond that each with the 16 next on a circle, or with
         as many as ``tolerate`` needs. A whole number, rounded up to an even one: with so many next on a
-        circle. Or a network, a networkx graph, or pairs of nodes.
-    tolerate : the number c of members that may collude while all others stay in one component; certified
-        here, once, by the vertex connectivity of the partner graph. None certifies nothing: views of named
-        coalitions are computed from their own components.
+        circle. Or a network, or pairs of nodes.
+    tolerate : the number c of members that may collude while all others stay in one component, which the
+    vertex
+        connectivity of the partner graph certifies. None certifies nothing: views of named coalitions are
+        computed from their own components.
     grid_spacing : the power of two on whose multiples float rows are placed before they are added.
 
     Guarantees
@@ -97,11 +99,17 @@ class Masked(ExactConsensus):
         self.grid_spacing = power_of_two(grid_spacing)
         self.tolerate = None if tolerate is None else _validate.count(tolerate, "tolerate", minimum=0)
         _refuse_few(self.n, self.tolerate)
-        self.partner_edges, self._connectivity = _partner_edges(partners, self.n, self.tolerate or 0)
+        self.partner_edges, connectivity = _partner_edges(partners, self.n, self.tolerate or 0)
+        if connectivity is not None:
+            self._connectivity = connectivity
         self.partner_edges.setflags(write=False)
         self._partner_matrix = adjacency_matrix(self.partner_edges, self.n)
-        if self.tolerate is not None:
-            self._certify(self.tolerate)
+        if self.tolerate is not None and self.tolerate >= self._connectivity:
+            raise GraphError(
+                f"{self.tolerate} colluding members could part the others in the partner graph (its vertex "
+                f"connectivity is {self._connectivity}), and would learn the sum of one part; add partners, "
+                "lower tolerate, or leave partners out."
+            )
         # The tree's schedule on the masked rows: sums only; the division comes after the sum is complete.
         self._matrices = [matrix.sign() for matrix in self.tree._matrices]
 
@@ -119,19 +127,18 @@ class Masked(ExactConsensus):
 
     def hides_from(self, size: int) -> bool:
         """Return whether no ``size`` members can part the others in the partner graph, which hides them."""
-        if self.tolerate is not None and size <= self.tolerate:
-            return True
-        if self._connectivity is None and len(self.partner_edges) * self.n > _MAX_CERTIFIED:
+        if self.tolerate is None and len(self.partner_edges) * self.n > _MAX_CERTIFIED:
             return False
-        try:
-            self._certify(size)
-        except GraphError:
-            return False
-        return True
+        return size < self._connectivity
 
-    def _certify(self, size: int) -> None:
-        if self._connectivity is None or self._connectivity <= size:
-            _certify(self.partner_edges, self.n, size)
+    @cached_property
+    def _connectivity(self) -> int:
+        """The least number of members without whom the partner graph falls apart; n - 1 if none do."""
+        import networkx as nx
+
+        graph = nx.Graph(self.partner_edges.tolist())
+        graph.add_nodes_from(range(self.n))
+        return int(nx.node_connectivity(graph))
 
     # ---- the runner ------------------------------------------------------------------------------
 
@@ -375,37 +382,3 @@ def _circle(degree: int, n: int) -> tuple[np.ndarray, int]:
         return np.column_stack(np.triu_indices(n, 1)).astype(np.int64), n - 1
     pairs = [np.column_stack([nodes, (nodes + hop) % n]) for hop in range(1, half + 1)]
     return canonical_edges(np.concatenate(pairs), n), 2 * half
-
-
-def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
-    """Refuse a partner graph that some ``tolerate`` members can disconnect.
-
-    Esfahanian's scheme: a separating set misses a node v of least degree, and then parts it from some
-    node; or contains it, and then parts two of its neighbors. Flows stop once they suffice.
-    """
-    import networkx as nx
-    from networkx.algorithms.connectivity import build_auxiliary_node_connectivity, local_node_connectivity
-    from networkx.algorithms.flow import build_residual_network
-
-    graph = nx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_edges_from(edges.tolist())
-    wanted = tolerate + 1
-    v = min(graph, key=graph.degree)
-    if graph.degree(v) < wanted:
-        raise GraphError(
-            f"member {v} has {graph.degree(v)} partners, so {tolerate} colluding members could unmask it; "
-            f"give everybody more than {tolerate} partners."
-        )
-    around = sorted(graph[v])
-    pairs = [(v, w) for w in graph if w != v and w not in graph[v]]
-    pairs += [(x, y) for i, x in enumerate(around) for y in around[i + 1 :] if y not in graph[x]]
-    auxiliary = build_auxiliary_node_connectivity(graph)
-    residual = build_residual_network(auxiliary, "capacity")
-    options = {"auxiliary": auxiliary, "residual": residual, "cutoff": wanted}
-    for x, y in pairs:
-        if local_node_connectivity(graph, x, y, **options) < wanted:
-            raise GraphError(
-                f"{tolerate} colluding members could part {x} from {y} in the partner graph, and would learn "
-                "the sum of one part; add partners, lower tolerate, or leave partners out."
-            )

@@ -102,23 +102,21 @@ def _walk(a: _Arguments) -> Protocol:
 def _tree(a: _Arguments) -> Tree:
     kind = a.options.get("kind", "bfs")
     if kind == "few-leaves" and "root" not in a.options:
-        return Tree(a.network, parents=_few_leaves(a.network, a.rng, a.whole("tolerate", 1) or 1))
-    if "tolerate" in a.options:
-        raise ConfigError(f"tolerate is an option of trees of few-leaves, not of {kind}; leave it out.")
+        return Tree(a.network, parents=_few_leaves(a.network, a.rng))
     rng = None if kind == "bfs" else a.rng
     return Tree(a.network, root=a.whole("root"), kind=kind, rng=rng)  # type: ignore[arg-type]
 
 
 # The search for a tree takes a while, and calibration builds the same plan many times.
-_few_leaf_trees: dict[tuple[int, int, bytes, int], np.ndarray] = {}
+_few_leaf_trees: dict[tuple[int, bytes, int], np.ndarray] = {}
 
 
-def _few_leaves(network: Network, rng: np.random.Generator, tolerate: int) -> np.ndarray:
-    key = (tolerate, network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
+def _few_leaves(network: Network, rng: np.random.Generator) -> np.ndarray:
+    key = (network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
     if key not in _few_leaf_trees:
         while len(_few_leaf_trees) >= 64:
             _few_leaf_trees.pop(next(iter(_few_leaf_trees)))
-        _few_leaf_trees[key] = few_leaf_tree(network, rng, tolerate=tolerate)
+        _few_leaf_trees[key] = few_leaf_tree(network, rng)
     return _few_leaf_trees[key]
 
 
@@ -149,7 +147,7 @@ _REGISTERED: dict[str, _Registered] = {
         _Registered(Dropout, _dropout, ("edges", "nodes"), drawn=True),
         _Registered(TimeVarying, _time_varying, ("c",), drawn=True),
         _Registered(Walk, _walk, ("final",), drawn=True),
-        _Registered(Tree, _tree, ("kind", "root", "tolerate"), takes_rounds=False),
+        _Registered(Tree, _tree, ("kind", "root"), takes_rounds=False),
         _Registered(HypercubeExchange, lambda a: HypercubeExchange(a.network.n), takes_rounds=False),
         _Registered(Masked, _masked, ("kind", "partners", "root", "tolerate"), takes_rounds=False),
         _Registered(NeighborSum, lambda a: NeighborSum(a.network), takes_rounds=False),
