@@ -50,7 +50,6 @@ def _noise() -> Iterator[tuple[str, Any]]:
         yield f"simulated/seed{seed}/long-float32", source.perturb(wide.astype(np.float32), **pair)
         steps = noise_samplers.perturb_steps(source, rows, agent=3, step=6, std=0.7, stream=2)
         yield f"simulated/seed{seed}/steps", steps
-        yield f"summed/seed{seed}", noise_grid.SummedNoise(seed).perturb(rows, **where)
         network = sv.graphs.ring(10)
         yield f"pair-shared/seed{seed}", PairSharedNoise(source, network, 2.0).perturb(rows, **where)
         correlated = TimeCorrelatedNoise(source, mafalda(network, 6))

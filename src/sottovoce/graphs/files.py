@@ -34,9 +34,7 @@ def from_edges(
     Node names that are all whole numbers are sorted; others keep the order in which they appear. They
     are kept in ``node_names``, unless they are 0 to n - 1 already.
 
-    Parameters
-    ----------
-    largest_component : keep only the largest connected part, instead of refusing a disconnected graph.
+    ``largest_component`` keeps only the largest connected part, instead of refusing a disconnected graph.
 
     Examples
     --------

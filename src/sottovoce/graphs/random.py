@@ -47,12 +47,10 @@ def gnp_edges(n: int, q: float, rng: np.random.Generator) -> np.ndarray:
 def regular(n: int, d: int, rng: np.random.Generator, *, weights: str = "metropolis") -> Network:
     """A connected graph in which every node has d neighbors.
 
-    Pairing model: ``n d`` half-edges are matched uniformly; above half of n the complement is drawn.
-    Up to degree 4 and 100,000 nodes a matching with loops or double edges is thrown away, so that the
-    distribution is uniform. Beyond, most matchings have some (about ``(d^2 - 1) / 4``, whatever n is), and
-    their ends are matched anew with the ends of as many edges drawn at random, keeping the change if it
-    does not make matters worse. That touches a vanishing share of a large graph; a small dense one is
-    near to uniform, not uniform.
+    Pairing model: ``n d`` half-edges are matched uniformly; above half of n the complement is drawn. Up to
+    degree 4 and 100,000 nodes a matching with loops or double edges is thrown away, so that the distribution
+    is uniform. Beyond, most matchings have some, and their ends are matched anew with the ends of as many
+    edges drawn at random: a small dense graph is near to uniform, not uniform.
     """
     n = check.count(n, "the number of nodes of a regular graph")
     d = check.count(d, "the degree of a regular graph", minimum=0)
