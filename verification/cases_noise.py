@@ -175,7 +175,7 @@ def _run_keys() -> Iterator[tuple[str, Any]]:
 
 def _public_draws() -> Iterator[tuple[str, Any]]:
     graphs = (
-        "er:40:1.5:seed=3", "geometric:40:0.4:seed=3", "regular:40:4:seed=3", "small_world:40:4:0.2:seed=3",
+        "er:40:1.5:seed=3", "geometric:40:0.4:seed=3", "regular:40:4:seed=3",
         "ring:7", "hypercube:4", "florentine", "grid:4:5", "star:6", "path:6", "complete:5",
         "random:10:0.39:seed=1", "torus:3:4", "exponential:8", "karate",
     )  # fmt: skip

@@ -32,7 +32,7 @@ def test_every_family_has_a_name():
         (" Ring:64 ", 64, 64),
         ("cycle:5", 5, 5),
         ("grid:4:6", 24, 38),
-        ("small-world:20:4:0.1:seed=1", 20, 40),
+        ("erdos-renyi:20:30:seed=1", 20, 190),
         ("regular:20:4:seed=2", 20, 40),
         ("florentine", 15, 20),
         ("edges:0-1,1-2,2-0,2-3", 4, 4),

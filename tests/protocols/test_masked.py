@@ -248,7 +248,7 @@ def test_a_peer_refuses_rows_of_another_kind():
     with pytest.raises(InvalidInput, match="no row yet"):
         node.message(0)
     node.start(np.array([1, 2]))
-    with pytest.raises(InvalidInput, match="needs the row of node 1"):
+    with pytest.raises(InvalidInput, match="node 1 sent nothing"):
         node.receive(0, {2: np.array([1, 2])})
     with pytest.raises(InvalidInput, match="node 1 sent float64"):
         node.receive(0, {1: np.array([1.0, 2.0]), 2: np.array([1, 2])})

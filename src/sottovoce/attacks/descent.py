@@ -40,10 +40,8 @@ GradientFunction: TypeAlias = Callable[[np.ndarray, int], np.ndarray]  # (n, dim
 class Transcript:
     """What a set of attackers saw of a descent.
 
-    Attributes
-    ----------
-    received : ``(messages, dim)`` in the order of `GradientAttack.messages`.
-    own : ``(steps, rounds, attackers, dim)``, the attackers' own rows at the start of every round.
+    ``received`` are ``(messages, dim)`` in the order of `GradientAttack.messages`, ``own`` are ``(steps,
+    rounds, attackers, dim)``, the attackers' own rows at the start of every round.
     """
 
     received: np.ndarray
@@ -54,13 +52,8 @@ class Transcript:
 class GradientAttack:
     """The linear system behind a descent, as a set of attackers sees it.
 
-    Attributes
-    ----------
-    protocol : the averaging of one step.
-    attackers, targets : the nodes that share what they see, and all others.
-    steps : number of gradient steps observed.
-    messages : ``(step, round, sender)`` of every row received from a target.
-    response : ``(messages, steps, targets)``, how a target's contribution at a step enters a message.
+    ``messages`` are ``(step, round, sender)`` of every row received from a target; ``response`` ``(messages,
+    steps, targets)`` says how a target's contribution at a step enters a message.
     """
 
     protocol: LinearProtocol
@@ -179,11 +172,8 @@ def gradient_attack(
 ) -> GradientAttack:
     """Set up the attack on ``steps`` gradient steps, each followed by one averaging.
 
-    Parameters
-    ----------
-    averaging : a network (one gossip round a step), or the protocol of one step.
-    attackers : one node or several that share what they see.
-    steps : number of gradient steps observed.
+    A network stands for one gossip round a step. The attackers are one node or several that share what they
+    see.
 
     Examples
     --------
@@ -225,19 +215,15 @@ def run_descent(
 ) -> Transcript:
     """Run decentralized gradient descent (Muffliato-SGD) and return what the attackers see of it.
 
-    Parameters
-    ----------
-    gradients : a function of the models ``(n, dim)`` and the step that gives one gradient per node.
-    models : the first models ``(n, dim)``.
-    rng, noise_std : Gaussian noise added to every gradient; a simulation, not protection.
+    ``gradients`` is a function of the models ``(n, dim)`` and the step that gives one gradient per node;
+    Gaussian noise added to them is a simulation, not protection.
     """
     protocol, own = attack.protocol, list(attack.attackers)
     start = _validate.rows(models, protocol.n, "models").astype(np.float64)
     if noise_std > 0 and rng is None:
         raise InvalidInput("noise needs a generator, give rng=np.random.default_rng(seed).")
-    wanted: dict[tuple[int, int], list[int]] = {}
-    for t, k, w in attack.messages:
-        wanted.setdefault((t, k), []).append(w)
+    heard = _heard(protocol, attack.attackers, tuple(range(protocol.n)))
+    targets = [[w for w in each if w not in own] for each in heard]
     received, mine = [], []
     source = _ClearGradients(gradients, rng, noise_std)
     algorithm = muffliato_sgd(source, start, lambda t: learning_rate)
@@ -245,7 +231,7 @@ def run_descent(
     for t in range(attack.steps):
         rows = algorithm.message(state, t)
         for k in range(protocol.rounds):
-            received.append(rows[wanted.get((t, k), [])])
+            received.append(rows[targets[k]])
             mine.append(rows[own])
             rows = protocol.matrix(k) @ rows
         state = algorithm.update(state, rows, t)

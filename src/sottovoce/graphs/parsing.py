@@ -35,7 +35,6 @@ _FAMILIES = {
     "regular": _Family(random.regular, (int, int), "regular:1000:8:seed=1", drawn=True),
     "er": _Family(random.erdos_renyi, (int, float), "er:200:1.5:seed=3", drawn=True),
     "geometric": _Family(random.geometric, (int, float), "geometric:50:0.2:seed=1", drawn=True),
-    "small_world": _Family(random.small_world, (int, int, float), "small_world:100:6:0.1:seed=1", drawn=True),
     "random": _Family(random.random_connected, (int, float), "random:10:0.39:seed=1", drawn=True),
 }
 _ALIASES = {"erdos_renyi": "er", "random_connected": "random", "cycle": "ring", "line": "path"}

@@ -84,35 +84,6 @@ def geometric(n: int, radius: float, rng: np.random.Generator, *, weights: str =
     return network_of(edges, n, f"geometric:{n}:{radius:g}", weights)
 
 
-def small_world(
-    n: int, k: int, p: float, rng: np.random.Generator, *, weights: str = "metropolis"
-) -> Network:
-    """A ring in which each node knows its k nearest, each edge rewired with probability p.
-
-    Watts and Strogatz (1998), with all edges rewired at once instead of in turn; a rewired end that
-    would make a loop or a double edge is drawn again.
-    """
-    n = check.count(n, "the number of nodes of a small world", minimum=3)
-    k = check.count(k, "the neighbors k of a small world", minimum=2)
-    p = check.probability(p, "the rewiring probability p of a small world")
-    if k % 2 or k >= n - 1:
-        raise GraphError(f"A small world needs an even k below n - 1, got k={k} and n={n}.")
-
-    def draw() -> np.ndarray:
-        near = np.tile(np.arange(n), k // 2)
-        far = (near + np.repeat(np.arange(1, k // 2 + 1), n)) % n
-        moved = np.flatnonzero(rng.random(len(near)) < p)
-        wrong = moved
-        while len(wrong):
-            far[wrong] = rng.integers(n, size=len(wrong))
-            wrong = np.intersect1d(_faulty(np.column_stack([near, far]), n), moved)
-        return np.column_stack([near, far])
-
-    what = f"a small world with n={n}, k={k}, p={p:g}"
-    edges = _until_connected(draw, n, what, "take a larger k or a smaller p")
-    return network_of(edges, n, f"small_world:{n}:{k}:{p:g}", weights)
-
-
 def random_connected(
     n: int, fiedler: float, rng: np.random.Generator, *, tolerance: float = 0.05, weights: str = "metropolis"
 ) -> Network:

@@ -80,11 +80,9 @@ class LinearProtocol(Protocol):
     first_memory: float = 1.0  # before the first round this multiple of the first rows is remembered
 
     @cached_property
-    def convex(self) -> bool:
-        if self.memory > 1 or self.fresh_std:
-            return False
+    def convex(self) -> bool:  # type: ignore[override]
         matrices = {id(matrix): matrix for matrix in map(self.matrix, range(self.rounds))}
-        return all(
+        return self.matrices_suffice and all(
             matrix.data.min(initial=0.0) >= 0 and np.allclose(matrix.sum(axis=1), 1.0, rtol=0, atol=1e-9)
             for matrix in matrices.values()
         )
@@ -133,7 +131,7 @@ class LinearProtocol(Protocol):
         return present if d == 1 else np.asarray(c * mixed + e * previous)
 
     def entering(self, rows: np.ndarray) -> np.ndarray:
-        """Return the hosted rows in the numbers in which ranks mix them: as they are, unless integers."""
+        """Return the hosted rows in the numbers in which ranks mix them: as they are, unless masked."""
         return rows
 
     def leaving(self, rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:

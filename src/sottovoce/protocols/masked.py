@@ -210,10 +210,6 @@ class Masked(ExactConsensus):
         return [others[labels == k] for k in range(count)]
 
     def shares(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
-        """Return (n,) what the coalition ``v`` learns of everybody, `view(v).leakage()` in closed form.
-
-        With ``noise_std`` the share is in the user's own unit: ``mu = (d / std[u]) * sqrt(h(u))``.
-        """
         if not (self._variances(noise_std) > 0).all():
             raise InvalidInput(
                 "a share is relative to the user's own noise, which must be positive; hiding_std tells what "
@@ -224,8 +220,8 @@ class Masked(ExactConsensus):
     def hiding_std(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
         """Return (n,) the std of all noise around each user's value in what the coalition ``v`` learns.
 
-        It is the root of the summed variances of the user's component, so a change of ``d`` costs
-        ``mu = d / hiding_std``. Members may have no noise of their own. The coalition's entries are 0.
+        A change of ``d`` costs ``mu = d / hiding_std``. Members may have no noise of their own. The
+        coalition's entries are 0.
         """
         variances = block_variances(self.blocks(v), self._variances(noise_std))
         return np.sqrt(np.where(np.isinf(variances), 0.0, variances))
@@ -238,18 +234,18 @@ class Masked(ExactConsensus):
         """
         chosen = self._coalition(observers)
         blocks = self._seen_blocks(chosen, own_noise)
-        own = chosen if own_noise else ()
+        own = list(chosen if own_noise else ())
 
         def decode(seen: np.ndarray) -> np.ndarray:
             estimate = np.zeros((self.n, seen.shape[1]))
-            estimate[list(own)] = seen[: len(own)]
+            estimate[own] = seen[: len(own)]
             for block, total in zip(blocks, seen[len(own) :], strict=True):
                 estimate[block] = total / len(block)
             return estimate
 
-        basis, messages = block_basis(blocks, self.n), [(0, v) for v in own]
-        messages += [(0, int(block[0])) for block in blocks]
-        view = GaussianView(self.n, chosen, basis, np.arange(self.n), tuple(messages), own_noise, decode)
+        basis, owners = block_basis(blocks, self.n), np.arange(self.n)
+        messages = tuple((0, int(v)) for v in [*own, *(block[0] for block in blocks)])
+        view = GaussianView(self.n, chosen, basis, owners, messages, own_noise, decode)
         return replace(view, assumptions=self.assumptions(chosen))
 
     def output_view(self, nodes: Nodes) -> GaussianView:
@@ -267,14 +263,14 @@ class Masked(ExactConsensus):
     ) -> np.ndarray:
         """Return what the coalition is left with of a run, in the order of `GaussianView.messages`.
 
-        Of the masked rows it tapped only the sums over blocks are not uniform; these are given. Integer
-        rows give integers, as float64.
+        Of the masked rows it tapped only the sums over blocks are not uniform. Integer rows give integers, as
+        float64.
         """
         integers, floating = self._integers(rows)
         chosen = self._coalition(observers)
-        known = [integers[v] for v in chosen] if own_noise else []
-        known += [sum_of_rows(integers[block]) for block in self._seen_blocks(chosen, own_noise)]
-        seen = np.array(known).reshape(len(known), integers.shape[1])
+        sums = [sum_of_rows(integers[block]) for block in self._seen_blocks(chosen, own_noise)]
+        known = integers[list(chosen if own_noise else ())]
+        seen = np.concatenate([known, np.array(sums, integers.dtype).reshape(-1, integers.shape[1])])
         return from_grid(seen, 1.0 if floating is None else self.grid_spacing)
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
@@ -321,19 +317,18 @@ class MaskedLocal(LinearLocal):
 
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
         own = self.message(t)
-        came = []
-        for w in self.expects(t):
-            if w not in rows:
-                raise InvalidInput(f"Node {self.node} needs the row of node {w} in round {t}.")
-            if rows[w].dtype != own.dtype or rows[w].shape != own.shape:
+        senders = self.expects(t)
+        for w in senders:
+            sent = f"{rows[w].dtype} {rows[w].shape}" if w in rows else "nothing"
+            wanted = f"{own.dtype} {own.shape}"
+            if sent != wanted:
                 raise InvalidInput(
-                    f"Node {self.node} needs a row of {own.dtype} {own.shape} in round {t}, node {w} sent "
-                    f"{rows[w].dtype} {rows[w].shape}."
+                    f"Node {self.node} needs a row of {wanted} in round {t}, node {w} sent {sent}."
                 )
-            came.append(rows[w])
-        if came:
-            upwards = t < self.protocol.tree.depth
-            self._state = sum_of_rows(np.stack([own, *came])) if upwards else np.array(came[0], copy=True)
+        if senders and t < self.protocol.tree.depth:  # upwards
+            self._state = sum_of_rows(np.stack([own, *(rows[w] for w in senders)]))
+        elif senders:
+            self._state = np.array(rows[senders[0]], copy=True)
         self._done = t + 1
 
     def result(self) -> np.ndarray:

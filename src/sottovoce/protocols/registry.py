@@ -46,13 +46,10 @@ class _Arguments:
         return rounds_for(self.network, kind=kind) if self.rounds is None else self.rounds
 
     def whole(self, key: str, default: int | None = None) -> int | None:
-        if key not in self.options:
-            return default
-        try:
-            return int(self.options[key])
-        except ValueError:
-            text = self.options[key]
-            raise ConfigError(f"{key} of a protocol must be a whole number, got {text!r}.") from None
+        text = self.options.get(key)
+        if text is not None and not text.isdecimal():
+            raise ConfigError(f"{key} of a protocol must be a whole number, got {text!r}.")
+        return default if text is None else int(text)
 
     def number(self, key: str, default: float) -> float:
         try:
@@ -163,15 +160,11 @@ Capability = Literal[
 
 def names_with(*capabilities: Capability, without: Collection[Capability] = ()) -> tuple[str, ...]:
     """Return the built-in names whose protocols declare these capabilities and none of ``without``."""
-
-    def has(kind: type[Protocol], capability: Capability) -> bool:
-        return bool(getattr(kind, capability))
-
+    wanted = dict.fromkeys(capabilities, True) | dict.fromkeys(without, False)
     return tuple(
         name
         for name, entry in _REGISTERED.items()
-        if all(has(entry.kind, word) for word in capabilities)
-        and not any(has(entry.kind, word) for word in without)
+        if all(bool(getattr(entry.kind, word)) == there for word, there in wanted.items())
     )
 
 

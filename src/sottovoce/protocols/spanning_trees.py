@@ -34,10 +34,11 @@ def spanning_tree(
     and grows with at most ``max_children`` children while it can; ``"uniform"`` is Wilson's algorithm;
     ``"few-leaves"`` is `few_leaf_tree`.
     """
+    if kind not in ("bfs", "capped", "uniform", "few-leaves"):
+        raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
     if kind != "bfs" and rng is None:
         raise InvalidInput(f"A {kind} tree is drawn at random; pass rng=....")
-    if kind == "few-leaves":
-        assert rng is not None
+    if rng is not None and kind == "few-leaves":
         if root is not None:
             raise InvalidInput("The root of a tree with few leaves is its middle; leave root out.")
         return few_leaf_tree(network, rng)
@@ -46,18 +47,15 @@ def spanning_tree(
     elif root is None:  # a node of least eccentricity, unless the graph is too large to look for one
         small = network.n <= 500
         root = int(np.argmin([network.distances_from(v).max() for v in range(network.n)])) if small else 0
-    (root,) = _validate.nodes(root, network.n, "root")
-    if kind == "bfs":
+    root = _validate.node(root, network.n)
+    if rng is None or kind == "bfs":
         _, predecessors = sparse.csgraph.breadth_first_order(network.adjacency, root, directed=False)
         parents = np.array(predecessors, dtype=np.int64)
         parents[root] = -1
         return parents
-    assert rng is not None
     if kind == "capped":
         return _capped(network, root, rng, _validate.count(max_children, "max_children"))
-    if kind == "uniform":
-        return _wilson(network, root, rng)
-    raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
+    return _wilson(network, root, rng)
 
 
 def _capped(network: Network, root: int, rng: np.random.Generator, most: int) -> np.ndarray:
@@ -74,24 +72,15 @@ def _capped(network: Network, root: int, rng: np.random.Generator, most: int) ->
                     parents[w] = u
                     children[u] += 1
                     following.append(int(w))
-        if not following:  # the cap left a node out: attach one to the reached neighbor with fewest children
-            following = _attach_one(network, parents, children)
+        if not following:  # the cap left nodes out: one joins the reached neighbor with fewest children
+            left = np.flatnonzero(parents == -2).tolist()
+            pairs = [(u, w) for w in left for u in network.neighbors(w).tolist() if parents[u] != -2]
+            for u, w in sorted(pairs, key=lambda pair: children[pair[0]])[:1]:
+                parents[w] = u
+                children[u] += 1
+                following.append(w)
         layer = following
     return parents
-
-
-def _attach_one(network: Network, parents: np.ndarray, children: np.ndarray) -> list[int]:
-    best: tuple[int, int, int] | None = None
-    for w in np.flatnonzero(parents == -2):
-        for u in network.neighbors(int(w)):
-            if parents[u] != -2 and (best is None or children[u] < best[0]):
-                best = (int(children[u]), int(u), int(w))
-    if best is None:
-        return []
-    _, joined, newcomer = best
-    parents[newcomer] = joined
-    children[joined] += 1
-    return [newcomer]
 
 
 def _wilson(network: Network, root: int, rng: np.random.Generator) -> np.ndarray:

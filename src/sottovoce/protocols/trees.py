@@ -23,14 +23,8 @@ class Tree(ExactConsensus):
     of each user below its child ``c`` and ``1 / (n - |subtree(v)|)`` of each user outside, its tree degree in
     all.
 
-    Parameters
-    ----------
-    network : the graph the tree must span (only its edges are used).
-    root : the node that divides; it is not trusted with anything more.
-    kind : ``"bfs"`` (shallow), ``"capped"`` (breadth first with few children per node, ``max_children``),
-        ``"uniform"`` (Wilson's uniformly random spanning tree) or ``"few-leaves"`` (deep; its root is its
-        middle, see `few_leaf_tree`); all but the first need ``rng``.
-    parents : instead of ``kind``: the parent of every node, -1 for the root.
+    The root divides; it is not trusted with anything more. ``kind`` is that of `spanning_tree`; instead of it
+    ``parents`` may name the parent of every node, -1 for the root.
 
     Examples
     --------
@@ -71,7 +65,6 @@ class Tree(ExactConsensus):
 
     @property
     def sum_tree(self) -> Tree:  # type: ignore[override]
-        """The tree itself."""
         return self
 
     def _up(self, level: int) -> sparse.csr_array:
