@@ -298,9 +298,6 @@ def test_members_without_a_key_or_with_another_are_refused():
         PairMasks.agree(keys[0], 0, NAMES, [publics[1], publics[0], publics[2]], [1, 2], run_id=RUN)
     with pytest.raises(InvalidInput, match="name of its own"):
         PairMasks.agree(keys[0], 0, ["a", "a", "b"], publics, [1, 2], run_id=RUN)
-    keys[0].erase()
-    with pytest.raises(Refused, match="erased"):
-        PairMasks.agree(keys[0], 0, NAMES, publics, [1, 2], run_id=RUN)
 
 
 def test_peers_keys_come_from_the_operating_system_and_simulated_ones_say_so():

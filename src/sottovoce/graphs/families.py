@@ -57,7 +57,12 @@ def torus(a: int, b: int, *, weights: str = "metropolis") -> Network:
 
 
 def complete(n: int, *, weights: str = "metropolis") -> Network:
-    """Everyone joined to everyone; one round averages exactly."""
+    """Everyone joined to everyone; one round averages exactly.
+
+    >>> from sottovoce import graphs
+    >>> round(graphs.complete(32).spectral_gap, 12)
+    1.0
+    """
     n = check.count(n, "the number of nodes of a complete graph")
     edges = np.column_stack(np.triu_indices(n, 1))
     return network_of(edges, n, f"complete:{n}", weights, symmetry=Translations((n,)))
