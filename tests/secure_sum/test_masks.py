@@ -13,11 +13,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
+from tests.protocols.cases import run_locally
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput, Refused
 from sottovoce.protocols import Masked, Tree
-from sottovoce.secure_sum import keys, masks
+from sottovoce.secure_sum import masks
 from sottovoce.secure_sum.keys import MaskKey, mask_label, next_chain, pair_key
 from sottovoce.secure_sum.masks import PairMasks, simulated_masks
 
@@ -105,18 +106,9 @@ def agreed(version=0, bits=64, run_id=RUN, privates=None):
     privates = privates or [X25519PrivateKey.from_private_bytes(bytes([k] * 32)) for k in (1, 2, 3)]
     keys = [MaskKey(private, protective=False) for private in privates]
     publics = [key.public for key in keys]
+    options = {"run_id": run_id, "membership_version": version, "bits": bits}
     members = [
-        PairMasks.agree(
-            key,
-            v,
-            NAMES,
-            publics,
-            [w for w in range(3) if w != v],
-            run_id=run_id,
-            membership_version=version,
-            bits=bits,
-        )
-        for v, key in enumerate(keys)
+        PairMasks.agree(key, v, NAMES, publics, {0, 1, 2} - {v}, **options) for v, key in enumerate(keys)
     ]
     return members, privates
 
@@ -242,17 +234,6 @@ def test_keys_have_32_bytes():
             PairMasks(0, {1: short}, run_id=RUN)
         with pytest.raises(InvalidInput, match="32 bytes"):
             masks.Keystream(short, 64)
-
-
-def test_the_chain_runs_over_integer_sums():
-    """Two machines whose means differ in the last bit go on with the same labels."""
-    total = np.array([7, -9, 11])
-    here = keys.next_chain(RUN, 0, total)
-    with pytest.raises(InvalidInput, match="before it is divided"):
-        keys.next_chain(RUN, 0, total / 3)
-    with pytest.raises(InvalidInput, match="before it is divided"):
-        keys.next_chain(RUN, 0, np.nextafter(total / 3, np.inf))
-    assert here == hashlib.sha256(RUN + bytes(8) + total.astype("<i8").tobytes()).digest()
 
 
 def without_names(key, name, other, other_public, session):
@@ -439,21 +420,10 @@ def test_masked_sums_equal_plain_sums_over_every_tree(bits, dtype):
     kinds = [Tree(grid), Tree(grid, root=8)] + [Tree(grid, kind="uniform", rng=rng) for _ in range(4)]
     for tree, partners in itertools.product(kinds, (None, 4, sv.graphs.torus(3, 3))):
         protocol = Masked(tree, partners=partners)
-        hidden = np.array(
-            [
-                m.hide(row, 0, RUN)
-                for m, row in zip(simulated_masks(protocol, 3, bits=bits), rows, strict=True)
-            ]
-        )
+        members = simulated_masks(protocol, 3, bits=bits)
+        hidden = np.array([m.hide(row, 0, RUN) for m, row in zip(members, rows, strict=True)])
         assert protocol.apply(hidden)[0].tolist() == expected
-        nodes = [protocol.node_state(v) for v in range(9)]
-        for node, row in zip(nodes, hidden, strict=True):
-            node.start(row)
-        for t in range(protocol.rounds):
-            outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
-            for v, node in enumerate(nodes):
-                node.receive(t, {w: outbox[w, v] for w in node.expects(t)})
-        assert all(node.result().tolist() == expected for node in nodes)
+        assert run_locally(protocol, hidden)[0].tolist() == [expected] * 9
 
 
 @pytest.mark.parametrize("coalition", [(), (0,), (0, 3), (2, 4, 5)])

@@ -35,13 +35,6 @@ def from_edges(
     are kept in ``node_names``, unless they are 0 to n - 1 already.
 
     ``largest_component`` keeps only the largest connected part, instead of refusing a disconnected graph.
-
-    Examples
-    --------
-    >>> from sottovoce import graphs
-    >>> trio = graphs.from_edges([(10, 30), (30, 20), (20, 30)])
-    >>> trio.node_names, trio.edges.tolist()
-    ((10, 20, 30), [[0, 2], [1, 2]])
     """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)

@@ -25,14 +25,6 @@ class Chebyshev(Gossip):
     What an observer learns is identical to plain gossip of the same number of rounds: its messages are an
     invertible recombination of the plain ones. The momentum ``gamma`` is by default that of Muffliato,
     2 / (1 + sqrt(gap (1 - gap / 4))).
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> fast = sv.protocols.Chebyshev(sv.graphs.florentine(), rounds=40)
-    >>> values = np.arange(15.0)
-    >>> bool(abs(fast.apply(values) - 7).max() < 1e-3)
-    True
     """
 
     name = "chebyshev"

@@ -32,13 +32,6 @@ class Randomized(LinearProtocol):
     Edges are drawn with probability ``2 W_uv / n``, the rest of the mass being an idle tick, or with
     ``intensities="uniform"`` every edge alike. The drawn edges are public, and part of the protocol: what is
     accounted is what runs. Give ``rng`` to draw them, or ``edges``, (ticks, 2) with (-1, -1) for idle ticks.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> protocol = sv.protocols.Randomized(sv.graphs.ring(4), 200, np.random.default_rng(0))
-    >>> bool(np.abs(protocol.apply(np.arange(4.0)) - 1.5).max() < 1e-6)
-    True
     """
 
     name = "randomized"

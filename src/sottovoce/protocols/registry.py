@@ -216,14 +216,7 @@ class NamedProtocol:
 
 
 def parse(text: str) -> NamedProtocol:
-    """Return the protocol that a name stands for.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> sv.protocols.parse("exchange").at(sv.graphs.hypercube(3))
-    HypercubeExchange(n=8, rounds=3)
-    """
+    """Return the protocol that a name stands for."""
     name, *parts = str(text).split(":")
     if name not in _REGISTERED and name not in names():  # listing what is installed takes a while
         raise ConfigError(f"A protocol is one of {', '.join(names())}, got {name!r}.")

@@ -60,13 +60,6 @@ class Dropout(TimeVarying):
     The weight of a silent edge moves to the diagonal of both its ends, so every round's matrix stays
     symmetric and stochastic and the mean is kept. A silent node keeps its row. ``nodes`` and ``edges`` map a
     round to the nodes and the edges (u, v) that are silent in it.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> protocol = sv.protocols.Dropout(sv.graphs.ring(4), rounds=2, nodes={0: [1]})
-    >>> protocol.apply(np.array([0.0, 9.0, 0.0, 0.0]))[:, 0].round(6).tolist()
-    [3.0, 3.0, 3.0, 0.0]
     """
 
     name = "dropout"

@@ -48,17 +48,6 @@ class PairMasks:
     Two members' masks of one label cancel bit for bit. Under one label at most one row is hidden: the same
     row again gives the same bytes, another one is refused. A step's masks cannot be made once `ratchet`
     has moved on, nor any after `erase`. Rows and masks are integers; floats are refused.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> masked = sv.protocols.Masked(sv.graphs.path(3))
-    >>> rows, run_id = np.array([[5], [-7], [9]]), bytes(32)
-    >>> hidden = np.array(
-    ...     [m.hide(row, 0, run_id) for m, row in zip(simulated_masks(masked, seed=1), rows)]
-    ... )
-    >>> bool((hidden == rows).any()), masked.apply(hidden)[0].tolist()
-    (False, [7])
     """
 
     def __init__(
