@@ -10,6 +10,7 @@ import sottovoce as sv
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit, bounds
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.privacy import Adversary, Curve, Guarantee, Release, account
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree
 
@@ -79,21 +80,39 @@ def planted(**changes):
     return audit.audit_averaging(Gossip(sv.graphs.path(3), 2), **(options | changes))
 
 
-def test_planted_half_noise_is_found():
-    def half(rows, noise, step):
-        return noise.perturb(rows, agents=range(len(rows)), step=step, std=0.5)
+class Halved(SimulatedNoise):
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step, std=np.asarray(std) / 2, stream=stream)
 
-    assert planted(release=half).refuted
+
+class Reused(SimulatedNoise):
+    """One noise for all four steps of a hypothesis."""
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step - step % 4, std=std, stream=stream)
+
+
+class Quiet(SimulatedNoise):
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step, std=np.asarray(std) / 8, stream=stream)
+
+
+class Forgetful(SimulatedNoise):
+    """Node 1 adds no noise."""
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        there = np.asarray(agents) != 1
+        return super().perturb(values, agents=agents, step=step, std=std * there, stream=stream)
+
+
+def test_planted_half_noise_is_found():
+    assert planted(noise=Halved(5)).refuted
 
 
 def test_planted_noise_reuse_is_found():
-    def reused(rows, noise, step):
-        first = step - step % 4  # one noise for all four steps of a hypothesis
-        return noise.perturb(rows, agents=range(len(rows)), step=first, std=0.5)
-
     plan = consensus_plan(Tree(sv.graphs.path(3), root=0), steps=4, z=1.0)
     options = {"user": 2, "observers": 0, "runs": 20_000, "level": FAMILY}
-    bad = audit.audit_consensus(plan, rng=np.random.default_rng(6), release=reused, **options)
+    bad = audit.audit_consensus(plan, rng=np.random.default_rng(6), noise=Reused(6), **options)
     good = audit.audit_consensus(plan, rng=np.random.default_rng(6), **options)
     assert bad.refuted
     assert not good.refuted
@@ -127,11 +146,7 @@ def test_plans_over_consensus_are_audited_with_their_own_releases(options, least
     assert fair.tightness > least
     assert fair.epsilon_claimed == plan.privacy("pairwise", observer=0, user=2).epsilon(1e-2)
 
-    def quiet(rows, noise, step):
-        std = [plan.releases(agent)[0].noise_std / 8 for agent in range(3)]
-        return noise.perturb(rows, agents=range(3), step=step, std=np.array(std))
-
-    assert audit.audit_consensus(plan, rng=np.random.default_rng(3), release=quiet, **setting).refuted
+    assert audit.audit_consensus(plan, rng=np.random.default_rng(3), noise=Quiet(3), **setting).refuted
 
 
 def test_plans_that_are_no_consensus_are_not_audited_as_one():
@@ -160,16 +175,11 @@ def test_planted_equation_six_is_found_as_a_claim():
 
 
 def test_planted_noise_of_one_node_missing_is_found():
-    def one_forgets(rows, noise, step):
-        noisy = noise.perturb(rows, agents=range(len(rows)), step=step, std=1.0)
-        noisy[1] = rows[1]
-        return noisy
-
     tree = Tree(sv.graphs.path(3), root=0)
     options = {
         "user": 2, "observers": 0, "sensitivity": 3.0, "noise_std": 1.0, "runs": 20_000, "level": FAMILY,
     }  # fmt: skip
-    assert audit.audit_averaging(tree, rng=np.random.default_rng(1), release=one_forgets, **options).refuted
+    assert audit.audit_averaging(tree, rng=np.random.default_rng(1), noise=Forgetful(1), **options).refuted
     assert not audit.audit_averaging(tree, rng=np.random.default_rng(1), **options).refuted
 
 

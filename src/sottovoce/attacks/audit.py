@@ -13,9 +13,8 @@ References: [1] Nasr et al. 2023, "Tight auditing of differentially private mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -41,8 +40,6 @@ _CHOOSE = 0.1  # next share, on which test and threshold are chosen; the rest is
 _RIDGES = (1e-9, 1e-3, 1e-1)  # the first finds noise that cancels, the others serve many features
 
 _BLOCK = 4096  # runs that pass through a protocol together: their rows stay in the processor's cache
-
-Publish: TypeAlias = Callable[[np.ndarray, NoiseSource, int], np.ndarray]  # rows, noise, step: noisy rows
 
 
 @dataclass(frozen=True)
@@ -164,34 +161,23 @@ def audit_averaging(
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
     own_noise: bool = True,
-    release: Publish | None = None,
+    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
     """Run one private averaging many times and test for a change of one user's value by ``sensitivity``.
 
     ``runs`` counts both hypotheses, half each; they are columns of one array. The claim is by default the
-    accountant's exact one. ``release`` makes noisy rows of ``(rows, noise, step)``; by default it is the
-    library's noise source, and in the tests a planted bug.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> audit = audit_averaging(
-    ...     sv.protocols.Gossip(sv.graphs.path(3), 2), user=2, observers=0, sensitivity=2.0, noise_std=1.0,
-    ...     runs=20_000, rng=np.random.default_rng(0),
-    ... )
-    >>> audit.refuted, audit.tightness > 0.9
-    (False, True)
+    accountant's exact one, the noise source a simulated one seeded from ``rng``.
     """
     seen = protocol.view(observers, own_noise)
     _require_outsider(user, seen, protocol.n)
     if guarantee is None:
         guarantee = claim_about(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
-    noise = as_noise(rng)
+    noise = noise or as_noise(rng)
     views, estimates = [], []
     for step, rows in _hypotheses(protocol, user, sensitivity, runs):
-        noisy = (release or _simulated_release(noise_std))(rows, noise, step)
+        noisy = _noisy(rows, noise, step, noise_std)
         observed = _observe(protocol, noisy, seen, own_noise, noise, step)
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
@@ -210,7 +196,7 @@ def audit_consensus(
     runs: int,
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
-    release: Publish | None = None,
+    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -223,17 +209,6 @@ def audit_consensus(
 
     The steps of the plan end in exact consensus, so that no later step depends on the contribution; the other
     arguments are those of `audit_averaging`.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> plan = sv.algorithms.ConsensusSGD(
-    ...     sv.objectives.GLM(), sv.protocols.Tree(sv.graphs.path(4)), steps=3, clip_norm=1.0,
-    ...     noise_multiplier=0.5, adjacency="user",
-    ... )
-    >>> audit = audit_consensus(plan, user=3, observers=0, runs=4_000, rng=np.random.default_rng(0))
-    >>> audit.refuted, audit.guarantee.label
-    (False, 'exact')
     """
     half = _validate.count(runs, "runs", minimum=20) // 2
     protocols = [plan.schedule(k) for k in range(plan.steps)]
@@ -247,7 +222,7 @@ def audit_consensus(
             )
         guarantee = claim_about(plan, user, seen[0].observers)
     planned = [[_planned(plan, agent, k) for agent in range(plan.n)] for k in range(plan.steps)]
-    noise = as_noise(rng)
+    noise = noise or as_noise(rng)
     views, scores = [], []
     for hypothesis in range(2):
         features, score = [], np.zeros(half)
@@ -257,8 +232,8 @@ def audit_consensus(
             if hypothesis == 0 and own is not None:
                 drawn = own.sample_rate >= 1 or rng.random(half) < own.sample_rate
                 rows[user] = sign * own.sensitivity * drawn
-            publish = release or _simulated_release([0.0 if r is None else r.noise_std for r in planned[k]])
-            observed = _observe(protocol, publish(rows, noise, step), view, True, noise, step)
+            noisy = _noisy(rows, noise, step, [0.0 if r is None else r.noise_std for r in planned[k]])
+            observed = _observe(protocol, noisy, view, True, noise, step)
             estimate = _estimate(view, observed, user)
             features.append(estimate)
             score = score + sign * estimate
@@ -295,7 +270,7 @@ def audit_outputs(
     noise_std: float,
     runs: int,
     rng: np.random.Generator,
-    release: Publish | None = None,
+    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -304,10 +279,10 @@ def audit_outputs(
     The claim is the accountant's: the exact loss of the view that holds the final row of node 0 alone.
     """
     claim = account(SingleAveraging(protocol, sensitivity, noise_std), "central", observer=0, user=user)
-    noise = as_noise(rng)
+    noise = noise or as_noise(rng)
     scores = []
     for step, rows in _hypotheses(protocol, user, sensitivity, runs):
-        noisy = (release or _simulated_release(noise_std))(rows, noise, step)
+        noisy = _noisy(rows, noise, step, noise_std)
         scores.append(protocol.apply(noisy, noise=noise, step=step)[0])
     inside, outside = scores
     return audit_view(inside, outside, claim, view=f"the public about node {user}", delta=delta, level=level)
@@ -351,14 +326,13 @@ def _planned(plan: Plan, agent: int, step: int) -> Release | None:
     return releases[0] if releases else None
 
 
-def _simulated_release(noise_std: float | Sequence[float]) -> Publish:
-    def publish(rows: np.ndarray, noise: NoiseSource, step: int) -> np.ndarray:
-        std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
-        for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
-            rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
-        return rows
-
-    return publish
+def _noisy(rows: np.ndarray, noise: NoiseSource, step: int, noise_std: float | Sequence[float]) -> np.ndarray:
+    std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
+    if rows.shape[1] <= _BLOCK:
+        return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
+    for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
+        rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
+    return rows
 
 
 def _observe(

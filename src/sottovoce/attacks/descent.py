@@ -27,10 +27,9 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.attacks.gossip import exact_entries
+from sottovoce.attacks.gossip import gossip_attack
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.leakage import modular_linalg
 from sottovoce.protocols import Gossip, LinearProtocol
 
 GradientFunction: TypeAlias = Callable[[np.ndarray, int], np.ndarray]  # (n, dim) models and step
@@ -76,10 +75,12 @@ class GradientAttack:
 
     @cached_property
     def identifiable(self) -> tuple[int, ...]:
-        """The targets whose constant gradient is determined, by exact arithmetic modulo two primes."""
-        answers = [self._identifiable(prime) for prime in modular_linalg.PRIMES[:3]]
-        best = max(rank for rank, _ in answers)
-        return next(nodes for rank, nodes in answers if rank == best)
+        """The targets whose constant gradient is determined, by exact arithmetic.
+
+        Differences of the messages of consecutive steps are those of an averaging over all rounds of all
+        steps.
+        """
+        return gossip_attack(_Repeated(self.protocol, self.steps), self.attackers, exact=True).nodes
 
     @property
     def reached(self) -> tuple[int, ...]:
@@ -152,19 +153,15 @@ class GradientAttack:
                 removed += matrix[:, list(self.attackers)] @ (own[t, k] - initial)
         return clean
 
-    def _identifiable(self, prime: int) -> tuple[int, tuple[int, ...]]:
-        blocks = [_block(self.protocol, k, self.targets, prime) for k in range(self.protocol.rounds)]
-        space = modular_linalg.RowSpace(len(self.targets), prime)
-        total = np.zeros((len(self.targets), len(self.targets)), dtype=np.uint64)
-        diagonal = np.arange(len(self.targets))
-        heard = _heard(self.protocol, self.attackers, self.targets)
-        for _ in range(self.steps):
-            total[diagonal, diagonal] = (total[diagonal, diagonal] + np.uint64(1)) % np.uint64(prime)
-            for k in range(self.protocol.rounds):
-                if heard[k] and not space.full:
-                    space.add(total[heard[k]])
-                total = modular_linalg.sparse_times(*blocks[k], total, prime)
-        return space.rank, tuple(self.targets[i] for i in space.determined())
+
+class _Repeated(LinearProtocol):
+    """The averagings of all steps as one protocol."""
+
+    name = "repeated"
+
+    def __init__(self, protocol: LinearProtocol, steps: int) -> None:
+        self.n, self.rounds = protocol.n, protocol.rounds * steps
+        self._matrices = [protocol.matrix(k) for k in range(protocol.rounds)] * steps
 
 
 def gradient_attack(
@@ -285,10 +282,3 @@ def _heard(protocol: LinearProtocol, attackers: tuple[int, ...], targets: tuple[
     """Return, per round, the places among the targets of those whose message reaches an attacker."""
     senders = [protocol.senders(k, attackers) for k in range(protocol.rounds)]
     return [[targets.index(w) for w in each if w in targets] for each in senders]
-
-
-def _block(protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int) -> modular_linalg.Residues:
-    """Return the targets' block of round ``k`` as residues of the rational weights."""
-    inner = list(targets)
-    block, entries = exact_entries(protocol.matrix(k), lambda places: places[inner][:, inner])
-    return block.indptr, block.indices, modular_linalg.residues(entries, prime)

@@ -16,7 +16,7 @@ Departures from [1]: any linear protocol, exact arithmetic modulo primes instead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -77,13 +77,10 @@ class Combination:
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """What a set of attackers learns from a protocol.
+    """What a set of attackers learns from a protocol: the determined nodes, sorted, attackers excluded.
 
-    Attributes
-    ----------
-    nodes : the determined nodes, sorted, attackers excluded.
-    rank : number of independent combinations of other nodes' values that the attackers know.
-    exact : whether exact arithmetic decided, or the floating basis of the view.
+    They know ``rank`` independent combinations of other nodes' values; ``exact`` says whether exact
+    arithmetic decided or the floating basis of the view.
     """
 
     protocol: Protocol = field(repr=False)
@@ -128,12 +125,6 @@ def gossip_attack(
 
     ``exact`` decides by exact arithmetic (True), by the floating basis (False), or exactly if that is
     affordable (None). Exact arithmetic reads a stored 0.333... as a third.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> gossip_attack(sv.protocols.HypercubeExchange(8), attackers=0).nodes
-    (1,)
     """
     return _attack(protocol, attackers, exact, None)
 
@@ -197,8 +188,8 @@ class _Solver:
     def __init__(self, protocol: LinearProtocol) -> None:
         self.protocol = protocol
         self._plain = protocol.same_messages
-        first = self._plain.matrix(0)
-        self._fixed = all(self._plain.matrix(t) is first for t in range(1, self._plain.rounds))
+        self._matrices = [self._plain.matrix(t) for t in range(self._plain.rounds)]
+        self._fixed = all(matrix is self._matrices[0] for matrix in self._matrices)
         self._entries: dict[int, tuple[sparse.csr_array, list[Fraction]]] = {}
         self._residues: dict[tuple[int, int], np.ndarray] = {}
 
@@ -207,7 +198,7 @@ class _Solver:
         n, rounds = self.protocol.n, self._plain.rounds
         seen = sum(len(self._plain.senders(t, attackers)) for t in range(1 if self._fixed else rounds))
         rank = min(n, len(attackers) + seen * (rounds if self._fixed else 1))
-        changing = 0 if self._fixed else sum(self._plain.matrix(t).nnz * n for t in range(rounds))
+        changing = 0 if self._fixed else sum(matrix.nnz * n for matrix in self._matrices)
         return float(n) * rank * rank + changing
 
     def row_space(self, attackers: tuple[int, ...], prime: int) -> modular_linalg.RowSpace:
@@ -239,24 +230,15 @@ class _Solver:
                 state = modular_linalg.sparse_times(*self._matrix(t, prime), state, prime)
 
     def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular_linalg.Residues:
-        if t not in self._entries:
-            select = (lambda places: places.T.tocsr()) if transposed else (lambda places: places)
-            self._entries[t] = exact_entries(self._plain.matrix(t), select)
-        matrix, entries = self._entries[t]
-        if (t, prime) not in self._residues:
-            self._residues[t, prime] = modular_linalg.residues(entries, prime)
-        return matrix.indptr, matrix.indices, self._residues[t, prime]
-
-
-def exact_entries(
-    matrix: sparse.csr_array, select: Callable[[sparse.csr_array], sparse.csr_array]
-) -> tuple[sparse.csr_array, list[Fraction]]:
-    """Return a part of a matrix, or its transpose, and the rational values of its entries.
-
-    Weights are read as rationals with the whole row at hand, so before anything is selected.
-    """
-    places = matrix.copy()
-    places.data = np.arange(1.0, matrix.nnz + 1)
-    part = select(places)
-    entries = modular_linalg.rational_entries(matrix)
-    return part, [entries[int(place) - 1] for place in part.data]
+        matrix = self._matrices[t]
+        key = id(matrix)
+        if key not in self._entries:  # weights are read as rationals with the whole row at hand
+            entries = modular_linalg.rational_entries(matrix)
+            places = matrix.copy()
+            places.data = np.arange(float(matrix.nnz))
+            places = places.T.tocsr() if transposed else places
+            self._entries[key] = places, [entries[int(place)] for place in places.data]
+        places, entries = self._entries[key]
+        if (key, prime) not in self._residues:
+            self._residues[key, prime] = modular_linalg.residues(entries, prime)
+        return places.indptr, places.indices, self._residues[key, prime]

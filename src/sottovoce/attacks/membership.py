@@ -115,7 +115,7 @@ class StackedNet(TypingProtocol):
 
     def clipped_sums(
         self, theta: np.ndarray, owner: np.ndarray, patches: np.ndarray, labels: np.ndarray,
-        present: np.ndarray, clip_norm: float, guard: bool = True,
+        present: np.ndarray, clip_norm: float,
     ) -> np.ndarray:  # fmt: skip
         """Return the sum of clipped gradients of every row over its batch ``present``."""
 
@@ -131,10 +131,8 @@ class CopiesQuery:
     decay = 0.0
     compiled_descent = None
 
-    def __init__(
-        self, net: StackedNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
-    ) -> None:
-        self.net, self.guard, self.dim = net, guard, net.n_params
+    def __init__(self, net: StackedNet, problem: MembershipProblem, *, member: bool, copies: int) -> None:
+        self.net, self.dim = net, net.n_params
         n = problem.agents
         self.agents = np.tile(np.arange(n), copies)
         blank = np.broadcast_to(problem.canary, (n, 1, *problem.canary.shape))
@@ -163,9 +161,7 @@ class CopiesQuery:
         lengths = [len(batch) for batch in batches]
         drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(batches)] = True
         present = drawn & self.is_member[agents]
-        return self.net.clipped_sums(
-            theta, agents, self.patches, self.labels, present, clip_norm, guard=self.guard
-        )
+        return self.net.clipped_sums(theta, agents, self.patches, self.labels, present, clip_norm)
 
 
 def train_models(
@@ -178,7 +174,6 @@ def train_models(
     start: np.ndarray,
     rng: np.random.Generator,
     views: Mapping[str, tuple[int, ...]] | None = None,
-    guard: bool = True,
     noise: NoiseSource | None = None,
 ) -> Trained:
     """Train ``models`` copies of a plan on the problem and return what an attacker looks at.
@@ -201,7 +196,7 @@ def train_models(
     decoded: dict[str, list[np.ndarray]] = {}
     for first in range(0, models, _TOGETHER):
         copies = min(_TOGETHER, models - first)
-        query = CopiesQuery(net, problem, member=member, copies=copies, guard=guard)
+        query = CopiesQuery(net, problem, member=member, copies=copies)
         numbers = first * problem.agents + np.arange(copies * problem.agents)
         random = RunRandomness(source, batches, 0, tuple(numbers.tolist()))
         gradients = plan.mechanism(query, query.agents.tolist(), random)
@@ -232,7 +227,6 @@ def audit_membership(
     views: Mapping[str, tuple[int, ...]] | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
-    guard: bool = True,
 ) -> tuple[dict[str, Audit], tuple[Trained, Trained]]:
     """Train half of ``models`` with and half without the canary, and hold the results against the claims.
 
@@ -245,9 +239,7 @@ def audit_membership(
     """
     half = _validate.count(models, "models", minimum=20) // 2
     inside, outside = (
-        train_models(
-            plan, net, problem, member=member, models=half, start=start, rng=rng, views=views, guard=guard
-        )
+        train_models(plan, net, problem, member=member, models=half, start=start, rng=rng, views=views)
         for member in (True, False)
     )
     local = plan.privacy() if plan.n == 1 else plan.privacy("local", user=problem.owner)

@@ -55,9 +55,8 @@ class Masked(ExactConsensus):
         everybody with everybody up to 64 members, beyond that each with the 16 next on a circle, or with
         as many as ``tolerate`` needs. A whole number, rounded up to an even one: with so many next on a
         circle. Or a network, or pairs of nodes.
-    tolerate : the number c of members that may collude while all others stay in one component, which the
-    vertex
-        connectivity of the partner graph certifies. None certifies nothing: views of named coalitions are
+    tolerate : the number c of members that may collude while all others stay in one component, certified by
+        the vertex connectivity of the partner graph. None certifies nothing: views of named coalitions are
         computed from their own components.
     grid_spacing : the power of two on whose multiples float rows are placed before they are added.
 

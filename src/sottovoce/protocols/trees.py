@@ -80,17 +80,6 @@ class Tree(ExactConsensus):
         columns = np.where(self.depths == level, self.parents, np.arange(self.n))
         return row_copies(columns)
 
-    def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
-        """Return whose message of round ``t`` reaches an observer: children on the way up, parents down."""
-        who = _validate.nodes(observers, self.n)
-        if t < self.depth:
-            level = self.depth - t
-            heard = np.flatnonzero((self.depths == level) & np.isin(self.parents, who)).tolist()
-        else:
-            level = t - self.depth + 1
-            heard = [int(self.parents[v]) for v in who if self.depths[v] == level]
-        return tuple(sorted(set(heard)))
-
     @property
     def message_count(self) -> int:
         return 2 * (self.n - 1)
