@@ -188,8 +188,8 @@ class _Solver:
     def __init__(self, protocol: LinearProtocol) -> None:
         self.protocol = protocol
         self._plain = protocol.same_messages
-        self._matrices = [self._plain.matrix(t) for t in range(self._plain.rounds)]
-        self._fixed = all(matrix is self._matrices[0] for matrix in self._matrices)
+        first = self._plain.matrix(0)
+        self._fixed = all(self._plain.matrix(t) is first for t in range(1, self._plain.rounds))
         self._entries: dict[int, tuple[sparse.csr_array, list[Fraction]]] = {}
         self._residues: dict[tuple[int, int], np.ndarray] = {}
 
@@ -198,7 +198,7 @@ class _Solver:
         n, rounds = self.protocol.n, self._plain.rounds
         seen = sum(len(self._plain.senders(t, attackers)) for t in range(1 if self._fixed else rounds))
         rank = min(n, len(attackers) + seen * (rounds if self._fixed else 1))
-        changing = 0 if self._fixed else sum(matrix.nnz * n for matrix in self._matrices)
+        changing = 0 if self._fixed else sum(self._plain.matrix(t).nnz * n for t in range(rounds))
         return float(n) * rank * rank + changing
 
     def row_space(self, attackers: tuple[int, ...], prime: int) -> modular_linalg.RowSpace:
@@ -230,15 +230,13 @@ class _Solver:
                 state = modular_linalg.sparse_times(*self._matrix(t, prime), state, prime)
 
     def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular_linalg.Residues:
-        matrix = self._matrices[t]
-        key = id(matrix)
-        if key not in self._entries:  # weights are read as rationals with the whole row at hand
-            entries = modular_linalg.rational_entries(matrix)
-            places = matrix.copy()
-            places.data = np.arange(float(matrix.nnz))
+        if t not in self._entries:  # weights are read as rationals with the whole row at hand
+            places = self._plain.matrix(t).copy()
+            entries = modular_linalg.rational_entries(places)
+            places.data = np.arange(float(places.nnz))
             places = places.T.tocsr() if transposed else places
-            self._entries[key] = places, [entries[int(place)] for place in places.data]
-        places, entries = self._entries[key]
-        if (key, prime) not in self._residues:
-            self._residues[key, prime] = modular_linalg.residues(entries, prime)
-        return places.indptr, places.indices, self._residues[key, prime]
+            self._entries[t] = places, [entries[int(place)] for place in places.data]
+        places, entries = self._entries[t]
+        if (t, prime) not in self._residues:
+            self._residues[t, prime] = modular_linalg.residues(entries, prime)
+        return places.indptr, places.indices, self._residues[t, prime]
