@@ -34,7 +34,6 @@ from sottovoce.graphs.coerce import NetworkLike
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
-from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, NodeState, Noise, block_variances
 from sottovoce.protocols.linear import ExactConsensus, LinearLocal, block_basis
 from sottovoce.protocols.trees import Tree
@@ -150,18 +149,6 @@ class Masked(ExactConsensus):
         integers, floating = self._integers(rows)
         final = self._finish(sum_of_rows(integers), floating)
         return np.repeat(final[None], self.n, axis=0)
-
-    def advance(
-        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
-    ) -> Rows:
-        """Return the rows after round ``t``: in the last one everybody divides the sum it was sent.
-
-        On float64 rows that lie on a grid, with sums below 2^53 steps, these are the bytes of `apply`.
-        Integers stay sums: `leaving` divides them.
-        """
-        if mixed.dtype.kind == "i":
-            return mixed
-        return mixed / self.n if t == self.rounds - 1 else mixed
 
     def entering(self, rows: np.ndarray) -> np.ndarray:
         """Return the hosted rows as integers on the grid: what ranks add up."""
