@@ -10,7 +10,7 @@ import sottovoce as sv
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit, bounds
 from sottovoce.errors import InvalidInput
-from sottovoce.noise.grid import grid_noise
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.privacy import Adversary, Curve, Guarantee, Release, account
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree
 
@@ -80,21 +80,39 @@ def planted(**changes):
     return audit.audit_averaging(Gossip(sv.graphs.path(3), 2), **(options | changes))
 
 
-def test_planted_half_noise_is_found():
-    def half(rows, noise, step):
-        return noise.perturb(rows, agents=range(len(rows)), step=step, std=0.5)
+class Halved(SimulatedNoise):
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step, std=np.asarray(std) / 2, stream=stream)
 
-    assert planted(release=half).refuted
+
+class Reused(SimulatedNoise):
+    """One noise for all four steps of a hypothesis."""
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step - step % 4, std=std, stream=stream)
+
+
+class Quiet(SimulatedNoise):
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step, std=np.asarray(std) / 8, stream=stream)
+
+
+class Forgetful(SimulatedNoise):
+    """Node 1 adds no noise."""
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        there = np.asarray(agents) != 1
+        return super().perturb(values, agents=agents, step=step, std=std * there, stream=stream)
+
+
+def test_planted_half_noise_is_found():
+    assert planted(noise=Halved(5)).refuted
 
 
 def test_planted_noise_reuse_is_found():
-    def reused(rows, noise, step):
-        first = step - step % 4  # one noise for all four steps of a hypothesis
-        return noise.perturb(rows, agents=range(len(rows)), step=first, std=0.5)
-
     plan = consensus_plan(Tree(sv.graphs.path(3), root=0), steps=4, z=1.0)
     options = {"user": 2, "observers": 0, "runs": 20_000, "level": FAMILY}
-    bad = audit.audit_consensus(plan, rng=np.random.default_rng(6), release=reused, **options)
+    bad = audit.audit_consensus(plan, rng=np.random.default_rng(6), noise=Reused(6), **options)
     good = audit.audit_consensus(plan, rng=np.random.default_rng(6), **options)
     assert bad.refuted
     assert not good.refuted
@@ -128,11 +146,7 @@ def test_plans_over_consensus_are_audited_with_their_own_releases(options, least
     assert fair.tightness > least
     assert fair.epsilon_claimed == plan.privacy("pairwise", observer=0, user=2).epsilon(1e-2)
 
-    def quiet(rows, noise, step):
-        std = [plan.releases(agent)[0].noise_std / 8 for agent in range(3)]
-        return noise.perturb(rows, agents=range(3), step=step, std=np.array(std))
-
-    assert audit.audit_consensus(plan, rng=np.random.default_rng(3), release=quiet, **setting).refuted
+    assert audit.audit_consensus(plan, rng=np.random.default_rng(3), noise=Quiet(3), **setting).refuted
 
 
 def test_plans_that_are_no_consensus_are_not_audited_as_one():
@@ -161,16 +175,11 @@ def test_planted_equation_six_is_found_as_a_claim():
 
 
 def test_planted_noise_of_one_node_missing_is_found():
-    def one_forgets(rows, noise, step):
-        noisy = noise.perturb(rows, agents=range(len(rows)), step=step, std=1.0)
-        noisy[1] = rows[1]
-        return noisy
-
     tree = Tree(sv.graphs.path(3), root=0)
     options = {
         "user": 2, "observers": 0, "sensitivity": 3.0, "noise_std": 1.0, "runs": 20_000, "level": FAMILY,
     }  # fmt: skip
-    assert audit.audit_averaging(tree, rng=np.random.default_rng(1), release=one_forgets, **options).refuted
+    assert audit.audit_averaging(tree, rng=np.random.default_rng(1), noise=Forgetful(1), **options).refuted
     assert not audit.audit_averaging(tree, rng=np.random.default_rng(1), **options).refuted
 
 
@@ -191,26 +200,28 @@ def test_gossip_with_fresh_noise_draws_afresh_in_every_step():
     assert not result.refuted
 
 
-def test_the_public_result_of_gossip_with_fresh_noise_is_audited_with_its_noise():
+@pytest.mark.parametrize(
+    "protocol", [Gossip(sv.graphs.florentine(), 8), FreshNoiseGossip(sv.graphs.path(4), 4, 0.7)], ids=repr
+)
+def test_public_results_are_audited_with_all_their_noise(protocol):
     result = audit.audit_outputs(
-        FreshNoiseGossip(sv.graphs.path(4), 4, 0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
+        protocol,
+        user=1,
+        sensitivity=12.0,
+        noise_std=1.0,
+        runs=20_000,
         rng=np.random.default_rng(0),
-    )  # fmt: skip
-    assert 0.9 < result.tightness
+        level=FAMILY,
+    )
     assert not result.refuted
+    assert result.tightness > 0.8
 
 
-def test_public_view_and_standard_views():
+def test_standard_views():
     network = sv.graphs.florentine()
     views = audit.views_of(Gossip(network, 8), network, 0)
     assert set(views) == {"neighbor", "distant node", "two colluders"}
     assert len(views["two colluders"]) == 2
-    result = audit.audit_outputs(
-        Gossip(network, 8), user=1, sensitivity=8.0, noise_std=1.0, runs=20_000,
-        rng=np.random.default_rng(0), level=FAMILY,
-    )  # fmt: skip
-    assert not result.refuted
-    assert result.tightness > 0.8
 
 
 def test_a_claim_that_is_not_gaussian_is_refuted_along_its_curve():
@@ -244,34 +255,3 @@ def test_invalid_input_is_refused():
     with pytest.raises(InvalidInput, match="at least 4 nodes"):
         audit.views_of(Gossip(sv.graphs.path(3), 1), sv.graphs.path(3), 0)
     assert bounds.lower_bound(np.zeros(30), np.ones(30)).mu > 1
-
-
-@pytest.mark.parametrize("colluders", [(), (4,), (1, 4, 7)])
-def test_masked_sums_on_the_grid_are_as_private_as_claimed(colluders):
-    """The likelihood-ratio test on the coalition's view, on the noise that members draw on the grid."""
-    n, runs, tolerate = 10, 6000, max(len(colluders), 1)
-    plan = sv.PrivateAveraging(f"masked:tolerate={tolerate}", noise_std=1.0, radius=0.5, network="ring:10")
-    grid, masked = plan.grid, plan.schedule(0)
-    claim = np.sqrt(1 / (n - len(colluders)))  # sensitivity 1, noise 1
-    if colluders:
-        assert plan.privacy("colluders", colluders=colluders, user=0).mu == pytest.approx(claim, rel=1e-10)
-    (block,) = masked.blocks(colluders)
-    draws = np.stack([grid_noise(runs, grid.widths[u]) for u in block]).sum(axis=0)
-    inner = (0.5 - 0.5 * grid.spacing) / grid.spacing  # where the mechanism would have clipped it
-    # the others' values are known to a strong adversary and taken off: the sum of the noises is left
-    outcomes = {
-        side: (side * round(inner) + part) for side, part in zip((-1, 1), np.split(draws, 2), strict=True)
-    }
-    # the draws are the system's own, new in every run: further out the rates of 3,000 runs say too little
-    thresholds = np.quantile(draws, np.linspace(0.1, 0.9, 17))
-    separations = []
-    for cut in thresholds:
-        fpr, tpr = (outcomes[-1] > cut).mean(), (outcomes[1] > cut).mean()
-        separations.append(normal_quantile(tpr) - normal_quantile(fpr))
-    error = 4 * 1.4 / np.sqrt(runs / 2)  # about four standard errors of the better of the tests
-    assert max(separations) < claim + 2 * error
-    assert np.median(separations) > 0.9 * claim - error
-
-
-def normal_quantile(share):
-    return float(stats.norm.ppf(np.clip(share, 1e-4, 1 - 1e-4)))

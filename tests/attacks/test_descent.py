@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.attacks import descent, gossip, inversion
+from sottovoce.attacks import descent
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Chebyshev, Gossip, TimeVarying
 
@@ -22,8 +22,10 @@ def test_constant_gradients_come_back_exactly(averaging):
     gradients, start = rng.normal(size=(n, 4)), rng.normal(size=4)
     seen = descent.run_descent(attack, lambda theta, t: gradients, np.tile(start, (n, 1)), learning_rate=0.05)
     estimate = attack.gradients(seen, start, 0.05)
-    assert attack.identifiable
     solved = list(attack.identifiable)
+    whole = attack.knowledge / np.abs(attack.knowledge).max()
+    share = np.diag(np.linalg.pinv(whole, rcond=1e-9) @ whole)  # 1 exactly where determined
+    assert solved == np.array(attack.targets)[share > 1 - 1e-6].tolist() != []
     np.testing.assert_allclose(estimate[solved], gradients[solved], atol=1e-6)
     assert np.isnan(estimate[[0, 2]]).all()
 
@@ -86,14 +88,6 @@ def test_covariance_and_variance_match_monte_carlo(averaging):
         assert estimate[u].var() == pytest.approx(attack.variance(0.5)[u], rel=0.06)
 
 
-def test_identifiable_nodes_are_those_of_gossip_with_all_rounds():
-    network = sv.graphs.florentine()
-    for steps, rounds in ((3, 1), (2, 2), (1, 4), (14, 1)):
-        for v in range(15):
-            attack = descent.gradient_attack(Gossip(network, rounds), v, steps)
-            assert set(attack.identifiable) == gossip.reconstruct_gossip(network, v, steps * rounds)
-
-
 def test_information_equals_the_accountants_projection():
     """1^T H 1 of the learning view, from the attack and from an explicit projector."""
     network, steps, v = sv.graphs.path(5), 5, 0
@@ -113,34 +107,6 @@ def test_information_equals_the_accountants_projection():
         assert information[u] == pytest.approx(projector[:, u, :, u].sum(), abs=1e-8)
     np.testing.assert_allclose(information[2:], [0.713, 0.087, 0.007], atol=1e-3)
     assert information[1] <= 4.866
-
-
-def test_noise_lowers_the_psnr_as_the_variance_formula_predicts():
-    """Line of 8, softmax regression: gradients, then inputs; PSNR falls with 10 log10 of the variance."""
-    rng = np.random.default_rng(3)
-    n, dim, steps, nu, classes = 8, 400, 10, 1e-6, 2
-    x, labels = rng.uniform(size=(n, dim)), rng.integers(0, classes, n)
-
-    def gradients(theta, t):
-        weights = theta.reshape(n, classes, dim + 1)
-        logits = np.einsum("ncd,nd->nc", weights[:, :, :-1], x) + weights[:, :, -1]
-        p = np.exp(logits - logits.max(1, keepdims=True))
-        error = p / p.sum(1, keepdims=True) - np.eye(classes)[labels]
-        return np.concatenate([error[:, :, None] * x[:, None], error[:, :, None]], axis=2).reshape(n, -1)
-
-    attack = descent.gradient_attack(sv.graphs.path(n), 0, steps)
-    start = np.zeros((n, classes * (dim + 1)))
-    scores = {}
-    for std in (0.0, 0.002):
-        seen = descent.run_descent(attack, gradients, start, nu, rng=rng, noise_std=std)
-        g = attack.gradients(seen, start[0], nu).reshape(n, classes, dim + 1)[1:]
-        scores[std] = inversion.psnr(inversion.invert_linear(g[:, :, :-1], g[:, :, -1]).inputs, x[1:])
-    assert (scores[0.0][:4] > 40).all()
-    predicted = 10 * np.log10(0.5**2 / attack.variance(0.002)[1:])  # |delta| is 1/2 at the start
-    near = predicted > 15  # where the error of the bias itself is negligible
-    assert near.sum() >= 3
-    np.testing.assert_allclose(scores[0.002][near], predicted[near], atol=1.5)
-    assert (np.diff(predicted) < 0).all()
 
 
 @pytest.mark.parametrize(

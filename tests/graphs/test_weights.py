@@ -59,11 +59,7 @@ def test_a_round_of_a_changing_network_may_be_disconnected():
     assert W[1, 1] == W[2, 2] == W[4, 4] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("adjacency", "sentence"),
-    [([[0, 1], [0, 0]], "must be symmetric, but entries (0, 1)"), ([[0, 1, 1], [1, 0, 1]], "must be square")],
-)
-def test_invalid_adjacency_is_refused(adjacency, sentence):
-    with pytest.raises(GraphError) as caught:
+@pytest.mark.parametrize("adjacency", [[[0, 1], [0, 0]], [[0, 1, 1], [1, 0, 1]]])
+def test_invalid_adjacency_is_refused(adjacency):
+    with pytest.raises(GraphError, match="must be square and symmetric"):
         graphs.metropolis(adjacency)
-    assert sentence in str(caught.value)

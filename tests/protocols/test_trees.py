@@ -1,19 +1,9 @@
 """Exact consensus on spanning trees: uniform, capped and with few leaves."""
 
 import numpy as np
-import pytest
 
 import sottovoce as sv
-from sottovoce.protocols import Tree, few_leaf_tree, spanning_tree
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_senders_are_those_of_the_matrices(seed):
-    rng = np.random.default_rng(seed)
-    tree = Tree(sv.graphs.complete(int(rng.integers(2, 9))), kind="uniform", rng=rng)
-    who = rng.choice(tree.n, int(rng.integers(1, tree.n + 1)), replace=False).tolist()
-    for t in range(tree.rounds):
-        assert tree.senders(t, who) == sv.protocols.LinearProtocol.senders(tree, t, who)
+from sottovoce.protocols import few_leaf_tree, spanning_tree
 
 
 def test_uniform_trees_are_uniform():
@@ -43,7 +33,5 @@ def test_capped_trees_keep_the_cap_where_they_can():
 def test_few_leaves_are_as_few_as_possible():
     path = few_leaf_tree(sv.graphs.grid(4, 4), np.random.default_rng(0))
     assert np.sum(~np.isin(np.arange(16), path)) == 2  # a Hamiltonian path, rooted in its middle
-    for tolerate in (2, 3):
-        parents = few_leaf_tree("complete:8", np.random.default_rng(0), tolerate=tolerate)
-        degrees = np.bincount(parents[parents >= 0], minlength=8) + (parents >= 0)
-        assert (degrees <= tolerate).sum() == 8 - (8 - 2) // tolerate
+    of_all = few_leaf_tree("complete:8", np.random.default_rng(0))
+    assert np.sum(~np.isin(np.arange(8), of_all)) == 2

@@ -50,16 +50,13 @@ def test_chain_is_a_hash_of_integers():
     assert len({mask_label(RUN, e, t, d) for e in (0, 1) for t in (0, 1) for d in (RUN, bytes(32))}) == 8
 
 
-def test_a_key_is_stored_and_erased():
+def test_a_key_is_stored_and_simulated_keys_follow_from_the_seed():
     key = MaskKey.fresh()
     assert len(key.public) == 32
     assert key.protective
     assert MaskKey.from_bytes(key.to_bytes()).public == key.public
     assert MaskKey.simulated(7, 0).public == MaskKey.simulated(7, 0).public != MaskKey.simulated(7, 1).public
     assert not MaskKey.simulated(7, 0).protective
-    key.erase()
-    with pytest.raises(Refused, match="erased"):
-        key.to_bytes()
 
 
 def test_the_session_binds_run_version_and_keys():

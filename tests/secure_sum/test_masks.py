@@ -16,8 +16,8 @@ from scipy import stats
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput, Refused
-from sottovoce.protocols import Masked, Tree
-from sottovoce.secure_sum import keys, masks
+from sottovoce.protocols import Masked
+from sottovoce.secure_sum import masks
 from sottovoce.secure_sum.keys import MaskKey, mask_label, next_chain, pair_key
 from sottovoce.secure_sum.masks import PairMasks, simulated_masks
 
@@ -79,24 +79,6 @@ def hand_row(member, row, privates, version, step, chain, bits=64):
     return [(x + half) % (2 * half) - half for x in out]
 
 
-def test_the_hand_made_primitives_meet_their_standards():
-    # RFC 4231, test case 2
-    assert hand_hmac(b"Jefe", b"what do ya want for nothing?").hex() == (
-        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
-    )
-    # RFC 5869, test case 1
-    okm = hand_hkdf(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)), 42)
-    assert okm.hex() == (
-        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
-    )
-    # FIPS 197, appendix C.3: a block of AES-256
-    block = Cipher(algorithms.AES(bytes(range(32))), modes.ECB()).encryptor()
-    plain = bytes.fromhex("00112233445566778899aabbccddeeff")
-    assert block.update(plain).hex() == "8ea2b7ca516745bfeafc49904b496089"
-    # NIST's AESAVS, zero key and zero block: where every one of our streams begins
-    assert hand_keystream(bytes(32), 16).hex() == "dc95c078a2408989ad48a21492842087"
-
-
 # ---- masks of three members ------------------------------------------------------------------------------
 
 
@@ -105,18 +87,9 @@ def agreed(version=0, bits=64, run_id=RUN, privates=None):
     privates = privates or [X25519PrivateKey.from_private_bytes(bytes([k] * 32)) for k in (1, 2, 3)]
     keys = [MaskKey(private, protective=False) for private in privates]
     publics = [key.public for key in keys]
+    options = {"run_id": run_id, "membership_version": version, "bits": bits}
     members = [
-        PairMasks.agree(
-            key,
-            v,
-            NAMES,
-            publics,
-            [w for w in range(3) if w != v],
-            run_id=run_id,
-            membership_version=version,
-            bits=bits,
-        )
-        for v, key in enumerate(keys)
+        PairMasks.agree(key, v, NAMES, publics, {0, 1, 2} - {v}, **options) for v, key in enumerate(keys)
     ]
     return members, privates
 
@@ -244,17 +217,6 @@ def test_keys_have_32_bytes():
             masks.Keystream(short, 64)
 
 
-def test_the_chain_runs_over_integer_sums():
-    """Two machines whose means differ in the last bit go on with the same labels."""
-    total = np.array([7, -9, 11])
-    here = keys.next_chain(RUN, 0, total)
-    with pytest.raises(InvalidInput, match="before it is divided"):
-        keys.next_chain(RUN, 0, total / 3)
-    with pytest.raises(InvalidInput, match="before it is divided"):
-        keys.next_chain(RUN, 0, np.nextafter(total / 3, np.inf))
-    assert here == hashlib.sha256(RUN + bytes(8) + total.astype("<i8").tobytes()).digest()
-
-
 def without_names(key, name, other, other_public, session):
     return bytearray(hand_hkdf(key.secret_with(other_public), session, b"mask"))
 
@@ -298,9 +260,6 @@ def test_members_without_a_key_or_with_another_are_refused():
         PairMasks.agree(keys[0], 0, NAMES, [publics[1], publics[0], publics[2]], [1, 2], run_id=RUN)
     with pytest.raises(InvalidInput, match="name of its own"):
         PairMasks.agree(keys[0], 0, ["a", "a", "b"], publics, [1, 2], run_id=RUN)
-    keys[0].erase()
-    with pytest.raises(Refused, match="erased"):
-        PairMasks.agree(keys[0], 0, NAMES, publics, [1, 2], run_id=RUN)
 
 
 def test_peers_keys_come_from_the_operating_system_and_simulated_ones_say_so():
@@ -431,32 +390,6 @@ def test_wire_bytes_of_a_fixed_row_over_a_thousand_key_sets():
     again = sent.copy()
     again[1::2] = again[::2]
     assert serial_p(again) < 1e-6
-
-
-@pytest.mark.parametrize(("bits", "dtype"), [(64, np.int64), (32, np.int32)])
-def test_masked_sums_equal_plain_sums_over_every_tree(bits, dtype):
-    rng = np.random.default_rng(1)
-    grid = sv.graphs.grid(3, 3)
-    rows = rng.integers(-(2**20), 2**20, size=(9, 40), dtype=dtype)
-    expected = rows.sum(axis=0).tolist()
-    kinds = [Tree(grid), Tree(grid, root=8)] + [Tree(grid, kind="uniform", rng=rng) for _ in range(4)]
-    for tree, partners in itertools.product(kinds, (None, 4, sv.graphs.torus(3, 3))):
-        protocol = Masked(tree, partners=partners)
-        hidden = np.array(
-            [
-                m.hide(row, 0, RUN)
-                for m, row in zip(simulated_masks(protocol, 3, bits=bits), rows, strict=True)
-            ]
-        )
-        assert protocol.apply(hidden)[0].tolist() == expected
-        nodes = [protocol.node_state(v) for v in range(9)]
-        for node, row in zip(nodes, hidden, strict=True):
-            node.start(row)
-        for t in range(protocol.rounds):
-            outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
-            for v, node in enumerate(nodes):
-                node.receive(t, {w: outbox[w, v] for w in node.expects(t)})
-        assert all(node.result().tolist() == expected for node in nodes)
 
 
 @pytest.mark.parametrize("coalition", [(), (0,), (0, 3), (2, 4, 5)])

@@ -34,7 +34,7 @@ from sottovoce.algorithms.schedule import CachedSchedule, Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced, Mechanism
-from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
+from sottovoce.noise.grid import GridNoise, MaskGrid
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
 from sottovoce.noise.samplers import rounds_values
 from sottovoce.protocols import NamedProtocol, Protocol, names_with
@@ -359,13 +359,6 @@ def noise_on_grid(
 
     ``units`` are the public divisors that the mechanism of the hosted agents applies after the noise.
     """
-    if isinstance(random.noise, SummedNoise) and (
-        not plan.schedule(0).masked or len(units) != plan.n or len(set(units)) > 1
-    ):
-        raise InvalidInput(
-            f"noise of the sum alone is for masked sums of all {plan.n} rows with one divisor; give a "
-            'generator, or protocol="masked" in one process with weighting="records".'
-        )
     if not rounds_values(random.noise):  # rounded with the rows, later
         return random
     grid = plan.grid

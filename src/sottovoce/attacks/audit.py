@@ -13,9 +13,8 @@ References: [1] Nasr et al. 2023, "Tight auditing of differentially private mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -42,28 +41,10 @@ _RIDGES = (1e-9, 1e-3, 1e-1)  # the first finds noise that cancels, the others s
 
 _BLOCK = 4096  # runs that pass through a protocol together: their rows stay in the processor's cache
 
-Publish: TypeAlias = Callable[[np.ndarray, NoiseSource, int], np.ndarray]  # rows, noise, step: noisy rows
-
-
-def _shown(lower: float, claimed: float, quantity: Quantity) -> tuple[str, str]:
-    """Return a claim rounded upwards, and what was shown downwards, with digits that tell them apart."""
-    for digits in (3, 6, 9, 12):
-        texts = significant(claimed, quantity, digits), significant(lower, "lower bound", digits)
-        if lower <= claimed or float(texts[1]) > float(texts[0]):
-            return texts
-    return repr(claimed), repr(lower)
-
 
 @dataclass(frozen=True)
 class Audit:
-    """One lower bound next to the claim that was tested.
-
-    Attributes
-    ----------
-    view : who looked, in words.
-    guarantee : the claim.
-    bound : what the experiment proves.
-    runs : views used, both hypotheses together.
+    """What an experiment of so many ``runs`` proves beside the claim about a ``view``, which is in words.
 
     Guarantees
     ----------
@@ -88,39 +69,39 @@ class Audit:
     @property
     def refuted(self) -> bool:
         """Whether the experiment contradicts the claim."""
-        mu = self.mu_claimed
-        if mu is not None:
-            return self.bound.mu > mu
-        return self.bound.epsilon > self.epsilon_claimed or self.bound.refutes(self.guarantee)
+        lower, claimed = self._numbers
+        return lower > claimed or (self.mu_claimed is None and self.bound.refutes(self.guarantee))
 
     @property
     def tightness(self) -> float:
         """Lower bound over claim: in mu where the claim is Gaussian, else in epsilon. Above 1: broken."""
-        mu = self.mu_claimed
-        low, high = (self.bound.mu, mu) if mu is not None else (self.bound.epsilon, self.epsilon_claimed)
-        if high == 0:
-            return 0.0 if low == 0 else float("inf")
-        return low / high
+        lower, claimed = self._numbers
+        if claimed == 0:
+            return 0.0 if lower == 0 else float("inf")
+        return lower / claimed
 
     @property
     def verdict(self) -> str:
         """The outcome in a sentence that names the number that decides."""
-        bound, mu, delta = self.bound, self.mu_claimed, number(self.bound.delta, "delta")
         if not self.refuted:
             return "holds: no test of the runs contradicts it."
-        if mu is None:
-            claimed, shown = _shown(bound.epsilon, self.epsilon_claimed, "epsilon")
+        quantity: Quantity = "epsilon" if self.mu_claimed is None else "mu"
+        lower, claimed = self._numbers
+        if lower <= claimed:
             return (
-                f"refuted: epsilon at delta {delta} is at least {shown} where "
-                f"{claimed} is claimed, or a point of the curve at another delta is."
+                f"refuted: a point of the curve is, not epsilon at delta {number(self.bound.delta, 'delta')}."
             )
-        claimed, shown = _shown(bound.mu, mu, "mu")
-        sentence = f"refuted: mu is at least {shown} where {claimed} is claimed"
-        claimed, shown = _shown(bound.epsilon, self.epsilon_claimed, "epsilon")
-        epsilons = f"(at least {shown}, claimed {claimed})"
-        if bound.epsilon <= self.epsilon_claimed:
-            return f"{sentence}; epsilon at delta {delta} alone {epsilons} would not show it."
-        return f"{sentence}, and so is epsilon at delta {delta} {epsilons}."
+        for digits in (3, 6, 9, 17):  # a claim is rounded upwards, what was shown downwards
+            most, least = significant(claimed, quantity, digits), significant(lower, "lower bound", digits)
+            if float(least) > float(most):
+                break
+        return f"refuted: {quantity} is at least {least} where {most} is claimed."
+
+    @property
+    def _numbers(self) -> tuple[float, float]:
+        """The lower bound and the claim, in the quantity that decides."""
+        mu = self.mu_claimed
+        return (self.bound.epsilon, self.epsilon_claimed) if mu is None else (self.bound.mu, mu)
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON-ready form."""
@@ -147,14 +128,10 @@ def audit_view(
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
-    """Hold views collected under both hypotheses against a claim.
+    """Hold views ``(runs, features)``, seen with and without a change, against a claim about just this.
 
-    Parameters
-    ----------
-    member_views, other_views : ``(runs, features)``, what was seen with and without the change.
-    guarantee : the claim about exactly this view and this change.
-    statistics : pairs of scores ``(runs,)`` computed by the caller, tried beside the fitted discriminant.
-    delta, level : where the claim is read, and the error probability of the audit.
+    ``statistics`` are pairs of scores ``(runs,)`` of the caller, tried beside the fitted discriminant; the
+    claim is read at ``delta``, and ``level`` is the error probability of the audit.
     """
     inside, outside = (_matrix(v) for v in (member_views, other_views))
     if inside.shape[1] != outside.shape[1]:
@@ -184,48 +161,30 @@ def audit_averaging(
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
     own_noise: bool = True,
-    release: Publish | None = None,
+    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
-    """Run one private averaging many times and test for a change of one user's value.
+    """Run one private averaging many times and test for a change of one user's value by ``sensitivity``.
 
-    Parameters
-    ----------
-    protocol, user, observers : who averages, whose value changes by ``sensitivity``, who looks.
-    runs : runs in all, half under each hypothesis; they are columns of one array.
-    guarantee : the claim; by default the accountant's exact one.
-    release : how values become noisy rows, a function of ``(rows, noise, step)``; by default the
-        library's noise source, and a planted bug in the tests.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> audit = audit_averaging(
-    ...     sv.protocols.Gossip(sv.graphs.path(3), 2), user=2, observers=0, sensitivity=2.0, noise_std=1.0,
-    ...     runs=20_000, rng=np.random.default_rng(0),
-    ... )
-    >>> audit.refuted, audit.tightness > 0.9
-    (False, True)
+    ``runs`` counts both hypotheses, half each; they are columns of one array. The claim is by default the
+    accountant's exact one, the noise source a simulated one seeded from ``rng``.
     """
-    half = _validate.count(runs, "runs", minimum=20) // 2
     seen = protocol.view(observers, own_noise)
-    if _validate.nodes(user, protocol.n, "user")[0] in seen.observers:
-        raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
+    _require_outsider(user, seen, protocol.n)
     if guarantee is None:
         guarantee = claim_about(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
-    noise = as_noise(rng)
+    noise = noise or as_noise(rng)
     views, estimates = [], []
-    for step, rows in _hypotheses(protocol, user, sensitivity, half):
-        noisy = (release or _simulated_release(noise_std))(rows, noise, step)
+    for step, rows in _hypotheses(protocol, user, sensitivity, runs):
+        noisy = _noisy(rows, noise, step, noise_std)
         observed = _observe(protocol, noisy, seen, own_noise, noise, step)
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
-    named = "node " + ", ".join(map(str, seen.observers))
-    who = (named if seen.observers else "a tapper of all links") + f" about node {user}"
-    statistics = [(estimates[0], estimates[1])]
+    inside, outside = views
+    scores = [(estimates[0], estimates[1])]
     return audit_view(
-        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
+        inside, outside, guarantee, view=_words(seen, user), statistics=scores, delta=delta, level=level
     )
 
 
@@ -237,7 +196,7 @@ def audit_consensus(
     runs: int,
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
-    release: Publish | None = None,
+    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -248,32 +207,13 @@ def audit_consensus(
     together. With fresh noise the loss is the composition of the steps; noise that is used twice cancels
     between a step and the next, and the discriminant finds it.
 
-    Parameters
-    ----------
-    plan : a plan whose steps end in exact consensus, so that no later step depends on the contribution.
-    user, observers : whose contribution is there or is not, and who looks.
-    runs : runs in all, half under each hypothesis.
-    guarantee : the claim; by default the plan's guarantee for exactly this view.
-    release : how rows become noisy ones, a function of ``(rows, noise, step)``; by default the noise of the
-        plan, and a planted bug in the tests.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> plan = sv.algorithms.ConsensusSGD(
-    ...     sv.objectives.GLM(), sv.protocols.Tree(sv.graphs.path(4)), steps=3, clip_norm=1.0,
-    ...     noise_multiplier=0.5, adjacency="user",
-    ... )
-    >>> audit = audit_consensus(plan, user=3, observers=0, runs=4_000, rng=np.random.default_rng(0))
-    >>> audit.refuted, audit.guarantee.label
-    (False, 'exact')
+    The steps of the plan end in exact consensus, so that no later step depends on the contribution; the other
+    arguments are those of `audit_averaging`.
     """
     half = _validate.count(runs, "runs", minimum=20) // 2
-    (user,) = _validate.nodes(user, plan.n, "user")
     protocols = [plan.schedule(k) for k in range(plan.steps)]
     seen = [p.view(observers) for p in protocols]
-    if user in seen[0].observers:
-        raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
+    _require_outsider(user, seen[0], plan.n)
     if guarantee is None:
         if not plan.observation.common_model:
             raise InvalidInput(
@@ -282,7 +222,7 @@ def audit_consensus(
             )
         guarantee = claim_about(plan, user, seen[0].observers)
     planned = [[_planned(plan, agent, k) for agent in range(plan.n)] for k in range(plan.steps)]
-    noise = as_noise(rng)
+    noise = noise or as_noise(rng)
     views, scores = [], []
     for hypothesis in range(2):
         features, score = [], np.zeros(half)
@@ -292,18 +232,16 @@ def audit_consensus(
             if hypothesis == 0 and own is not None:
                 drawn = own.sample_rate >= 1 or rng.random(half) < own.sample_rate
                 rows[user] = sign * own.sensitivity * drawn
-            publish = release or _simulated_release([0.0 if r is None else r.noise_std for r in planned[k]])
-            observed = _observe(protocol, publish(rows, noise, step), view, True, noise, step)
+            noisy = _noisy(rows, noise, step, [0.0 if r is None else r.noise_std for r in planned[k]])
+            observed = _observe(protocol, noisy, view, True, noise, step)
             estimate = _estimate(view, observed, user)
             features.append(estimate)
             score = score + sign * estimate
         views.append(np.array(features).T)
         scores.append(score)
-    who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {plan.steps} steps"
-    statistics = [(scores[0], scores[1])]
-    return audit_view(
-        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
-    )
+    (inside, outside), statistics = views, [(scores[0], scores[1])]
+    who = f"{_words(seen[0], user)}, {plan.steps} steps"
+    return audit_view(inside, outside, guarantee, view=who, statistics=statistics, delta=delta, level=level)
 
 
 def views_of(protocol: Protocol, network: Network, user: int) -> dict[str, tuple[int, ...]]:
@@ -332,7 +270,7 @@ def audit_outputs(
     noise_std: float,
     runs: int,
     rng: np.random.Generator,
-    release: Publish | None = None,
+    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -340,34 +278,42 @@ def audit_outputs(
 
     The claim is the accountant's: the exact loss of the view that holds the final row of node 0 alone.
     """
-    half = _validate.count(runs, "runs", minimum=20) // 2
     claim = account(SingleAveraging(protocol, sensitivity, noise_std), "central", observer=0, user=user)
-    noise = as_noise(rng)
+    noise = noise or as_noise(rng)
     scores = []
-    for step, rows in _hypotheses(protocol, user, sensitivity, half):
-        noisy = (release or _simulated_release(noise_std))(rows, noise, step)
+    for step, rows in _hypotheses(protocol, user, sensitivity, runs):
+        noisy = _noisy(rows, noise, step, noise_std)
         scores.append(protocol.apply(noisy, noise=noise, step=step)[0])
-    who = f"the public about node {user}"
-    return audit_view(scores[0], scores[1], claim, view=who, delta=delta, level=level)
+    inside, outside = scores
+    return audit_view(inside, outside, claim, view=f"the public about node {user}", delta=delta, level=level)
 
 
 def _hypotheses(
     protocol: Protocol, user: int, sensitivity: float, runs: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the clean rows with and without the change of the user's value, one column per run."""
+    half = _validate.count(runs, "runs", minimum=20) // 2
     for step, shift in enumerate((sensitivity, 0.0)):
-        rows = np.zeros((protocol.n, runs))
+        rows = np.zeros((protocol.n, half))
         rows[user] = shift
         yield step, rows
 
 
+def _require_outsider(user: int, view: GaussianView, n: int) -> None:
+    if _validate.node(user, n) in view.observers:
+        raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
+
+
+def _words(view: GaussianView, user: int) -> str:
+    who = "node " + ", ".join(map(str, view.observers)) if view.observers else "a tapper of all links"
+    return f"{who} about node {user}"
+
+
 def claim_about(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guarantee:
     """Return the plan's guarantee for the user against these observers."""
-    if not observers:
-        return account(plan, "outsider", user=user)
     if len(observers) == 1:
         return account(plan, "pairwise", observer=observers[0], user=user)
-    return account(plan, "colluders", colluders=observers, user=user)
+    return account(plan, "colluders" if observers else "outsider", colluders=observers, user=user)
 
 
 def _planned(plan: Plan, agent: int, step: int) -> Release | None:
@@ -380,16 +326,13 @@ def _planned(plan: Plan, agent: int, step: int) -> Release | None:
     return releases[0] if releases else None
 
 
-def _simulated_release(noise_std: float | Sequence[float]) -> Publish:
-    def publish(rows: np.ndarray, noise: NoiseSource, step: int) -> np.ndarray:
-        std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
-        if rows.shape[1] <= _BLOCK:
-            return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
-        for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
-            rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
-        return rows
-
-    return publish
+def _noisy(rows: np.ndarray, noise: NoiseSource, step: int, noise_std: float | Sequence[float]) -> np.ndarray:
+    std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
+    if rows.shape[1] <= _BLOCK:
+        return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
+    for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
+        rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
+    return rows
 
 
 def _observe(
@@ -414,8 +357,7 @@ def _estimate(view: GaussianView, observed: np.ndarray, user: int) -> np.ndarray
     """The observers' estimate of the user's value, a weighted sum of what they see; NaN for a broken run."""
     weights = view.reconstruct(np.eye(len(observed)))[user]
     whole = np.isfinite(observed).all(axis=0)
-    clean = observed if whole.all() else np.where(np.isfinite(observed), observed, 0.0)
-    return np.where(whole, weights @ clean, np.nan)
+    return np.where(whole, weights @ np.where(whole, observed, 0.0), np.nan)
 
 
 def _discriminants(
@@ -428,17 +370,13 @@ def _discriminants(
     if len(a) >= 2 and len(b) >= 2:
         centered = np.vstack([a - a.mean(0), b - b.mean(0)])
         scale = np.where(centered.std(0) > 0, centered.std(0), 1.0)
-        covariance = np.atleast_2d(np.cov((centered / scale).T))
+        covariance = np.cov((centered / scale).T)
         size = max(float(np.trace(covariance)) / len(covariance), 1e-300)
         gap = (a.mean(0) - b.mean(0)) / scale
         unit = np.eye(len(covariance))
         directions = [np.linalg.solve(covariance + r * size * unit, gap) / scale for r in _RIDGES]
-
-    def scores(values: np.ndarray, ok: np.ndarray) -> list[np.ndarray]:
-        clean = values if ok.all() else np.where(ok[:, None], values, 0.0)
-        return [np.where(ok, clean @ d, np.nan) for d in directions]
-
-    return list(zip(scores(inside, ok_in), scores(outside, ok_out), strict=True))
+    inside, outside = np.where(ok_in[:, None], inside, 0.0), np.where(ok_out[:, None], outside, 0.0)
+    return [(np.where(ok_in, inside @ d, np.nan), np.where(ok_out, outside @ d, np.nan)) for d in directions]
 
 
 def _promise(member: np.ndarray, other: np.ndarray, delta: float, by: str) -> float:
@@ -455,8 +393,7 @@ def _promise(member: np.ndarray, other: np.ndarray, delta: float, by: str) -> fl
 
 def _matrix(values: np.ndarray) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim == 1:
-        array = array[:, None]
+    array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or len(array) < 10:
         raise InvalidInput(f"views must have shape (runs, features) with 10 runs or more, got {array.shape}.")
     return array

@@ -27,10 +27,9 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.attacks.gossip import exact_entries
+from sottovoce.attacks.gossip import gossip_attack
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.leakage import modular_linalg
 from sottovoce.protocols import Gossip, LinearProtocol
 
 GradientFunction: TypeAlias = Callable[[np.ndarray, int], np.ndarray]  # (n, dim) models and step
@@ -40,10 +39,8 @@ GradientFunction: TypeAlias = Callable[[np.ndarray, int], np.ndarray]  # (n, dim
 class Transcript:
     """What a set of attackers saw of a descent.
 
-    Attributes
-    ----------
-    received : ``(messages, dim)`` in the order of `GradientAttack.messages`.
-    own : ``(steps, rounds, attackers, dim)``, the attackers' own rows at the start of every round.
+    ``received`` are ``(messages, dim)`` in the order of `GradientAttack.messages`, ``own`` are ``(steps,
+    rounds, attackers, dim)``, the attackers' own rows at the start of every round.
     """
 
     received: np.ndarray
@@ -54,13 +51,8 @@ class Transcript:
 class GradientAttack:
     """The linear system behind a descent, as a set of attackers sees it.
 
-    Attributes
-    ----------
-    protocol : the averaging of one step.
-    attackers, targets : the nodes that share what they see, and all others.
-    steps : number of gradient steps observed.
-    messages : ``(step, round, sender)`` of every row received from a target.
-    response : ``(messages, steps, targets)``, how a target's contribution at a step enters a message.
+    ``messages`` are ``(step, round, sender)`` of every row received from a target; ``response`` ``(messages,
+    steps, targets)`` says how a target's contribution at a step enters a message.
     """
 
     protocol: LinearProtocol
@@ -83,10 +75,12 @@ class GradientAttack:
 
     @cached_property
     def identifiable(self) -> tuple[int, ...]:
-        """The targets whose constant gradient is determined, by exact arithmetic modulo two primes."""
-        answers = [self._identifiable(prime) for prime in modular_linalg.PRIMES[:3]]
-        best = max(rank for rank, _ in answers)
-        return next(nodes for rank, nodes in answers if rank == best)
+        """The targets whose constant gradient is determined, by exact arithmetic.
+
+        Differences of the messages of consecutive steps are those of an averaging over all rounds of all
+        steps.
+        """
+        return gossip_attack(_Repeated(self.protocol, self.steps), self.attackers, exact=True).nodes
 
     @property
     def reached(self) -> tuple[int, ...]:
@@ -159,19 +153,15 @@ class GradientAttack:
                 removed += matrix[:, list(self.attackers)] @ (own[t, k] - initial)
         return clean
 
-    def _identifiable(self, prime: int) -> tuple[int, tuple[int, ...]]:
-        blocks = [_block(self.protocol, k, self.targets, prime) for k in range(self.protocol.rounds)]
-        space = modular_linalg.RowSpace(len(self.targets), prime)
-        total = np.zeros((len(self.targets), len(self.targets)), dtype=np.uint64)
-        diagonal = np.arange(len(self.targets))
-        heard = _heard(self.protocol, self.attackers, self.targets)
-        for _ in range(self.steps):
-            total[diagonal, diagonal] = (total[diagonal, diagonal] + np.uint64(1)) % np.uint64(prime)
-            for k in range(self.protocol.rounds):
-                if heard[k] and not space.full:
-                    space.add(total[heard[k]])
-                total = modular_linalg.sparse_times(*blocks[k], total, prime)
-        return space.rank, tuple(self.targets[i] for i in space.determined())
+
+class _Repeated(LinearProtocol):
+    """The averagings of all steps as one protocol."""
+
+    name = "repeated"
+
+    def __init__(self, protocol: LinearProtocol, steps: int) -> None:
+        self.n, self.rounds = protocol.n, protocol.rounds * steps
+        self._matrices = [protocol.matrix(k) for k in range(protocol.rounds)] * steps
 
 
 def gradient_attack(
@@ -179,11 +169,8 @@ def gradient_attack(
 ) -> GradientAttack:
     """Set up the attack on ``steps`` gradient steps, each followed by one averaging.
 
-    Parameters
-    ----------
-    averaging : a network (one gossip round a step), or the protocol of one step.
-    attackers : one node or several that share what they see.
-    steps : number of gradient steps observed.
+    A network stands for one gossip round a step. The attackers are one node or several that share what they
+    see.
 
     Examples
     --------
@@ -225,19 +212,15 @@ def run_descent(
 ) -> Transcript:
     """Run decentralized gradient descent (Muffliato-SGD) and return what the attackers see of it.
 
-    Parameters
-    ----------
-    gradients : a function of the models ``(n, dim)`` and the step that gives one gradient per node.
-    models : the first models ``(n, dim)``.
-    rng, noise_std : Gaussian noise added to every gradient; a simulation, not protection.
+    ``gradients`` is a function of the models ``(n, dim)`` and the step that gives one gradient per node;
+    Gaussian noise added to them is a simulation, not protection.
     """
     protocol, own = attack.protocol, list(attack.attackers)
     start = _validate.rows(models, protocol.n, "models").astype(np.float64)
     if noise_std > 0 and rng is None:
         raise InvalidInput("noise needs a generator, give rng=np.random.default_rng(seed).")
-    wanted: dict[tuple[int, int], list[int]] = {}
-    for t, k, w in attack.messages:
-        wanted.setdefault((t, k), []).append(w)
+    heard = _heard(protocol, attack.attackers, tuple(range(protocol.n)))
+    targets = [[w for w in each if w not in own] for each in heard]
     received, mine = [], []
     source = _ClearGradients(gradients, rng, noise_std)
     algorithm = muffliato_sgd(source, start, lambda t: learning_rate)
@@ -245,7 +228,7 @@ def run_descent(
     for t in range(attack.steps):
         rows = algorithm.message(state, t)
         for k in range(protocol.rounds):
-            received.append(rows[wanted.get((t, k), [])])
+            received.append(rows[targets[k]])
             mine.append(rows[own])
             rows = protocol.matrix(k) @ rows
         state = algorithm.update(state, rows, t)
@@ -299,10 +282,3 @@ def _heard(protocol: LinearProtocol, attackers: tuple[int, ...], targets: tuple[
     """Return, per round, the places among the targets of those whose message reaches an attacker."""
     senders = [protocol.senders(k, attackers) for k in range(protocol.rounds)]
     return [[targets.index(w) for w in each if w in targets] for each in senders]
-
-
-def _block(protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int) -> modular_linalg.Residues:
-    """Return the targets' block of round ``k`` as residues of the rational weights."""
-    inner = list(targets)
-    block, entries = exact_entries(protocol.matrix(k), lambda places: places[inner][:, inner])
-    return block.indptr, block.indices, modular_linalg.residues(entries, prime)

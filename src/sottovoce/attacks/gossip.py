@@ -6,8 +6,8 @@ matrix :math:`K`, that is, when the reduced row echelon form of :math:`K` has th
 other rows of that form are combinations of several values that the attackers know. On a noisy run the
 same attack returns value plus noise, exactly where the accountant says ``h = 1``.
 
-The row space is computed in exact arithmetic (`modular_linalg`) where the weights are known and the graph
-is small enough, and from the orthonormal basis of the protocol's `GaussianView` elsewhere.
+Which nodes are determined is decided in exact arithmetic (`modular_linalg`) where the weights are known and
+the graph is small enough, and from the orthonormal basis of the protocol's `GaussianView` elsewhere.
 
 References: [1] El Mrini, Cyffers, Bellet 2024, "Privacy attacks in decentralized learning"; Bellet, talk
 "Privacy in decentralized machine learning", 2024, slides "Attack on gossip averaging".
@@ -16,11 +16,10 @@ Departures from [1]: any linear protocol, exact arithmetic modulo primes instead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,10 +32,8 @@ from sottovoce.leakage import modular_linalg
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
 
-__all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
-
 _EXACT_WORK = 4e9  # residue operations allowed before the floating basis takes over
-_EXACT_COEFFICIENTS = 20_000  # coefficients of combinations that are lifted to fractions
+_ZERO = 1e-8  # a singular value, a coefficient or a distance from 1 that counts as none
 
 
 @takes_network
@@ -58,7 +55,7 @@ def reconstruct_gossip(network: Network, attackers: int | Iterable[int], rounds:
 class Combination:
     """One linear combination of several values that the attackers know."""
 
-    coefficients: dict[int, Fraction] | dict[int, float]
+    coefficients: dict[int, float]
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -67,28 +64,23 @@ class Combination:
 
     def value(self, rows: np.ndarray) -> np.ndarray:
         """Return the combination of the rows ``(n, dim)``."""
-        weights = np.array([float(c) for c in self.coefficients.values()])
-        return np.asarray(weights @ np.asarray(rows)[list(self.coefficients)])
+        return np.asarray(np.array([*self.coefficients.values()]) @ np.asarray(rows)[list(self.coefficients)])
 
     def __str__(self) -> str:
         terms = []
         for node, c in self.coefficients.items():
-            size = str(abs(c))
-            if isinstance(c, float) or len(size) > 12:  # a long fraction is easier to read as a decimal
-                size = f"{abs(float(c)):.6g}"
+            fraction = Fraction(abs(c)).limit_denominator(999)
+            size = str(fraction) if abs(fraction - abs(c)) < _ZERO else f"{abs(c):.6g}"
             terms.append(f"{'-' if c < 0 else '+'} {'' if size == '1' else size + ' '}x{node}")
         return " ".join(terms).removeprefix("+ ")
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """What a set of attackers learns from a protocol.
+    """What a set of attackers learns from a protocol: the determined nodes, sorted, attackers excluded.
 
-    Attributes
-    ----------
-    nodes : the determined nodes, sorted, attackers excluded.
-    rank : number of independent combinations of other nodes' values that the attackers know.
-    exact : whether exact arithmetic decided, or the floating basis of the view.
+    They know ``rank`` independent combinations of other nodes' values; ``exact`` says whether exact
+    arithmetic decided or the floating basis of the view.
     """
 
     protocol: Protocol = field(repr=False)
@@ -99,19 +91,23 @@ class Reconstruction:
 
     @cached_property
     def combinations(self) -> tuple[Combination, ...]:
-        """Every known combination of several undetermined values, one per row of the reduced form."""
-        if self.exact:
-            return _exact_combinations(_Solver(as_linear(self.protocol)), self.attackers)
-        return _floating_combinations(self.protocol, self.attackers, self.nodes)
+        """Independent combinations of several undetermined values that the attackers know, reduced."""
+        from scipy.linalg import qr
 
-    @cached_property
-    def nearly(self) -> tuple[int, ...]:
-        """Nodes that are not determined, yet known up to a share of 1e-8: as good as lost.
-
-        Exact arithmetic tells them from the determined ones; a floating projector cannot.
-        """
-        close = _certain(self.protocol.view(self.attackers))
-        return tuple(u for u in close.tolist() if u not in self.attackers and u not in self.nodes)
+        n, view = self.protocol.n, self.protocol.view(self.attackers)
+        # rows of fresh noise, of a walk's contributions or rounded up tell of more than the values
+        if view.rounded_up or not np.array_equal(view.owners, np.arange(n)):
+            return ()
+        rows = view.basis.T.copy()
+        rows[:, [*self.attackers, *self.nodes]] = 0.0
+        if not rows.size:
+            return ()
+        _, triangle, order = qr(rows, mode="economic", pivoting=True)
+        rank = int(np.sum(np.abs(np.diag(triangle)) > _ZERO))
+        reduced = np.zeros((rank, n))
+        reduced[:, order] = np.linalg.solve(triangle[:rank, :rank], triangle[:rank])
+        reduced[np.abs(reduced) < _ZERO] = 0.0
+        return tuple(Combination({int(j): float(row[j]) for j in np.flatnonzero(row)}) for row in reduced)
 
     def values(self, observations: ArrayLike) -> dict[int, np.ndarray]:
         """Return the determined rows, from observations in the order of `GaussianView.messages`.
@@ -125,20 +121,10 @@ class Reconstruction:
 def gossip_attack(
     protocol: Protocol, attackers: int | Iterable[int], exact: bool | None = None
 ) -> Reconstruction:
-    """Return what ``attackers`` learn from running ``protocol``.
+    """Return what ``attackers``, one node or several that share what they see, learn from a protocol.
 
-    Parameters
-    ----------
-    protocol : any protocol; gossip, Chebyshev, randomized, time-varying, tree, exchange ...
-    attackers : one node or several that share what they see.
-    exact : decide by exact arithmetic (True), by the floating basis (False), or exactly if that is
-        affordable (None). Exact arithmetic reads a stored 0.333... as a third.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> gossip_attack(sv.protocols.HypercubeExchange(8), attackers=0).nodes
-    (1,)
+    ``exact`` decides by exact arithmetic (True), by the floating basis (False), or exactly if that is
+    affordable (None). Exact arithmetic reads a stored 0.333... as a third.
     """
     return _attack(protocol, attackers, exact, None)
 
@@ -179,7 +165,7 @@ def _attack(
 
 def _certain(view: GaussianView) -> np.ndarray:
     """Return the users whose value the view holds; a leakage that was rounded up proves nothing."""
-    return np.flatnonzero(view.leakage() > 1 - 1e-8) if not view.rounded_up else np.empty(0, dtype=int)
+    return np.flatnonzero(view.leakage() > 1 - _ZERO) if not view.rounded_up else np.empty(0, dtype=int)
 
 
 def _decide_exactly(solver: _Solver, attackers: tuple[int, ...]) -> Reconstruction:
@@ -244,80 +230,13 @@ class _Solver:
                 state = modular_linalg.sparse_times(*self._matrix(t, prime), state, prime)
 
     def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular_linalg.Residues:
-        if t not in self._entries:
-            select = (lambda places: places.T.tocsr()) if transposed else (lambda places: places)
-            self._entries[t] = exact_entries(self._plain.matrix(t), select)
-        matrix, entries = self._entries[t]
+        if t not in self._entries:  # weights are read as rationals with the whole row at hand
+            places = self._plain.matrix(t).copy()
+            entries = modular_linalg.rational_entries(places)
+            places.data = np.arange(float(places.nnz))
+            places = places.T.tocsr() if transposed else places
+            self._entries[t] = places, [entries[int(place)] for place in places.data]
+        places, entries = self._entries[t]
         if (t, prime) not in self._residues:
             self._residues[t, prime] = modular_linalg.residues(entries, prime)
-        return matrix.indptr, matrix.indices, self._residues[t, prime]
-
-
-def exact_entries(
-    matrix: sparse.csr_array, select: Callable[[sparse.csr_array], sparse.csr_array]
-) -> tuple[sparse.csr_array, list[Fraction]]:
-    """Return a part of a matrix, or its transpose, and the rational values of its entries.
-
-    Weights are read as rationals with the whole row at hand, so before anything is selected.
-    """
-    places = matrix.copy()
-    places.data = np.arange(1.0, matrix.nnz + 1)
-    part = select(places)
-    entries = modular_linalg.rational_entries(matrix)
-    return part, [entries[int(place) - 1] for place in part.data]
-
-
-def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Combination, ...]:
-    """Lift the reduced form to the rationals: more primes until every coefficient stands still."""
-    used: list[int] = []
-    forms: list[np.ndarray] = []
-    pivots: np.ndarray | None = None
-    lifted: list[Fraction | None] | None = None
-    for prime in modular_linalg.primes_below():
-        columns, rows = solver.row_space(attackers, prime).reduced()
-        if pivots is None or len(columns) > len(pivots):
-            pivots, used, forms, lifted = columns, [], [], None
-        elif not np.array_equal(columns, pivots):
-            continue
-        several = rows[np.count_nonzero(rows, axis=1) > 1]
-        if np.count_nonzero(several) > _EXACT_COEFFICIENTS:
-            break
-        used.append(prime)
-        forms.append(several)
-        if len(used) in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80):
-            now = _lift(forms, used)
-            if now == lifted and None not in now:
-                coefficients: list[dict[int, Fraction]] = [{} for _ in forms[0]]
-                for (i, j), value in zip(np.argwhere(forms[0] != 0).tolist(), now, strict=True):
-                    coefficients[i][j] = cast(Fraction, value)
-                return tuple(map(Combination, coefficients))
-            lifted = now
-    return _floating_combinations(solver.protocol, attackers, _decide_exactly(solver, attackers).nodes)
-
-
-def _lift(forms: list[np.ndarray], primes: list[int]) -> list[Fraction | None]:
-    places = np.argwhere(forms[0] != 0).tolist()
-    residues = [tuple(int(form[i, j]) for form in forms) for i, j in places]
-    lifted = {values: modular_linalg.rational_from_residues(values, primes) for values in set(residues)}
-    return [lifted[values] for values in residues]
-
-
-def _floating_combinations(
-    protocol: Protocol, attackers: tuple[int, ...], nodes: tuple[int, ...]
-) -> tuple[Combination, ...]:
-    """Reduce the orthonormal basis of the view with full pivoting; small entries are rounded to zero."""
-    from scipy.linalg import qr
-
-    view = protocol.view(attackers)
-    if not np.array_equal(view.owners[: protocol.n], np.arange(protocol.n)):
-        return ()
-    rows = view.basis.T[:, : protocol.n].copy()
-    rows[:, [*attackers, *nodes]] = 0.0
-    if view.basis.shape[0] > protocol.n or not rows.size:
-        return ()
-    _, triangle, order = qr(rows, mode="economic", pivoting=True)
-    rank = int(np.sum(np.abs(np.diag(triangle)) > 1e-8))
-    reduced = np.zeros((rank, protocol.n))
-    reduced[:, order] = np.linalg.solve(triangle[:rank, :rank], triangle[:rank])
-    reduced[np.abs(reduced) < 1e-8] = 0.0
-    return tuple(Combination({int(j): float(row[j]) for j in np.flatnonzero(row)}) for row in reduced)
+        return places.indptr, places.indices, self._residues[t, prime]

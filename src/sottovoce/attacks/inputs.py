@@ -38,13 +38,8 @@ class InputAttack:
     The gradient of a node that is not identifiable is estimated as a mixture. Softmax regression has one row
     per class, so a mixture of gradients of different classes still gives the pictures away.
 
-    Attributes
-    ----------
-    attack : the linear system that was solved.
-    inputs : ``(n, ...)``, the estimates; NaN for attackers and nodes that no message depends on.
-    labels : ``(n,)``, the classes read off the gradients, -1 where unknown.
-    psnr : ``(n,)`` against the truth; minus infinity where there is no estimate.
-    grey : ``(n,)``, the score of the best constant picture: what knowing nothing but its mean gives.
+    ``inputs`` are NaN, ``labels`` -1 and ``psnr`` minus infinity for attackers and nodes that no message
+    depends on; ``grey`` scores the best constant picture: what knowing nothing but its mean gives.
     """
 
     attack: GradientAttack
@@ -96,14 +91,9 @@ def attack_softmax(
     noise_std: float = 0.0,
     classes: int | None = None,
 ) -> InputAttack:
-    """Attack softmax regression with bias, one picture per node.
+    """Attack softmax regression with bias, one picture per node, pixels in [0, 1].
 
-    Parameters
-    ----------
-    averaging, attackers, steps : as in `gradient_attack`.
-    images, labels : ``(n, ...)`` pixels in [0, 1] and ``(n,)`` classes.
-    learning_rate : learning rate; small rates keep the gradients constant.
-    rng, noise_std : Gaussian noise on every gradient, to see the attack fail.
+    Small learning rates keep the gradients constant; Gaussian noise on every gradient lets the attack fail.
     """
     attack = gradient_attack(averaging, attackers, steps)
     pixels, wanted = _records(images, labels, attack.protocol.n)

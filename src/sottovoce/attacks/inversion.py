@@ -10,7 +10,7 @@ A linear layer with bias gives its input away in closed form: its gradients are
 
 References: [1] Geiping, Bauermeister, Dröge, Moeller 2020, Proposition 3.1 and equation (4).
 [2] Bellet, talk "Privacy in decentralized machine learning", 2024 (success: PSNR of at least 10).
-Departures from [1]: all targets are searched together as one batch.
+Departures from [1]: all targets are searched together as one batch, from one start.
 """
 
 from __future__ import annotations
@@ -38,16 +38,10 @@ class LinearInversion(NamedTuple):
 def invert_linear(weight_gradient: np.ndarray, bias_gradient: np.ndarray) -> LinearInversion:
     """Return the input of a linear or softmax layer from its gradient, in closed form.
 
-    Parameters
-    ----------
-    weight_gradient : ``(..., classes, dim)``, one gradient or a stack of them.
-    bias_gradient : ``(..., classes)``.
-
-    Returns
-    -------
-    inputs ``(..., dim)`` and, for a softmax layer with cross-entropy, labels ``(...)``: the class whose
-    bias gradient is negative. A gradient averaged over several records gives a weighted mix of them. A
-    zero gradient carries nothing and gives NaN.
+    The gradients are ``(..., classes, dim)`` and ``(..., classes)``, the inputs ``(..., dim)``. The labels
+    ``(...)`` are, for a softmax layer with cross-entropy, the class whose bias gradient is negative. A
+    gradient averaged over several records gives a weighted mix of them; a zero gradient carries nothing and
+    gives NaN.
     """
     weights, bias = np.asarray(weight_gradient, dtype=np.float64), np.asarray(bias_gradient, np.float64)
     if weights.ndim < 2 or weights.shape[:-1] != bias.shape:
@@ -64,13 +58,7 @@ def invert_linear(weight_gradient: np.ndarray, bias_gradient: np.ndarray) -> Lin
 
 
 def psnr(estimate: np.ndarray, truth: np.ndarray, data_range: float = 1.0) -> np.ndarray:
-    """Return the peak signal-to-noise ratio in decibels, one number per image of a stack.
-
-    Parameters
-    ----------
-    estimate, truth : ``(n, ...)``; all axes but the first are averaged. NaN estimates score minus
-        infinity.
-    """
+    """Return the peak signal-to-noise ratio in decibels of every image; NaN scores minus infinity."""
     a, b = np.asarray(estimate, dtype=np.float64), np.asarray(truth, dtype=np.float64)
     if a.shape != b.shape or a.ndim < 1:
         raise InvalidInput(f"estimate and truth must have the same shape, got {a.shape} and {b.shape}.")
@@ -90,27 +78,20 @@ def invert_gradients(
     iterations: int = 4800,
     learning_rate: float = 0.1,
     tv: float = 1e-2,
-    signed: bool = False,
-    restarts: int = 1,
     box: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search images whose cross-entropy gradients point along the given ones (Geiping et al.).
+
+    Returned are the images ``(n, *shape)`` and the cosine distances ``(n,)`` reached.
 
     Parameters
     ----------
     model : a torch module mapping ``(batch, *shape)`` to logits; its parameters are where the gradients
         were taken.
     gradients : ``(n, parameters)`` in the order of ``model.parameters()``.
-    shape : shape of one image, channels first.
     labels : one class per gradient; by default read off the last bias (the negative entry).
-    iterations, learning_rate, tv, signed, restarts : Adam with the rate divided by ten at 3/8, 5/8 and
-        7/8 of the run; weight of the total variation; sign of the gradient only; independent starts, of
-        which the best by objective is kept.
-    box : bounds of the pixels.
-
-    Returns
-    -------
-    images ``(n, *shape)`` and the cosine distance ``(n,)`` reached.
+    iterations, learning_rate : of Adam, with the rate divided by ten at 3/8, 5/8 and 7/8 of the run.
+    tv, box : weight of the total variation, and bounds of the pixels.
     """
     torch = required_torch()
     targets = torch.as_tensor(np.atleast_2d(gradients), dtype=torch.float32)
@@ -124,31 +105,19 @@ def invert_gradients(
     distance = _cosine_distance(model, targets, classes)
     milestones = [iterations * k // 8 for k in (3, 5, 7)]
 
-    def objective(images: Tensor) -> Tensor:
-        return distance(images) + tv * _variation(images)
-
-    best_images, best, reached = np.empty(0), np.full(len(targets), np.inf), np.full(len(targets), np.nan)
-    for _ in range(_validate.count(restarts, "restarts")):
-        start = rng.uniform(*box, size=(len(targets), *shape)).astype(np.float32)
-        images = torch.as_tensor(start).clone().requires_grad_(True)
-        optimizer = torch.optim.Adam([images], lr=learning_rate)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
-        for _ in range(iterations):
-            (images.grad,) = torch.autograd.grad(objective(images).sum(), images)
-            if signed:
-                images.grad.sign_()
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                images.clamp_(*box)
+    start = rng.uniform(*box, size=(len(targets), *shape)).astype(np.float32)
+    images = torch.as_tensor(start).requires_grad_(True)
+    optimizer = torch.optim.Adam([images], lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
+    for _ in range(iterations):
+        objective = distance(images) + tv * _variation(images)
+        (images.grad,) = torch.autograd.grad(objective.sum(), images)
+        optimizer.step()
+        schedule.step()
         with torch.no_grad():
-            value = objective(images).numpy()
-            best_images = best_images if best_images.size else images.detach().numpy().copy()
-            better = value < best
-            best_images[better] = images.detach().numpy()[better]
-            best = np.where(better, value, best)
-            reached = np.where(better, distance(images).numpy(), reached)
-    return best_images, reached
+            images.clamp_(*box)
+    with torch.no_grad():
+        return images.numpy(), distance(images).numpy()
 
 
 def labels_from_gradients(model: nn.Module, gradients: np.ndarray) -> np.ndarray:

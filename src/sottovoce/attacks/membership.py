@@ -38,12 +38,9 @@ _TOGETHER = 1000  # copies that are trained as one array
 
 @dataclass(frozen=True, eq=False)
 class MembershipProblem:
-    """Records of a few agents, and one record that may be missing.
+    """Records of a few agents, and one record (the canary) that its owner may hold or not.
 
-    Attributes
-    ----------
-    images, labels : ``(agents, records, side, side)`` and ``(agents, records)``.
-    canary, canary_label, owner : the record in question and the agent that may hold it.
+    ``images`` are ``(agents, records, side, side)``, ``labels`` ``(agents, records)``.
     """
 
     images: np.ndarray = field(repr=False)
@@ -71,13 +68,10 @@ class MembershipProblem:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What many trainings leave.
+    """What many trainings leave, beside the canary's loss ``(models,)`` under its owner's model.
 
-    Attributes
-    ----------
-    losses : ``(models,)``, the canary's loss under its owner's model.
-    views : by name, ``(models, features)``, what the observers saw, projected on the canary's direction.
-    decoded : by name, ``(models, scores)``, what observers who hear everybody around the owner can add up.
+    By name of a view: ``(models, features)`` what the observers saw, projected on the canary's direction, and
+    ``(models, scores)`` what observers who hear everybody around the owner can add up (``decoded``).
     """
 
     losses: np.ndarray
@@ -121,7 +115,7 @@ class StackedNet(TypingProtocol):
 
     def clipped_sums(
         self, theta: np.ndarray, owner: np.ndarray, patches: np.ndarray, labels: np.ndarray,
-        present: np.ndarray, clip_norm: float, guard: bool = True,
+        present: np.ndarray, clip_norm: float,
     ) -> np.ndarray:  # fmt: skip
         """Return the sum of clipped gradients of every row over its batch ``present``."""
 
@@ -137,10 +131,8 @@ class CopiesQuery:
     decay = 0.0
     compiled_descent = None
 
-    def __init__(
-        self, net: StackedNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
-    ) -> None:
-        self.net, self.guard, self.dim = net, guard, net.n_params
+    def __init__(self, net: StackedNet, problem: MembershipProblem, *, member: bool, copies: int) -> None:
+        self.net, self.dim = net, net.n_params
         n = problem.agents
         self.agents = np.tile(np.arange(n), copies)
         blank = np.broadcast_to(problem.canary, (n, 1, *problem.canary.shape))
@@ -169,9 +161,7 @@ class CopiesQuery:
         lengths = [len(batch) for batch in batches]
         drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(batches)] = True
         present = drawn & self.is_member[agents]
-        return self.net.clipped_sums(
-            theta, agents, self.patches, self.labels, present, clip_norm, guard=self.guard
-        )
+        return self.net.clipped_sums(theta, agents, self.patches, self.labels, present, clip_norm)
 
 
 def train_models(
@@ -184,18 +174,12 @@ def train_models(
     start: np.ndarray,
     rng: np.random.Generator,
     views: Mapping[str, tuple[int, ...]] | None = None,
-    guard: bool = True,
     noise: NoiseSource | None = None,
 ) -> Trained:
     """Train ``models`` copies of a plan on the problem and return what an attacker looks at.
 
-    Parameters
-    ----------
-    plan : a network plan (DP-SGD, DP-DSGD, DP-DSGT, DP-DiNNO, exact consensus) for the problem's agents.
-    member : whether the owner holds the canary.
-    start : the common first parameters ``(n_params,)``.
-    views : by name, the observers whose messages are recorded.
-    noise : a simulated noise source; by default seeded from ``rng``.
+    ``member`` says whether the owner holds the canary, ``views`` by name whose messages are recorded; all
+    models begin at ``start``. The noise source is a simulated one, by default seeded from ``rng``.
     """
     if plan.adjacency != "add-remove":
         raise InvalidInput("a membership audit adds or removes one record; make the plan with add-remove.")
@@ -212,7 +196,7 @@ def train_models(
     decoded: dict[str, list[np.ndarray]] = {}
     for first in range(0, models, _TOGETHER):
         copies = min(_TOGETHER, models - first)
-        query = CopiesQuery(net, problem, member=member, copies=copies, guard=guard)
+        query = CopiesQuery(net, problem, member=member, copies=copies)
         numbers = first * problem.agents + np.arange(copies * problem.agents)
         random = RunRandomness(source, batches, 0, tuple(numbers.tolist()))
         gradients = plan.mechanism(query, query.agents.tolist(), random)
@@ -243,13 +227,11 @@ def audit_membership(
     views: Mapping[str, tuple[int, ...]] | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
-    guard: bool = True,
 ) -> tuple[dict[str, Audit], tuple[Trained, Trained]]:
     """Train half of ``models`` with and half without the canary, and hold the results against the claims.
 
-    Returns
-    -------
-    audits by view, ``"loss"`` being the trained model's loss on the canary, and the two sets of trainings.
+    Returned are the audits by view, ``"loss"`` being that of the trained model's loss on the canary, and the
+    two sets of trainings.
 
     Guarantees
     ----------
@@ -257,9 +239,7 @@ def audit_membership(
     """
     half = _validate.count(models, "models", minimum=20) // 2
     inside, outside = (
-        train_models(
-            plan, net, problem, member=member, models=half, start=start, rng=rng, views=views, guard=guard
-        )
+        train_models(plan, net, problem, member=member, models=half, start=start, rng=rng, views=views)
         for member in (True, False)
     )
     local = plan.privacy() if plan.n == 1 else plan.privacy("local", user=problem.owner)

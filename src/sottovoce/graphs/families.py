@@ -59,8 +59,6 @@ def torus(a: int, b: int, *, weights: str = "metropolis") -> Network:
 def complete(n: int, *, weights: str = "metropolis") -> Network:
     """Everyone joined to everyone; one round averages exactly.
 
-    Examples
-    --------
     >>> from sottovoce import graphs
     >>> round(graphs.complete(32).spectral_gap, 12)
     1.0
@@ -171,12 +169,9 @@ def relabeled(
         members = np.flatnonzero(part == np.argmax(np.bincount(part)))
         place = np.full(n, -1)
         place[members] = np.arange(len(members))
-        pairs = place[pairs]
-        pairs, node_names, n = (
-            pairs[(pairs >= 0).all(axis=1)],
-            [node_names[k] for k in members.tolist()],
-            len(members),
-        )
+        pairs, n = place[pairs], len(members)
+        pairs = pairs[(pairs >= 0).all(axis=1)]
+        node_names = [node_names[k] for k in members.tolist()]
     plain = list(node_names) == list(range(n))
     return network_of(pairs, n, name, weights, node_names=None if plain else node_names)
 

@@ -34,16 +34,7 @@ def from_edges(
     Node names that are all whole numbers are sorted; others keep the order in which they appear. They
     are kept in ``node_names``, unless they are 0 to n - 1 already.
 
-    Parameters
-    ----------
-    largest_component : keep only the largest connected part, instead of refusing a disconnected graph.
-
-    Examples
-    --------
-    >>> from sottovoce import graphs
-    >>> trio = graphs.from_edges([(10, 30), (30, 20), (20, 30)])
-    >>> trio.node_names, trio.edges.tolist()
-    ((10, 20, 30), [[0, 2], [1, 2]])
+    ``largest_component`` keeps only the largest connected part, instead of refusing a disconnected graph.
     """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)

@@ -35,7 +35,6 @@ _FAMILIES = {
     "regular": _Family(random.regular, (int, int), "regular:1000:8:seed=1", drawn=True),
     "er": _Family(random.erdos_renyi, (int, float), "er:200:1.5:seed=3", drawn=True),
     "geometric": _Family(random.geometric, (int, float), "geometric:50:0.2:seed=1", drawn=True),
-    "small_world": _Family(random.small_world, (int, int, float), "small_world:100:6:0.1:seed=1", drawn=True),
     "random": _Family(random.random_connected, (int, float), "random:10:0.39:seed=1", drawn=True),
 }
 _ALIASES = {"erdos_renyi": "er", "random_connected": "random", "cycle": "ring", "line": "path"}
@@ -44,10 +43,10 @@ _ALIASES = {"erdos_renyi": "er", "random_connected": "random", "cycle": "ring", 
 EXAMPLES = (*(family.example for family in _FAMILIES.values()), "edges:0-1,1-2", "file:edges.txt")
 
 
-def parse(text: str, rng: np.random.Generator | None = None) -> Network:
+def parse(text: str) -> Network:
     """The network a string names: family, numbers, then options, separated by colons.
 
-    Options: ``seed=3`` (needed by random families unless ``rng`` is given), ``weights=lazy`` (any rule),
+    Options: ``seed=3`` (of random families), ``weights=lazy`` (any rule),
     and for files ``largest_component=yes``.
 
     Examples
@@ -74,15 +73,22 @@ def parse(text: str, rng: np.random.Generator | None = None) -> Network:
     weights = options.pop("weights", "metropolis")
     if kind == "file":
         return _file(text, ":".join(words[1:]), options.pop("largest_component", "no"), weights)
-    if kind == "edges":
-        return _edges(text, ":".join(words[1:]), options, weights)
-    family = _FAMILIES[kind]
-    drawn = (_generator(text, options.pop("seed", None), rng, family),) if family.drawn else ()
+    family = _FAMILIES.get(kind)
+    drawn = family is not None and family.drawn
+    seed = options.pop("seed", "") if drawn else None
     if options:
-        allowed = ("seed, weights" if family.drawn else "weights") + f" (of {', '.join(WEIGHTS)})"
+        allowed = ("seed, weights" if drawn else "weights") + f" (of {', '.join(WEIGHTS)})"
         raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; {kind} takes {allowed}.")
+    if family is None:
+        return _edges(text, ":".join(words[1:]), weights)
     numbers = _numbers(text, words[1:], family)
-    return family.build(*numbers, *drawn, weights=weights).renamed(text)
+    if seed is None:
+        return family.build(*numbers, weights=weights).renamed(text)
+    if not seed.isdecimal():
+        raise GraphError(
+            f"A random graph needs a seed that is a whole number, got {text!r}; for example {family.example}."
+        )
+    return family.build(*numbers, np.random.default_rng(int(seed)), weights=weights).renamed(text)
 
 
 def family_of(name: str) -> tuple[str, tuple[float, ...]]:
@@ -99,42 +105,14 @@ def family_of(name: str) -> tuple[str, tuple[float, ...]]:
 
 
 def _numbers(text: str, words: list[str], family: _Family) -> list[int | float]:
-    wanted = len(family.arguments)
-    if len(words) != wanted:
-        takes = f"{wanted} number{'s' * (wanted != 1)}" if wanted else "no number"
-        raise GraphError(f"Expected {takes} in {text!r}, got {len(words)}; for example {family.example}.")
-    numbers = []
-    for word, kind in zip(words, family.arguments, strict=True):
-        try:
-            numbers.append(kind(word))
-        except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise GraphError(
-                f"Expected {what} in {text!r}, got {word!r}; for example {family.example}."
-            ) from None
-    return numbers
+    try:
+        return [kind(word) for word, kind in zip(words, family.arguments, strict=True)]
+    except ValueError:
+        raise GraphError(f"Expected numbers as in {family.example}, got {text!r}.") from None
 
 
-def _generator(
-    text: str, seed: str | None, rng: np.random.Generator | None, family: _Family
-) -> np.random.Generator:
-    if seed is None:
-        if rng is None:
-            raise GraphError(
-                f"A random graph needs a seed, and {text!r} has none; for example {family.example}."
-            )
-        return rng
-    if not seed.isdecimal():
-        raise GraphError(
-            f"Expected a whole number as seed in {text!r}, got {seed!r}; for example {family.example}."
-        )
-    return np.random.default_rng(int(seed))
-
-
-def _edges(text: str, pairs: str, options: dict[str, str], weights: str) -> Network:
+def _edges(text: str, pairs: str, weights: str) -> Network:
     """A graph whose edges stand in its name, as an agreement has it: no further file is needed."""
-    if options:
-        raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; edges takes weights.")
     try:
         edges = np.array([[int(end) for end in pair.split("-", 1)] for pair in pairs.split(",")])
     except ValueError:
@@ -148,10 +126,9 @@ def _edges(text: str, pairs: str, options: dict[str, str], weights: str) -> Netw
 def _file(text: str, path: str, largest_component: str, weights: str) -> Network:
     if not path:
         raise GraphError(f"Expected a path in {text!r}; for example file:edges.txt.")
-    answer = largest_component.lower()
-    if answer not in ("yes", "no", "true", "false"):
-        raise GraphError(f"Expected largest_component=yes or no in {text!r}, got {answer!r}.")
-    return files.from_edges(path, largest_component=answer in ("yes", "true"), weights=weights)
+    if largest_component not in ("yes", "no"):
+        raise GraphError(f"Expected largest_component=yes or no in {text!r}, got {largest_component!r}.")
+    return files.from_edges(path, largest_component=largest_component == "yes", weights=weights)
 
 
 def _family_name(word: str) -> str:

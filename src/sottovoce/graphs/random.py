@@ -47,12 +47,10 @@ def gnp_edges(n: int, q: float, rng: np.random.Generator) -> np.ndarray:
 def regular(n: int, d: int, rng: np.random.Generator, *, weights: str = "metropolis") -> Network:
     """A connected graph in which every node has d neighbors.
 
-    Pairing model: ``n d`` half-edges are matched uniformly; above half of n the complement is drawn.
-    Up to degree 4 and 100,000 nodes a matching with loops or double edges is thrown away, so that the
-    distribution is uniform. Beyond, most matchings have some (about ``(d^2 - 1) / 4``, whatever n is), and
-    their ends are matched anew with the ends of as many edges drawn at random, keeping the change if it
-    does not make matters worse. That touches a vanishing share of a large graph; a small dense one is
-    near to uniform, not uniform.
+    Pairing model: ``n d`` half-edges are matched uniformly; above half of n the complement is drawn. Up to
+    degree 4 and 100,000 nodes a matching with loops or double edges is thrown away, so that the distribution
+    is uniform. Beyond, most matchings have some, and their ends are matched anew with the ends of as many
+    edges drawn at random: a small dense graph is near to uniform, not uniform.
     """
     n = check.count(n, "the number of nodes of a regular graph")
     d = check.count(d, "the degree of a regular graph", minimum=0)
@@ -84,35 +82,6 @@ def geometric(n: int, radius: float, rng: np.random.Generator, *, weights: str =
     advice = f"take a radius above {np.sqrt(2 * np.log(max(n, 2)) / (np.pi * n)):.2g}"
     edges = _until_connected(draw, n, what, advice)
     return network_of(edges, n, f"geometric:{n}:{radius:g}", weights)
-
-
-def small_world(
-    n: int, k: int, p: float, rng: np.random.Generator, *, weights: str = "metropolis"
-) -> Network:
-    """A ring in which each node knows its k nearest, each edge rewired with probability p.
-
-    Watts and Strogatz (1998), with all edges rewired at once instead of in turn; a rewired end that
-    would make a loop or a double edge is drawn again.
-    """
-    n = check.count(n, "the number of nodes of a small world", minimum=3)
-    k = check.count(k, "the neighbors k of a small world", minimum=2)
-    p = check.probability(p, "the rewiring probability p of a small world")
-    if k % 2 or k >= n - 1:
-        raise GraphError(f"A small world needs an even k below n - 1, got k={k} and n={n}.")
-
-    def draw() -> np.ndarray:
-        near = np.tile(np.arange(n), k // 2)
-        far = (near + np.repeat(np.arange(1, k // 2 + 1), n)) % n
-        moved = np.flatnonzero(rng.random(len(near)) < p)
-        wrong = moved
-        while len(wrong):
-            far[wrong] = rng.integers(n, size=len(wrong))
-            wrong = np.intersect1d(_faulty(np.column_stack([near, far]), n), moved)
-        return np.column_stack([near, far])
-
-    what = f"a small world with n={n}, k={k}, p={p:g}"
-    edges = _until_connected(draw, n, what, "take a larger k or a smaller p")
-    return network_of(edges, n, f"small_world:{n}:{k}:{p:g}", weights)
 
 
 def random_connected(

@@ -18,12 +18,9 @@ DENSE = 3000
 
 
 def second_eigenvalue(W: sp.csr_array, shape: tuple[int, ...] | None = None) -> float:
-    """The second largest eigenvalue of a symmetric matrix whose rows sum to 1; 0 for one node.
+    """The second largest eigenvalue of a connected symmetric matrix whose rows sum to 1; 0 for one node.
 
-    Parameters
-    ----------
-    W : (n, n) symmetric, connected; its eigenvalue 1 belongs to the constant vector.
-    shape : when given, ``W`` is known to commute with the translations of Z_a x Z_b x ... .
+    With ``shape``, ``W`` is known to commute with the translations of Z_a x Z_b x ... .
     """
     if W.shape[0] == 1:
         return 0.0

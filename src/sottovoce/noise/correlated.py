@@ -35,11 +35,6 @@ def _simulated(source: NoiseSource, why: str) -> NoiseSource:
 class TimeCorrelatedNoise(SimulationSource):
     """Noise of every node correlated over the steps, so that later steps cancel errors of earlier ones.
 
-    Parameters
-    ----------
-    source : where fresh draws come from; not a protective one.
-    correlation : C and its sensitivity.
-
     Guarantees
     ----------
     With ``std`` = z times the clip in every step, all steps together are one Gaussian mechanism of standard
@@ -74,13 +69,9 @@ class TimeCorrelatedNoise(SimulationSource):
 class PairSharedNoise(SimulationSource):
     """Each node's own noise, and for every edge one draw that one end adds and the other subtracts.
 
-    Parameters
-    ----------
-    source : where all draws come from; not a protective one. In a simulation one source knows all seeds;
-        between machines each pair's seed comes from a key agreement, and both ends call the same function.
-    network : whose edges share noise.
-    pair_std : standard deviation of what a pair shares.
-    nodes : the node behind each number that keys noise; None: the numbers are the nodes.
+    In a simulation one source knows all seeds; between machines each pair's seed comes from a key agreement,
+    and both ends call the same function. ``nodes`` maps the numbers that key noise to nodes; None: they are
+    the nodes.
     """
 
     def __init__(
@@ -214,12 +205,8 @@ def _several_participations(M: np.ndarray, sets: list[list[int]]) -> np.ndarray:
         gradient = inverse @ M @ inverse
         while True:
             moved = _project(X + step * gradient, sets)
-            try:
-                np.linalg.cholesky(moved)
-            except np.linalg.LinAlgError:
-                step /= 2
-                continue
-            reached = float(np.trace(np.linalg.solve(moved, M)))
+            definite = np.linalg.eigvalsh(moved)[0] > 0
+            reached = float(np.trace(np.linalg.solve(moved, M))) if definite else math.inf
             if reached <= value:
                 break
             step /= 2

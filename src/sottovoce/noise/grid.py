@@ -28,8 +28,6 @@ from sottovoce.noise.samplers import (
     NoiseSource,
     RecordedNoise,
     Rows,
-    SimulatedNoise,
-    SimulationSource,
     Std,
     rounds_values,
 )
@@ -145,12 +143,9 @@ class MaskGrid:
 def mask_grid(*, bound: float, sensitivity: float, noise_std: ArrayLike, dim: int, steps: int) -> MaskGrid:
     """Return the grid of a masked plan: the largest spacing that rounding and noise allow.
 
-    Parameters
-    ----------
-    bound : the largest absolute value of a clean coordinate (the clip norm will do).
-    sensitivity : how far one change moves a member's row in L2 norm.
-    noise_std : one standard deviation per member, absolute; 0 for a member without noise.
-    dim, steps : numbers in a row, and rows of a run.
+    ``bound`` is the largest absolute value of a clean coordinate (the clip norm will do), ``sensitivity`` how
+    far one change moves a member's row in L2 norm, ``noise_std`` the absolute standard deviation of each
+    member's noise, 0 for a member without.
     """
     std = np.asarray(noise_std, float).ravel()
     if not len(std) or not (np.isfinite(std).all() and (std >= 0).all() and (std > 0).any()):
@@ -198,12 +193,9 @@ class GridNoise:
     Rows of different members add up to one discrete Gaussian only if all of them are rounded *before* the
     noise, and to the same grid. Simulated noise passes through: it is rounded with the rows.
 
-    Parameters
-    ----------
-    source : where noise comes from; a recording keeps and plays back the grid's own integers.
-    grid : the plan's grid.
-    hosted : for each number that keys the noise, its member and the unit in which its mechanism adds noise:
-        the public divisor that comes after the noise, 1 without one.
+    A recording as ``source`` keeps and plays back the grid's own integers. ``hosted`` maps each number that
+    keys the noise to its member and to the unit in which its mechanism adds noise: the public divisor that
+    comes after the noise, 1 without one.
 
     Guarantees
     ----------
@@ -264,40 +256,6 @@ class GridNoise:
 def on_common_grid(noise: NoiseSource) -> bool:
     """Whether rows leave this source as integers of a masked plan's grid."""
     return isinstance(noise, GridNoise) and noise.rounds
-
-
-class SummedNoise(SimulationSource):
-    """Noise of the sum only: the sum of all rows of a step has the right noise, a single row has not.
-
-    In a simulation of thousands of members most time would go into drawing everybody's noise, and masks show
-    only the sum. So the first row carries the noise of all. A plan accepts this source only over masked sums,
-    with all members in one process and one divisor for all.
-
-    Parameters
-    ----------
-    seed : any whole number of at least 0; the same seed gives the same bytes.
-
-    Guarantees
-    ----------
-    None: a simulation. The mean of the rows is distributed as with one draw per member.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._source = SimulatedNoise(seed)
-
-    def __repr__(self) -> str:
-        return repr(self._source).replace("SimulatedNoise", "SummedNoise")
-
-    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
-        """Return the rows, the first with noise of the root of the sum of all variances."""
-        numbers = [int(number) for number in agents]
-        scale = np.broadcast_to(np.asarray(std, np.float64), (len(numbers),))
-        out = np.array(values, copy=True)
-        if numbers:
-            total = math.sqrt(math.fsum(np.square(scale)))
-            first = self._source.perturb(out[:1], agents=numbers[:1], step=step, std=total, stream=stream)
-            out[:1] = first
-        return out
 
 
 def drawable_width(wanted: float) -> float:

@@ -18,13 +18,9 @@ _KEY_STREAM = 0x5A  # the noise stream that serves as key; releases use the lowe
 class RunRandomness:
     """The randomness of one run.
 
-    Parameters
-    ----------
-    noise : the noise source.
-    batches : key of batches and dropout: a whole number in simulations, secret bytes where noise protects.
-    start_seed : public seed of the starting point.
-    noise_ids : under which numbers the hosted agents draw noise and batches; None: their own. (An audit
-        trains many copies of one agent, each with its own randomness.)
+    ``batches`` is the key of batches and dropout: a whole number in simulations, secret bytes where noise
+    protects. The seed of the starting point is public. ``noise_ids`` are the numbers under which the hosted
+    agents draw noise and batches; None: their own. (An audit trains many copies of one agent.)
     """
 
     noise: NoiseSource

@@ -50,11 +50,10 @@ Std: TypeAlias = "float | np.ndarray"  # one for all rows, or one per row
 
 @runtime_checkable
 class NoiseSource(Protocol):
-    """Anything that perturbs rows of numbers.
+    """Anything that perturbs rows of numbers, one row per hosted agent, and may protect people or not.
 
-    ``protective`` says whether the noise may protect people. `perturb` takes one row per hosted agent and
-    the agents' numbers; `slack` is the L2 length that must be taken off a clipping radius before
-    `perturb`, so that the sensitivity after rounding is the one accounted.
+    `slack` is the L2 length that must be taken off a clipping radius before `perturb`, so that the
+    sensitivity after rounding is the one accounted.
     """
 
     @property
@@ -78,24 +77,9 @@ class SimulationSource:
 class SimulatedNoise(SimulationSource):
     """Gaussian noise that can be reproduced: for simulations, never for people.
 
-    Parameters
-    ----------
-    seed : any whole number of at least 0; the same seed gives the same bytes.
-
-    Notes
-    -----
     Rows shorter than 256 are drawn for all agents at once (SplitMix64 as a counter-based hash, then
     Box-Muller); longer rows by numpy's Philox with counter (0, agent, step, stream). Which of the two is
     decided by the length of the row alone, so hosting other agents never changes an agent's noise.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> noise = SimulatedNoise(7)
-    >>> both = noise.perturb(np.zeros((2, 3)), agents=[4, 9], step=0, std=1.0)
-    >>> alone = noise.perturb(np.zeros((1, 3)), agents=[9], step=0, std=1.0)
-    >>> bool((both[1] == alone[0]).all())
-    True
     """
 
     def __init__(self, seed: int) -> None:
@@ -144,16 +128,6 @@ class ProtectiveNoise:
     up to the statistical distance `distance`, if AES-256 in counter mode is a pseudorandom generator.
     The stated reduction holds for clip up to 2^14 times std. Values that are not finite, values larger
     than 2^25 times std, and a std that is not positive are refused; nothing is returned then.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> noise = ProtectiveNoise()
-    >>> once, again = (noise.perturb(np.zeros((1, 8)), agents=[0], step=0, std=1.0) for _ in range(2))
-    >>> bool((once == again).any())
-    False
-    >>> noise.slack(dim=10_000, std=1.0) < 4e-4
-    True
     """
 
     protective = True
@@ -179,11 +153,7 @@ class ProtectiveNoise:
     @staticmethod
     def distance(coordinates: int) -> float:
         """Return a bound on the statistical distance between ``coordinates`` numbers drawn here and exact
-        discrete Gaussians; an (epsilon, delta) guarantee gains (1 + e^epsilon) times it in delta.
-
-        >>> ProtectiveNoise.distance(10**12) < 1e-16
-        True
-        """
+        discrete Gaussians; an (epsilon, delta) guarantee gains (1 + e^epsilon) times it in delta."""
         return coordinates * 2.0**-96
 
     def _draw(self, agents: np.ndarray, dim: int, dtype: np.dtype, step: int, stream: int) -> np.ndarray:
@@ -206,10 +176,8 @@ class KeyedNoise(ProtectiveNoise):
     noise the two results together would reveal more than one. Here the same row under the same label gets the
     same noise, so the repetition reveals nothing new, and any other row gets independent noise.
 
-    Parameters
-    ----------
-    derive : from a label to 32 secret bytes, a pseudorandom function of a secret key; the label
-        holds agent, step, stream, the scale and the digest of the clean integers.
+    ``derive`` is a pseudorandom function of a secret key, from a label to 32 secret bytes; the label holds
+    agent, step, stream, the scale and the digest of the clean integers.
 
     Guarantees
     ----------
@@ -274,15 +242,12 @@ class RecordedNoise:
     def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return ``values`` with the recorded noise of (agent, step, stream), drawing it if it is new."""
         values, numbers, scale = _checked(values, agents, std)
-        dim, dtype = values.shape[1], values.dtype
 
-        def row(agent: int) -> np.ndarray:
-            number = np.array([agent])
-            return self.recorded(
-                agent, step, stream, lambda source: source._draw(number, dim, dtype, step, stream)[0]
-            )
+        def draw(agent: int) -> Callable[[Source], np.ndarray]:
+            of = np.array([agent]), values.shape[1], values.dtype, step, stream
+            return lambda source: source._draw(*of)[0]
 
-        rows = np.stack([row(agent) for agent in numbers.tolist()])
+        rows = np.stack([self.recorded(agent, step, stream, draw(agent)) for agent in numbers.tolist()])
         add = ProtectiveNoise._add if rows.dtype == np.int32 else SimulatedNoise._add
         return add(values, rows, scale)
 
@@ -428,19 +393,17 @@ def _mix(z: np.ndarray) -> np.ndarray:
     return z
 
 
-def _checked(
-    values: np.ndarray, agents: Sequence[int] | np.ndarray, std: float | np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _checked(values: Rows, agents: Agents, std: Std) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     numbers = np.asarray(agents, np.int64)
     values = np.asarray(values)
     if values.dtype not in (np.float32, np.float64):
         values = values.astype(np.float64)
-    if values.ndim != 2 or numbers.shape != (values.shape[0],):
+    numbered = numbers.min(initial=0) >= 0 and numbers.max(initial=0) < 1 << 31
+    if values.ndim != 2 or numbers.shape != (values.shape[0],) or not numbered:
         raise InvalidInput(
-            f"Noise needs one row per agent, got values of shape {values.shape} for {numbers.size} agents."
+            "Noise needs one row per agent, the agents numbered from 0 and below 2^31, got values of shape "
+            f"{values.shape} for {numbers.size} agents."
         )
-    if numbers.size and (numbers.min() < 0 or numbers.max() >= 1 << 31):
-        raise InvalidInput("Agents must be numbered from 0, below 2^31.")
     scale = np.broadcast_to(np.asarray(std, np.float64), numbers.shape)
     if not (np.isfinite(scale).all() and (scale >= 0).all()):
         raise InvalidInput(f"The noise standard deviation must be finite and at least 0, got {std!r}.")
@@ -448,12 +411,9 @@ def _checked(
 
 
 def _fits_the_grid(values: np.ndarray, std: np.ndarray) -> None:
-    if not (std > 0).all():
-        raise InvalidInput(
-            "Protective noise needs a positive standard deviation; without noise nothing is sent."
-        )
     largest = np.abs(values).max(axis=1, initial=0.0)
-    if not (largest <= _LARGEST * std).all():  # also catches NaN
+    if not ((std > 0) & (largest <= _LARGEST * std)).all():  # also catches NaN
         raise InvalidInput(
-            "Protective noise needs finite values below 2^25 times its standard deviation; clip them first."
+            "Protective noise needs a positive standard deviation and finite values below 2^25 times it; "
+            "clip them first. Without noise nothing is sent."
         )

@@ -31,18 +31,7 @@ Noise = NoiseSource | None  # the source of fresh noise, for protocols that add 
 class Protocol(NotebookDisplay, ABC):
     """Who talks to whom and what they say: the object that every other part reads.
 
-    Attributes
-    ----------
-    n : number of nodes.
-    rounds : number of communication rounds.
-    name : the word used on the command line and in records.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> protocol = sv.protocols.Gossip(sv.graphs.ring(4), rounds=2)
-    >>> protocol.n, protocol.rounds, protocol.message_count
-    (4, 2, 16)
+    ``n`` nodes talk in so many communication ``rounds``; ``name`` is the word of commands and records.
     """
 
     n: int
@@ -113,10 +102,8 @@ class Protocol(NotebookDisplay, ABC):
         """Whether the matrices say everything: a linear protocol without memory or fresh noise."""
         return self.linear and self.memory == 1 and not self.fresh_std
 
-    @property
-    def symmetry(self) -> Callable[[int], np.ndarray] | None:
-        """A candidate symmetry per node that maps node 0 to it, to be checked; None where none is known."""
-        return None
+    # A candidate symmetry per node that maps node 0 to it, to be checked; None where none is known.
+    symmetry: Callable[[int], np.ndarray] | None = None
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:
         """Return the disjoint node sets whose sums or means ``v`` sees, if consensus is reached."""
@@ -149,10 +136,7 @@ class Protocol(NotebookDisplay, ABC):
         """Return whether masks leave no ``size`` members anything but the sum of all others."""
         return False
 
-    @property
-    def convex(self) -> bool:
-        """Whether every row that travels is a mean of rows, with weights that are not negative."""
-        return False
+    convex: bool = False  # whether every row that travels is a mean of rows, with no weight below zero
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
         """Return what guarantees about these observers rest on, besides what every averaging rests on."""

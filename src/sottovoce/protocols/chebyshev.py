@@ -10,36 +10,21 @@ zero there multiplies the mean).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
-
-import numpy as np
+from typing import Any
 
 from sottovoce.graphs import Network, takes_network
-from sottovoce.noise.samplers import Agents, Rows
-from sottovoce.protocols.base import Noise
 from sottovoce.protocols.gossip import Gossip
-from sottovoce.protocols.linear import LinearProtocol
+from sottovoce.protocols.linear import LinearProtocol, Recursion
 
 
 class Chebyshev(Gossip):
     """Accelerated gossip: the same messages in number, errors that fall like exp(-k sqrt(gap)).
 
     What an observer learns is identical to plain gossip of the same number of rounds: its messages are an
-    invertible recombination of the plain ones.
-
-    Parameters
-    ----------
-    network : the graph and its weights.
-    rounds : number of rounds.
-    gamma : the momentum; by default that of Muffliato, 2 / (1 + sqrt(gap (1 - gap / 4))).
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> fast = sv.protocols.Chebyshev(sv.graphs.florentine(), rounds=40)
-    >>> values = np.arange(15.0)
-    >>> bool(abs(fast.apply(values) - 7).max() < 1e-3)
-    True
+    invertible recombination of the plain ones. The momentum ``gamma`` is by default that of Muffliato,
+    2 / (1 + sqrt(gap (1 - gap / 4))).
     """
 
     name = "chebyshev"
@@ -61,14 +46,9 @@ class Chebyshev(Gossip):
             return 1.0
         return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))
 
-    def advance(
-        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
-    ) -> Rows:
-        """Return the next rows from ``W x[t]`` and ``x[t - 1]``; the first round is a plain one."""
-        if t == 0 or self.gamma == 1.0:
-            return mixed
-        gamma = mixed.dtype.type(self.gamma)
-        return np.asarray(gamma * mixed + (1 - gamma) * previous)
+    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+        gamma = real(self.gamma if t else 1.0)  # the first round is a plain one
+        return (gamma, 1 - gamma), (0.0, 1.0, 0.0)
 
     @property
     def same_messages(self) -> LinearProtocol:

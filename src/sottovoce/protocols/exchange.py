@@ -16,15 +16,6 @@ class HypercubeExchange(ExactConsensus):
 
     Each node sends m rows. The message of round l is the mean of a block of 2^l nodes, and the blocks are
     disjoint, so a node learns ``2^-l`` of the local-privacy loss of each member: log2(n) in all.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> exchange = sv.protocols.HypercubeExchange(8)
-    >>> exchange.apply(np.arange(8.0)).ravel().tolist()
-    [3.5, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5]
-    >>> exchange.view(0).leakage().round(9).tolist()
-    [0.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
     """
 
     name = "exchange"

@@ -54,7 +54,7 @@ class Gossip(LinearProtocol):
         return super().senders(0, observers) if self.rounds else ()
 
     @property
-    def symmetry(self) -> Callable[[int], np.ndarray] | None:
+    def symmetry(self) -> Callable[[int], np.ndarray] | None:  # type: ignore[override]
         return self.network.symmetry
 
     def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
@@ -72,13 +72,8 @@ class FreshNoiseGossip(Gossip):
 
     .. math:: y^0 = x + \\mathcal N(0, \\sigma^2), \\qquad y^{t+1} = W y^t + \\mathcal N(0, \\tau^2)
 
-    No noise is added after the last round, where it would protect nothing.
-
-    Parameters
-    ----------
-    network, rounds : as in `Gossip`.
-    fresh_noise_std : standard deviation of the fresh noise.
-    noise_std : standard deviation of the first noise, which is added before the protocol begins.
+    No noise is added after the last round, where it would protect nothing. ``noise_std`` is the standard
+    deviation of the first noise, which is added before the protocol begins.
 
     Examples
     --------

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -31,18 +31,19 @@ from sottovoce.leakage.trace import (
     Observe,
 )
 from sottovoce.leakage.view import GaussianView
-from sottovoce.noise.samplers import Agents, Rows, SimulationSource, Std
+from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
 
 _MatrixRow: TypeAlias = tuple[sparse.csr_array, list[int], sparse.csr_array]
+Recursion: TypeAlias = tuple[tuple[float, float], tuple[float, float, float]]
 
 
 class LinearProtocol(Protocol):
     """A protocol given by its matrices; subclasses say which matrix is used in which round.
 
-    Subclasses list their matrices, or define `matrix`. One that does more to its rows than mix them
-    (Chebyshev's memory, fresh noise) overrides `advance` and declares it by `memory` or ``fresh_std``.
-    Runner, peer, cluster, observer and accountant all use `advance`.
+    Subclasses list their matrices, or define `matrix`. One that does more to its rows than mix them declares
+    it: a second row per node by `memory` and `recursion`, fresh noise by ``fresh_std`` and `advance`. Runner,
+    peer, cluster, observer and accountant use the same functions.
 
     Examples
     --------
@@ -68,34 +69,20 @@ class LinearProtocol(Protocol):
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
         return self._matrices[t]
 
-    def _recursion(self, t: int) -> tuple[tuple[float, float], tuple[float, float, float]]:
-        """Return what `advance` multiplies the mixed and the remembered rows by, and `remember` all three."""
-        one, none = np.ones((1, 1)), np.zeros((1, 1))
+    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+        """Return ((a, b), (c, d, e)) of round ``t``, as numbers of the type of the rows.
 
-        def advanced(*rows: np.ndarray) -> float:
-            return float(self.advance(t, *rows, agents=(0,), noise=_NoNoise(), step=0)[0, 0])
-
-        def remembered(*rows: np.ndarray) -> float:
-            return float(self.remember(t, *rows)[0, 0])
-
-        memory = remembered(one, none, none), remembered(none, one, none), remembered(none, none, one)
-        return (advanced(one, none), advanced(none, one)), memory
-
-    def remember(self, t: int, mixed: np.ndarray, present: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Return what is given to the next `advance` as ``previous``: by default the rows of this round.
-
-        It may be any linear combination of the three arguments; nobody else sees it.
+        The next rows are ``a * mixed + b * previous``, and the next ``previous`` is ``c * mixed + d * present
+        + e * previous``: by default the rows of this round. Nobody else sees it.
         """
-        return present
+        return (1.0, 0.0), (0.0, 1.0, 0.0)
 
     first_memory: float = 1.0  # before the first round this multiple of the first rows is remembered
 
     @cached_property
-    def convex(self) -> bool:
-        if self.memory > 1 or self.fresh_std:
-            return False
+    def convex(self) -> bool:  # type: ignore[override]
         matrices = {id(matrix): matrix for matrix in map(self.matrix, range(self.rounds))}
-        return all(
+        return self.matrices_suffice and all(
             matrix.data.min(initial=0.0) >= 0 and np.allclose(matrix.sum(axis=1), 1.0, rtol=0, atol=1e-9)
             for matrix in matrices.values()
         )
@@ -133,14 +120,18 @@ class LinearProtocol(Protocol):
     ) -> Rows:
         """Return the rows of ``agents`` after round ``t``, from their part of ``matrix(t) @ state``.
 
-        ``previous`` is what the same agents `remember`: their rows of one round earlier (in round 0, the ones
-        they began with), unless the protocol keeps something else. The result must be ``a * mixed + b *
-        previous`` plus noise, ``a`` and ``b`` the same for all agents.
+        ``previous`` is what the same agents `remember`. Overriding functions may add noise and nothing else.
         """
-        return mixed
+        (a, b), _ = self.recursion(t, mixed.dtype.type)
+        return np.asarray(a * mixed + b * previous) if b else mixed
+
+    def remember(self, t: int, mixed: Rows, present: Rows, previous: Rows) -> Rows:
+        """Return what is given to the next `advance` as ``previous``."""
+        _, (c, d, e) = self.recursion(t, mixed.dtype.type)
+        return present if d == 1 else np.asarray(c * mixed + e * previous)
 
     def entering(self, rows: np.ndarray) -> np.ndarray:
-        """Return the hosted rows in the numbers in which ranks mix them: as they are, unless integers."""
+        """Return the hosted rows in the numbers in which ranks mix them: as they are, unless masked."""
         return rows
 
     def leaving(self, rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:
@@ -259,7 +250,7 @@ class LinearProtocol(Protocol):
         return ExecutionTrace(size, coordinates, tuple(events), known, False, self.faint, matrices)
 
     def _events(self, t: int) -> tuple[Event, ...]:
-        return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
+        return (ApplyMatrix(self.matrix(t), self.recursion(t) if self.memory > 1 else None),)
 
     @cached_property
     def _exact_matrices(self) -> dict[int, ExactMatrix]:
@@ -399,13 +390,6 @@ class LinearLocal(NodeState):
     def _expect_round(self, t: int) -> None:
         if t != self._done:
             raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
-
-
-class _NoNoise(SimulationSource):
-    """A noise source that adds nothing, to read the coefficients of `LinearProtocol.advance`."""
-
-    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
-        return values
 
 
 def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:

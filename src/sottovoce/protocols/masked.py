@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -33,7 +34,6 @@ from sottovoce.graphs.coerce import NetworkLike
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
-from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, NodeState, Noise, block_variances
 from sottovoce.protocols.linear import ExactConsensus, LinearLocal, block_basis
 from sottovoce.protocols.trees import Tree
@@ -49,14 +49,14 @@ class Masked(ExactConsensus):
 
     Parameters
     ----------
-    tree : a `Tree`, or a network (or its name, or a networkx graph), of which a shallow tree is taken.
+    tree : a `Tree`, or a network, of which a shallow tree is taken.
     partners : who shares keys with whom; a public graph that need not be the communication graph. None:
         everybody with everybody up to 64 members, beyond that each with the 16 next on a circle, or with
         as many as ``tolerate`` needs. A whole number, rounded up to an even one: with so many next on a
-        circle. Or a network, a networkx graph, or pairs of nodes.
-    tolerate : the number c of members that may collude while all others stay in one component; certified
-        here, once, by the vertex connectivity of the partner graph. None certifies nothing: views of named
-        coalitions are computed from their own components.
+        circle. Or a network, or pairs of nodes.
+    tolerate : the number c of members that may collude while all others stay in one component, certified by
+        the vertex connectivity of the partner graph. None certifies nothing: views of named coalitions are
+        computed from their own components.
     grid_spacing : the power of two on whose multiples float rows are placed before they are added.
 
     Guarantees
@@ -97,11 +97,17 @@ class Masked(ExactConsensus):
         self.grid_spacing = power_of_two(grid_spacing)
         self.tolerate = None if tolerate is None else _validate.count(tolerate, "tolerate", minimum=0)
         _refuse_few(self.n, self.tolerate)
-        self.partner_edges, self._connectivity = _partner_edges(partners, self.n, self.tolerate or 0)
+        self.partner_edges, connectivity = _partner_edges(partners, self.n, self.tolerate or 0)
+        if connectivity is not None:
+            self._connectivity = connectivity
         self.partner_edges.setflags(write=False)
         self._partner_matrix = adjacency_matrix(self.partner_edges, self.n)
-        if self.tolerate is not None:
-            self._certify(self.tolerate)
+        if self.tolerate is not None and self.tolerate >= self._connectivity:
+            raise GraphError(
+                f"{self.tolerate} colluding members could part the others in the partner graph (its vertex "
+                f"connectivity is {self._connectivity}), and would learn the sum of one part; add partners, "
+                "lower tolerate, or leave partners out."
+            )
         # The tree's schedule on the masked rows: sums only; the division comes after the sum is complete.
         self._matrices = [matrix.sign() for matrix in self.tree._matrices]
 
@@ -119,19 +125,18 @@ class Masked(ExactConsensus):
 
     def hides_from(self, size: int) -> bool:
         """Return whether no ``size`` members can part the others in the partner graph, which hides them."""
-        if self.tolerate is not None and size <= self.tolerate:
-            return True
-        if self._connectivity is None and len(self.partner_edges) * self.n > _MAX_CERTIFIED:
+        if self.tolerate is None and len(self.partner_edges) * self.n > _MAX_CERTIFIED:
             return False
-        try:
-            self._certify(size)
-        except GraphError:
-            return False
-        return True
+        return size < self._connectivity
 
-    def _certify(self, size: int) -> None:
-        if self._connectivity is None or self._connectivity <= size:
-            _certify(self.partner_edges, self.n, size)
+    @cached_property
+    def _connectivity(self) -> int:
+        """The least number of members without whom the partner graph falls apart; n - 1 if none do."""
+        import networkx as nx
+
+        graph = nx.Graph(self.partner_edges.tolist())
+        graph.add_nodes_from(range(self.n))
+        return int(nx.node_connectivity(graph))
 
     # ---- the runner ------------------------------------------------------------------------------
 
@@ -144,18 +149,6 @@ class Masked(ExactConsensus):
         integers, floating = self._integers(rows)
         final = self._finish(sum_of_rows(integers), floating)
         return np.repeat(final[None], self.n, axis=0)
-
-    def advance(
-        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
-    ) -> Rows:
-        """Return the rows after round ``t``: in the last one everybody divides the sum it was sent.
-
-        On float64 rows that lie on a grid, with sums below 2^53 steps, these are the bytes of `apply`.
-        Integers stay sums: `leaving` divides them.
-        """
-        if mixed.dtype.kind == "i":
-            return mixed
-        return mixed / self.n if t == self.rounds - 1 else mixed
 
     def entering(self, rows: np.ndarray) -> np.ndarray:
         """Return the hosted rows as integers on the grid: what ranks add up."""
@@ -203,10 +196,6 @@ class Masked(ExactConsensus):
         return [others[labels == k] for k in range(count)]
 
     def shares(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
-        """Return (n,) what the coalition ``v`` learns of everybody, `view(v).leakage()` in closed form.
-
-        With ``noise_std`` the share is in the user's own unit: ``mu = (d / std[u]) * sqrt(h(u))``.
-        """
         if not (self._variances(noise_std) > 0).all():
             raise InvalidInput(
                 "a share is relative to the user's own noise, which must be positive; hiding_std tells what "
@@ -217,8 +206,8 @@ class Masked(ExactConsensus):
     def hiding_std(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
         """Return (n,) the std of all noise around each user's value in what the coalition ``v`` learns.
 
-        It is the root of the summed variances of the user's component, so a change of ``d`` costs
-        ``mu = d / hiding_std``. Members may have no noise of their own. The coalition's entries are 0.
+        A change of ``d`` costs ``mu = d / hiding_std``. Members may have no noise of their own. The
+        coalition's entries are 0.
         """
         variances = block_variances(self.blocks(v), self._variances(noise_std))
         return np.sqrt(np.where(np.isinf(variances), 0.0, variances))
@@ -231,18 +220,18 @@ class Masked(ExactConsensus):
         """
         chosen = self._coalition(observers)
         blocks = self._seen_blocks(chosen, own_noise)
-        own = chosen if own_noise else ()
+        own = list(chosen if own_noise else ())
 
         def decode(seen: np.ndarray) -> np.ndarray:
             estimate = np.zeros((self.n, seen.shape[1]))
-            estimate[list(own)] = seen[: len(own)]
+            estimate[own] = seen[: len(own)]
             for block, total in zip(blocks, seen[len(own) :], strict=True):
                 estimate[block] = total / len(block)
             return estimate
 
-        basis, messages = block_basis(blocks, self.n), [(0, v) for v in own]
-        messages += [(0, int(block[0])) for block in blocks]
-        view = GaussianView(self.n, chosen, basis, np.arange(self.n), tuple(messages), own_noise, decode)
+        basis, owners = block_basis(blocks, self.n), np.arange(self.n)
+        messages = tuple((0, int(v)) for v in [*own, *(block[0] for block in blocks)])
+        view = GaussianView(self.n, chosen, basis, owners, messages, own_noise, decode)
         return replace(view, assumptions=self.assumptions(chosen))
 
     def output_view(self, nodes: Nodes) -> GaussianView:
@@ -260,14 +249,14 @@ class Masked(ExactConsensus):
     ) -> np.ndarray:
         """Return what the coalition is left with of a run, in the order of `GaussianView.messages`.
 
-        Of the masked rows it tapped only the sums over blocks are not uniform; these are given. Integer
-        rows give integers, as float64.
+        Of the masked rows it tapped only the sums over blocks are not uniform. Integer rows give integers, as
+        float64.
         """
         integers, floating = self._integers(rows)
         chosen = self._coalition(observers)
-        known = [integers[v] for v in chosen] if own_noise else []
-        known += [sum_of_rows(integers[block]) for block in self._seen_blocks(chosen, own_noise)]
-        seen = np.array(known).reshape(len(known), integers.shape[1])
+        sums = [sum_of_rows(integers[block]) for block in self._seen_blocks(chosen, own_noise)]
+        known = integers[list(chosen if own_noise else ())]
+        seen = np.concatenate([known, np.array(sums, integers.dtype).reshape(-1, integers.shape[1])])
         return from_grid(seen, 1.0 if floating is None else self.grid_spacing)
 
     def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
@@ -314,19 +303,18 @@ class MaskedLocal(LinearLocal):
 
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
         own = self.message(t)
-        came = []
-        for w in self.expects(t):
-            if w not in rows:
-                raise InvalidInput(f"Node {self.node} needs the row of node {w} in round {t}.")
-            if rows[w].dtype != own.dtype or rows[w].shape != own.shape:
+        senders = self.expects(t)
+        for w in senders:
+            sent = f"{rows[w].dtype} {rows[w].shape}" if w in rows else "nothing"
+            wanted = f"{own.dtype} {own.shape}"
+            if sent != wanted:
                 raise InvalidInput(
-                    f"Node {self.node} needs a row of {own.dtype} {own.shape} in round {t}, node {w} sent "
-                    f"{rows[w].dtype} {rows[w].shape}."
+                    f"Node {self.node} needs a row of {wanted} in round {t}, node {w} sent {sent}."
                 )
-            came.append(rows[w])
-        if came:
-            upwards = t < self.protocol.tree.depth
-            self._state = sum_of_rows(np.stack([own, *came])) if upwards else np.array(came[0], copy=True)
+        if senders and t < self.protocol.tree.depth:  # upwards
+            self._state = sum_of_rows(np.stack([own, *(rows[w] for w in senders)]))
+        elif senders:
+            self._state = np.array(rows[senders[0]], copy=True)
         self._done = t + 1
 
     def result(self) -> np.ndarray:
@@ -375,37 +363,3 @@ def _circle(degree: int, n: int) -> tuple[np.ndarray, int]:
         return np.column_stack(np.triu_indices(n, 1)).astype(np.int64), n - 1
     pairs = [np.column_stack([nodes, (nodes + hop) % n]) for hop in range(1, half + 1)]
     return canonical_edges(np.concatenate(pairs), n), 2 * half
-
-
-def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
-    """Refuse a partner graph that some ``tolerate`` members can disconnect.
-
-    Esfahanian's scheme: a separating set misses a node v of least degree, and then parts it from some
-    node; or contains it, and then parts two of its neighbors. Flows stop once they suffice.
-    """
-    import networkx as nx
-    from networkx.algorithms.connectivity import build_auxiliary_node_connectivity, local_node_connectivity
-    from networkx.algorithms.flow import build_residual_network
-
-    graph = nx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_edges_from(edges.tolist())
-    wanted = tolerate + 1
-    v = min(graph, key=graph.degree)
-    if graph.degree(v) < wanted:
-        raise GraphError(
-            f"member {v} has {graph.degree(v)} partners, so {tolerate} colluding members could unmask it; "
-            f"give everybody more than {tolerate} partners."
-        )
-    around = sorted(graph[v])
-    pairs = [(v, w) for w in graph if w != v and w not in graph[v]]
-    pairs += [(x, y) for i, x in enumerate(around) for y in around[i + 1 :] if y not in graph[x]]
-    auxiliary = build_auxiliary_node_connectivity(graph)
-    residual = build_residual_network(auxiliary, "capacity")
-    options = {"auxiliary": auxiliary, "residual": residual, "cutoff": wanted}
-    for x, y in pairs:
-        if local_node_connectivity(graph, x, y, **options) < wanted:
-            raise GraphError(
-                f"{tolerate} colluding members could part {x} from {y} in the partner graph, and would learn "
-                "the sum of one part; add partners, lower tolerate, or leave partners out."
-            )

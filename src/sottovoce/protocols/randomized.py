@@ -10,8 +10,9 @@ probabilities) is an idle tick, not a redraw.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,31 +22,16 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.trace import AveragePair, Event
-from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, Noise
-from sottovoce.protocols.linear import LinearProtocol, sorted_csr
+from sottovoce.protocols.linear import LinearProtocol, Recursion, sorted_csr
 
 
 class Randomized(LinearProtocol):
     """Randomized gossip: in every tick one edge is drawn and its two ends keep their mean.
 
-    Edges are drawn with probability ``2 W_uv / n``, or with the ``intensities`` given; the rest of the mass
-    is an idle tick. The drawn edges are public, and part of the protocol: what is accounted is what runs.
-
-    Parameters
-    ----------
-    network : the graph and its weights.
-    ticks : number of ticks.
-    rng : draws the edges; or give ``edges``, an integer (ticks, 2) array with (-1, -1) for idle ticks.
-    intensities : the probability of each edge in a tick, in the order of ``network.edges`` and in all at
-        most 1; or ``"weights"``, as above, or ``"uniform"``, every edge alike.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> protocol = sv.protocols.Randomized(sv.graphs.ring(4), 200, np.random.default_rng(0))
-    >>> bool(np.abs(protocol.apply(np.arange(4.0)) - 1.5).max() < 1e-6)
-    True
+    Edges are drawn with probability ``2 W_uv / n``, the rest of the mass being an idle tick, or with
+    ``intensities="uniform"`` every edge alike. The drawn edges are public, and part of the protocol: what is
+    accounted is what runs. Give ``rng`` to draw them, or ``edges``, (ticks, 2) with (-1, -1) for idle ticks.
     """
 
     name = "randomized"
@@ -59,7 +45,7 @@ class Randomized(LinearProtocol):
         rng: np.random.Generator | None = None,
         *,
         edges: ArrayLike | None = None,
-        intensities: str | ArrayLike = "weights",
+        intensities: str = "weights",
     ) -> None:
         self.network = network
         self.n = network.n
@@ -135,10 +121,7 @@ class AcceleratedRandomized(Randomized):
     condition numbers 2 / lambda and R); plain randomized gossip has lambda / 2 in place of theta. Ticks,
     edges and times are public, and part of the protocol.
 
-    Parameters
-    ----------
-    network, ticks, rng, edges, intensities : as in `Randomized`.
-    waits : the times before each tick, an array of ``ticks`` numbers; drawn by ``rng`` by default.
+    The ``waits`` before each tick are drawn by ``rng`` by default.
     """
 
     name = "accelerated-randomized"
@@ -153,7 +136,7 @@ class AcceleratedRandomized(Randomized):
         *,
         edges: ArrayLike | None = None,
         waits: ArrayLike | None = None,
-        intensities: str | ArrayLike = "weights",
+        intensities: str = "weights",
     ) -> None:
         super().__init__(network, ticks, rng, edges=edges, intensities=intensities)
         if waits is None:
@@ -181,18 +164,14 @@ class AcceleratedRandomized(Randomized):
             return 0.0
         return -math.expm1(-2 * self.momentum[0] * self.waits[t + 1]) / 2
 
-    def advance(
-        self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
-    ) -> Rows:
-        """Return x as it is sent in the next tick: after this one, and some way towards z."""
-        real, share, g = mixed.dtype.type, self._met(t), self.momentum[1]
-        return np.asarray(real(1 - share + share * g) * mixed + real(share) * previous)
-
-    def remember(self, t: int, mixed: np.ndarray, present: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Return ``z - g x`` after tick ``t`` and the wait that follows."""
-        real, share, g = mixed.dtype.type, self._met(t), self.momentum[1]
+    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+        """Return how x goes on, after this tick and some way towards z, and how ``z - g x`` does."""
+        share, g = self._met(t), self.momentum[1]
         of_mixed = (1 - share) * g + share - g * (1 - share + share * g)
-        return np.asarray(real(of_mixed) * mixed + real(1 - share - g * share) * previous)
+        return (
+            (real(1 - share + share * g), real(share)),
+            (real(of_mixed), 0.0, real(1 - share - g * share)),
+        )
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
         return super()._mix(t, state.copy())  # the present rows are needed as well
@@ -218,25 +197,9 @@ def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:
     return math.sqrt(values[1] / (2 * resistance)), math.sqrt(2 / (values[1] * resistance))
 
 
-def edge_intensities(network: Network, intensities: str | ArrayLike = "weights") -> np.ndarray:
-    """Return the probability of every edge in a tick, checked: by weight, uniform, or as passed."""
-    count = len(network.edges)
-    if isinstance(intensities, str):
-        if intensities == "weights":
-            weights = np.asarray(network.W[network.edges[:, 0], network.edges[:, 1]]).ravel()
-            return weights * (2 / network.n)
-        if intensities == "uniform":
-            return np.full(count, 1 / max(count, 1))
-        raise InvalidInput(
-            f"intensities must be weights, uniform or one number per edge, got {intensities!r}."
-        )
-    rates = np.array(intensities, dtype=np.float64)
-    if rates.shape != (count,):
-        wanted = f"one number per edge ({count}, in the order of network.edges)"
-        raise InvalidInput(f"intensities must hold {wanted}, got shape {rates.shape}.")
-    if not (np.isfinite(rates).all() and (rates > 0).all() and rates.sum() <= 1 + 1e-9):
-        raise InvalidInput(
-            f"intensities must be positive and at most 1 in all, got {rates.min():g} as the least "
-            f"and {rates.sum():g} in all; divide them by their sum."
-        )
-    return rates
+def edge_intensities(network: Network, intensities: str = "weights") -> np.ndarray:
+    """Return the probability of every edge in a tick, by its weight or uniform."""
+    if _validate.choice(intensities, ("weights", "uniform"), "intensities") == "weights":
+        weights = np.asarray(network.W[network.edges[:, 0], network.edges[:, 1]]).ravel()
+        return weights * (2 / network.n)
+    return np.full(len(network.edges), 1 / max(len(network.edges), 1))

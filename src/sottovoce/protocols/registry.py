@@ -46,13 +46,10 @@ class _Arguments:
         return rounds_for(self.network, kind=kind) if self.rounds is None else self.rounds
 
     def whole(self, key: str, default: int | None = None) -> int | None:
-        if key not in self.options:
-            return default
-        try:
-            return int(self.options[key])
-        except ValueError:
-            text = self.options[key]
-            raise ConfigError(f"{key} of a protocol must be a whole number, got {text!r}.") from None
+        text = self.options.get(key)
+        if text is not None and not text.isdecimal():
+            raise ConfigError(f"{key} of a protocol must be a whole number, got {text!r}.")
+        return default if text is None else int(text)
 
     def number(self, key: str, default: float) -> float:
         try:
@@ -102,23 +99,21 @@ def _walk(a: _Arguments) -> Protocol:
 def _tree(a: _Arguments) -> Tree:
     kind = a.options.get("kind", "bfs")
     if kind == "few-leaves" and "root" not in a.options:
-        return Tree(a.network, parents=_few_leaves(a.network, a.rng, a.whole("tolerate", 1) or 1))
-    if "tolerate" in a.options:
-        raise ConfigError(f"tolerate is an option of trees of few-leaves, not of {kind}; leave it out.")
+        return Tree(a.network, parents=_few_leaves(a.network, a.rng))
     rng = None if kind == "bfs" else a.rng
     return Tree(a.network, root=a.whole("root"), kind=kind, rng=rng)  # type: ignore[arg-type]
 
 
 # The search for a tree takes a while, and calibration builds the same plan many times.
-_few_leaf_trees: dict[tuple[int, int, bytes, int], np.ndarray] = {}
+_few_leaf_trees: dict[tuple[int, bytes, int], np.ndarray] = {}
 
 
-def _few_leaves(network: Network, rng: np.random.Generator, tolerate: int) -> np.ndarray:
-    key = (tolerate, network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
+def _few_leaves(network: Network, rng: np.random.Generator) -> np.ndarray:
+    key = (network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
     if key not in _few_leaf_trees:
         while len(_few_leaf_trees) >= 64:
             _few_leaf_trees.pop(next(iter(_few_leaf_trees)))
-        _few_leaf_trees[key] = few_leaf_tree(network, rng, tolerate=tolerate)
+        _few_leaf_trees[key] = few_leaf_tree(network, rng)
     return _few_leaf_trees[key]
 
 
@@ -149,7 +144,7 @@ _REGISTERED: dict[str, _Registered] = {
         _Registered(Dropout, _dropout, ("edges", "nodes"), drawn=True),
         _Registered(TimeVarying, _time_varying, ("c",), drawn=True),
         _Registered(Walk, _walk, ("final",), drawn=True),
-        _Registered(Tree, _tree, ("kind", "root", "tolerate"), takes_rounds=False),
+        _Registered(Tree, _tree, ("kind", "root"), takes_rounds=False),
         _Registered(HypercubeExchange, lambda a: HypercubeExchange(a.network.n), takes_rounds=False),
         _Registered(Masked, _masked, ("kind", "partners", "root", "tolerate"), takes_rounds=False),
         _Registered(NeighborSum, lambda a: NeighborSum(a.network), takes_rounds=False),
@@ -165,15 +160,11 @@ Capability = Literal[
 
 def names_with(*capabilities: Capability, without: Collection[Capability] = ()) -> tuple[str, ...]:
     """Return the built-in names whose protocols declare these capabilities and none of ``without``."""
-
-    def has(kind: type[Protocol], capability: Capability) -> bool:
-        return bool(getattr(kind, capability))
-
+    wanted = dict.fromkeys(capabilities, True) | dict.fromkeys(without, False)
     return tuple(
         name
         for name, entry in _REGISTERED.items()
-        if all(has(entry.kind, word) for word in capabilities)
-        and not any(has(entry.kind, word) for word in without)
+        if all(bool(getattr(entry.kind, word)) == there for word, there in wanted.items())
     )
 
 
@@ -225,14 +216,7 @@ class NamedProtocol:
 
 
 def parse(text: str) -> NamedProtocol:
-    """Return the protocol that a name stands for.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> sv.protocols.parse("exchange").at(sv.graphs.hypercube(3))
-    HypercubeExchange(n=8, rounds=3)
-    """
+    """Return the protocol that a name stands for."""
     name, *parts = str(text).split(":")
     if name not in _REGISTERED and name not in names():  # listing what is installed takes a while
         raise ConfigError(f"A protocol is one of {', '.join(names())}, got {name!r}.")

@@ -23,8 +23,6 @@ def rounds_for(
 
     Parameters
     ----------
-    network : the graph and its weights.
-    noise_std : sigma, in the unit of the values.
     variance : a public bound on the mean squared distance of the values from their mean (never computed
         from private data); 1/4 suits values in [0, 1].
     kind : ``"synchronous"`` (accelerated; Muffliato Theorem 2), ``"randomized"`` (Theorem 3, ticks),

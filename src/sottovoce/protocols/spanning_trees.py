@@ -34,10 +34,11 @@ def spanning_tree(
     and grows with at most ``max_children`` children while it can; ``"uniform"`` is Wilson's algorithm;
     ``"few-leaves"`` is `few_leaf_tree`.
     """
+    if kind not in ("bfs", "capped", "uniform", "few-leaves"):
+        raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
     if kind != "bfs" and rng is None:
         raise InvalidInput(f"A {kind} tree is drawn at random; pass rng=....")
-    if kind == "few-leaves":
-        assert rng is not None
+    if rng is not None and kind == "few-leaves":
         if root is not None:
             raise InvalidInput("The root of a tree with few leaves is its middle; leave root out.")
         return few_leaf_tree(network, rng)
@@ -46,18 +47,15 @@ def spanning_tree(
     elif root is None:  # a node of least eccentricity, unless the graph is too large to look for one
         small = network.n <= 500
         root = int(np.argmin([network.distances_from(v).max() for v in range(network.n)])) if small else 0
-    (root,) = _validate.nodes(root, network.n, "root")
-    if kind == "bfs":
+    root = _validate.node(root, network.n)
+    if rng is None or kind == "bfs":
         _, predecessors = sparse.csgraph.breadth_first_order(network.adjacency, root, directed=False)
         parents = np.array(predecessors, dtype=np.int64)
         parents[root] = -1
         return parents
-    assert rng is not None
     if kind == "capped":
         return _capped(network, root, rng, _validate.count(max_children, "max_children"))
-    if kind == "uniform":
-        return _wilson(network, root, rng)
-    raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
+    return _wilson(network, root, rng)
 
 
 def _capped(network: Network, root: int, rng: np.random.Generator, most: int) -> np.ndarray:
@@ -74,24 +72,15 @@ def _capped(network: Network, root: int, rng: np.random.Generator, most: int) ->
                     parents[w] = u
                     children[u] += 1
                     following.append(int(w))
-        if not following:  # the cap left a node out: attach one to the reached neighbor with fewest children
-            following = _attach_one(network, parents, children)
+        if not following:  # the cap left nodes out: one joins the reached neighbor with fewest children
+            left = np.flatnonzero(parents == -2).tolist()
+            pairs = [(u, w) for w in left for u in network.neighbors(w).tolist() if parents[u] != -2]
+            for u, w in sorted(pairs, key=lambda pair: children[pair[0]])[:1]:
+                parents[w] = u
+                children[u] += 1
+                following.append(w)
         layer = following
     return parents
-
-
-def _attach_one(network: Network, parents: np.ndarray, children: np.ndarray) -> list[int]:
-    best: tuple[int, int, int] | None = None
-    for w in np.flatnonzero(parents == -2):
-        for u in network.neighbors(int(w)):
-            if parents[u] != -2 and (best is None or children[u] < best[0]):
-                best = (int(children[u]), int(u), int(w))
-    if best is None:
-        return []
-    _, joined, newcomer = best
-    parents[newcomer] = joined
-    children[joined] += 1
-    return [newcomer]
 
 
 def _wilson(network: Network, root: int, rng: np.random.Generator) -> np.ndarray:
@@ -113,48 +102,26 @@ def _wilson(network: Network, root: int, rng: np.random.Generator) -> np.ndarray
 
 
 @takes_network
-def few_leaf_tree(
-    network: Network, rng: np.random.Generator, tries: int = 30, *, tolerate: int = 1
-) -> np.ndarray:
+def few_leaf_tree(network: Network, rng: np.random.Generator, tries: int = 30) -> np.ndarray:
     """Return the parents of a spanning tree with few leaves, -1 at its middle.
 
     Depth-first walks towards neighbors with few ways on, then exchanges: a leaf joins a neighbor, and the
     circle so closed is opened at an edge that leaves no more leaves than before. Finding the least number is
     hard (two leaves are a Hamiltonian path); the best of ``tries`` walks is returned, of equals the
     shallowest. Deep trees cost latency: a tree of depth k takes 2k rounds.
-
-    Against ``tolerate`` = c > 1 colluders it is not leaves that cost noise but members of degree at most c:
-    then the walks begin breadth first, with c children each, and exchanges lower that number.
     """
-    c = _validate.count(tolerate, "tolerate")
-    if 2 * len(network.edges) == network.n * (network.n - 1):  # anyone can reach anyone: nothing to search
-        return _of_all(network.n, c)
-    around = [set(network.neighbors(v).tolist()) for v in range(network.n)]
-    best: tuple[int, int, np.ndarray] | None = None
-    least = 2 if c == 1 else network.n - (network.n - 2) // c  # no tree has fewer
+    n = network.n
+    if 2 * len(network.edges) == n * (n - 1):  # anyone can reach anyone: a path from its middle
+        return np.concatenate([np.arange(1, n // 2 + 1), [-1], np.arange(n // 2, n - 1)])
+    around = [set(network.neighbors(v).tolist()) for v in range(n)]
+    trees: list[tuple[int, int, np.ndarray]] = []
     for _ in range(_validate.count(tries, "tries")):
-        if c == 1:
-            links = _depth_first(around, rng)
-            _exchange_leaves(links, around, rng)
-        else:
-            links = _breadth_first(around, rng, c)
-            _exchange_edges(links, around, rng, c)
-        candidate = (sum(len(joined) <= c for joined in links), *_from_the_middle(links))
-        if best is None or candidate[:2] < best[:2]:
-            best = candidate
-        if best[0] <= least:
+        links = _depth_first(around, rng)
+        _exchange_leaves(links, around, rng)
+        trees.append((sum(len(joined) <= 1 for joined in links), *_from_the_middle(links)))
+        if trees[-1][0] <= 2:  # no tree has fewer
             break
-    assert best is not None
-    return best[2]
-
-
-def _of_all(n: int, c: int) -> np.ndarray:
-    """The best tree where all links are there: a path from its middle, or inner nodes of degree c + 1."""
-    if c == 1:
-        middle = n // 2
-        return np.concatenate([np.arange(1, middle + 1), [-1], np.arange(middle, n - 1)])
-    # the root has c + 1 children, every other inner node c
-    return np.concatenate([[-1], np.maximum(np.arange(n - 1) - 1, 0) // c])
+    return min(trees, key=lambda tree: tree[:2])[2]
 
 
 def _join(links: _Links, u: int, w: int) -> None:
@@ -165,50 +132,6 @@ def _join(links: _Links, u: int, w: int) -> None:
 def _cut(links: _Links, u: int, w: int) -> None:
     links[u].discard(w)
     links[w].discard(u)
-
-
-def _breadth_first(around: _Links, rng: np.random.Generator, c: int) -> _Links:
-    """A breadth-first tree whose nodes have degree c + 1 while they can; who is left over joins late."""
-    n = len(around)
-    links: _Links = [set() for _ in range(n)]
-    start = max(range(n), key=lambda v: (len(around[v]), rng.random()))
-    seen, queue = {start}, [start]
-    for full in (c + 1, n):  # first as many as are needed to be quiet, then the rest
-        for u in [*queue] if full == n else queue:
-            ahead = sorted(around[u] - seen, key=lambda w: (-len(around[w] - seen), rng.random()))
-            for w in ahead[: max(full - len(links[u]), 0)]:
-                _join(links, u, w)
-                seen.add(w)
-                queue.append(w)
-    while len(seen) < n:  # those reached late bring others
-        u = next(u for u in seen if around[u] - seen)
-        w = min(around[u] - seen)
-        _join(links, u, w)
-        seen.add(w)
-    return links
-
-
-def _exchange_edges(links: _Links, around: _Links, rng: np.random.Generator, c: int) -> None:
-    """Exchange any edge while it leaves fewer nodes of degree at most c, and sideways for a while."""
-    n, idle = len(links), 0
-    fresh = [(u, w) for u in range(n) for w in sorted(around[u]) if u < w]
-    if len(fresh) < n:
-        return
-    while idle < 4 * n:
-        u, w = fresh[int(rng.integers(len(fresh)))]
-        idle += 1
-        if w in links[u]:
-            continue
-        gained = sum(len(links[v]) == c for v in (u, w))
-        cuts = list(pairwise(_way(links, u, w)))
-        _join(links, u, w)
-        cost = [sum(len(links[v]) == c + 1 for v in cut) for cut in cuts]
-        x, y = cuts[cost.index(min(cost))]
-        if min(cost) > gained:  # worse than before: take it back
-            x, y = u, w
-        elif min(cost) < gained:
-            idle = 0
-        _cut(links, x, y)
 
 
 def _depth_first(around: _Links, rng: np.random.Generator) -> _Links:

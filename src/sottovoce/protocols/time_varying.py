@@ -58,20 +58,8 @@ class Dropout(TimeVarying):
     """Gossip in which some edges and nodes are silent in some rounds, at both ends.
 
     The weight of a silent edge moves to the diagonal of both its ends, so every round's matrix stays
-    symmetric and stochastic and the mean is kept. A silent node keeps its row.
-
-    Parameters
-    ----------
-    network, rounds : the gossip that would run without faults.
-    nodes : round -> nodes silent in it.
-    edges : round -> edges (u, v) silent in it.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> protocol = sv.protocols.Dropout(sv.graphs.ring(4), rounds=2, nodes={0: [1]})
-    >>> protocol.apply(np.array([0.0, 9.0, 0.0, 0.0]))[:, 0].round(6).tolist()
-    [3.0, 3.0, 3.0, 0.0]
+    symmetric and stochastic and the mean is kept. A silent node keeps its row. ``nodes`` and ``edges`` map a
+    round to the nodes and the edges (u, v) that are silent in it.
     """
 
     name = "dropout"
@@ -86,15 +74,12 @@ class Dropout(TimeVarying):
         edges: Mapping[int, Iterable[tuple[int, int]]] | None = None,
     ) -> None:
         self.network = network
-        rounds = _validate.count(rounds, "rounds")
-        quiet_nodes, quiet_edges = dict(nodes or {}), dict(edges or {})
-        faulty = sorted({*quiet_nodes, *quiet_edges})
-        for t in faulty:
+        nodes, edges = nodes or {}, edges or {}
+        matrices: list[Network | sparse.csr_array] = [network] * _validate.count(rounds, "rounds")
+        for t in sorted({*nodes, *edges}):
             if not 0 <= t < rounds:
                 raise InvalidInput(f"Dropout names round {t}, but the rounds are 0 to {rounds - 1}.")
-        matrices: list[Network | sparse.csr_array] = [network] * rounds
-        for t in faulty:
-            matrices[t] = silenced(network, quiet_nodes.get(t, ()), quiet_edges.get(t, ()))
+            matrices[t] = silenced(network, nodes.get(t, ()), edges.get(t, ()))
         super().__init__(matrices)
 
     @classmethod
@@ -122,12 +107,11 @@ def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, 
     """Return the gossip matrix with some nodes and edges silent, their weight moved to the diagonal."""
     quiet = np.zeros(network.n, dtype=bool)
     silent = list(nodes)
-    if silent:
-        quiet[list(_validate.nodes(silent, network.n, "dropped nodes"))] = True
+    quiet[list(_validate.nodes(silent, network.n, "dropped nodes") if silent else ())] = True
     entries = network.W.tocoo()
     off = entries.row != entries.col
     lost = off & (quiet[entries.row] | quiet[entries.col])
-    pairs = np.array([(min(e), max(e)) for e in edges], dtype=np.int64).reshape(-1, 2)
+    pairs = np.sort(np.array(list(edges), dtype=np.int64).reshape(-1, 2), axis=1)
     network.require_edges(pairs, "Dropout names")
     low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
     lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])

@@ -23,14 +23,8 @@ class Tree(ExactConsensus):
     of each user below its child ``c`` and ``1 / (n - |subtree(v)|)`` of each user outside, its tree degree in
     all.
 
-    Parameters
-    ----------
-    network : the graph the tree must span (only its edges are used).
-    root : the node that divides; it is not trusted with anything more.
-    kind : ``"bfs"`` (shallow), ``"capped"`` (breadth first with few children per node, ``max_children``),
-        ``"uniform"`` (Wilson's uniformly random spanning tree) or ``"few-leaves"`` (deep; its root is its
-        middle, see `few_leaf_tree`); all but the first need ``rng``.
-    parents : instead of ``kind``: the parent of every node, -1 for the root.
+    The root divides; it is not trusted with anything more. ``kind`` is that of `spanning_tree`; instead of it
+    ``parents`` may name the parent of every node, -1 for the root.
 
     Examples
     --------
@@ -71,7 +65,6 @@ class Tree(ExactConsensus):
 
     @property
     def sum_tree(self) -> Tree:  # type: ignore[override]
-        """The tree itself."""
         return self
 
     def _up(self, level: int) -> sparse.csr_array:
@@ -86,17 +79,6 @@ class Tree(ExactConsensus):
         """Nodes at ``level`` take over their parent's row."""
         columns = np.where(self.depths == level, self.parents, np.arange(self.n))
         return row_copies(columns)
-
-    def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
-        """Return whose message of round ``t`` reaches an observer: children on the way up, parents down."""
-        who = _validate.nodes(observers, self.n)
-        if t < self.depth:
-            level = self.depth - t
-            heard = np.flatnonzero((self.depths == level) & np.isin(self.parents, who)).tolist()
-        else:
-            level = t - self.depth + 1
-            heard = [int(self.parents[v]) for v in who if self.depths[v] == level]
-        return tuple(sorted(set(heard)))
 
     @property
     def message_count(self) -> int:

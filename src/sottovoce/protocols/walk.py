@@ -29,13 +29,9 @@ class Walk(Protocol):
     holds when senders are visible. Each contribution carries fresh noise; a user visited several times
     contributes several times and pays for each.
 
-    Parameters
-    ----------
-    network : the graph and the transition weights.
-    steps : number of contributions.
-    rng : draws the path; or give ``path``, the holder of every step.
-    std : standard deviation of the fresh noise of one contribution; `apply` draws it from its noise source.
-    final_public : whether the last sum is broadcast, so that every node sees it.
+    The path of so many ``steps`` is drawn by ``rng``, or given as the holder of every step. ``std`` is the
+    standard deviation of the fresh noise of one contribution, which `apply` draws from its noise source;
+    ``final_public`` broadcasts the last sum, so that every node sees it.
 
     Examples
     --------

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput, Refused
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 KEY_BYTES = 32  # bytes of every key, hash and public key
 _PRIME = 2**255 - 19
@@ -34,22 +33,17 @@ class MaskKey:
     """A member's X25519 key for one run and membership version, random or from a seed to simulate."""
 
     def __init__(self, private: X25519PrivateKey, *, protective: bool) -> None:
-        self._private: X25519PrivateKey | None = private
-        self.protective = protective
+        self._private, self.protective = private, protective
         self.public: bytes = private.public_key().public_bytes_raw()
 
     @classmethod
     def fresh(cls) -> MaskKey:
         """Return a new random key."""
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
         return cls(X25519PrivateKey.generate(), protective=True)
 
     @classmethod
     def simulated(cls, seed: int, node: int) -> MaskKey:
         """Return the key of ``node`` in a simulation; it follows from the seed."""
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
         seed = _validate.count(seed, "the seed of simulated masks", minimum=0)
         text = f"sottovoce simulation, mask key: seed {seed}, member {node}"
         return cls(X25519PrivateKey.from_private_bytes(sha256(text.encode())), protective=False)
@@ -57,22 +51,14 @@ class MaskKey:
     @classmethod
     def from_bytes(cls, stored: bytes) -> MaskKey:
         """Return the key that `to_bytes` returned, read from the member's own disk."""
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
         return cls(X25519PrivateKey.from_private_bytes(sized(stored, "a private key")), protective=True)
 
     def to_bytes(self) -> bytes:
         """Return the private key, for a file that only its owner can read."""
-        if self._private is None:
-            raise Refused("this mask key was erased; make a new one for a new membership version.")
         return self._private.private_bytes_raw()
 
     def secret_with(self, other: bytes) -> bytes:
         """Return the Diffie-Hellman secret with another public key; an all-zero one is refused."""
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-
-        if self._private is None:
-            raise Refused("this mask key was erased; make a new one for a new membership version.")
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(sized(other, "a public key")))
         except ValueError:  # the library's own check
@@ -82,10 +68,6 @@ class MaskKey:
                 "a member published a key of low order, whose secrets anybody knows; ask it for another key."
             )
         return secret
-
-    def erase(self) -> None:
-        """Forget the private key."""
-        self._private = None
 
     def __repr__(self) -> str:
         return f"MaskKey({self.public.hex()[:16]}..., {'protective' if self.protective else 'simulation'})"
@@ -110,9 +92,6 @@ def session_hash(run_id: bytes, membership_version: int, publics: Mapping[str, b
 
 def pair_key(key: MaskKey, name: str, other: str, other_public: bytes, session: bytes) -> bytearray:
     """Return ``k_0`` of the pair ``name``, ``other``: the same 32 bytes at both ends."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
     if name == other:
         raise InvalidInput(f"a pair needs two members, got {name!r} twice.")
     (low, first), (high, second) = sorted([(name, key.public), (other, other_public)])

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput, Refused
@@ -38,31 +39,15 @@ _ZEROS = memoryview(bytes(8 * _CHUNK))  # encrypted to get a keystream
 class PairMasks:
     """One member's masks: hides one row per label, then moves its keys on and forgets the old ones.
 
-    Parameters
-    ----------
-    node : this member's number.
-    keys : ``k_t`` per partner (by number), 32 bytes each; they are copied.
-    run : the run's hash; membership_version : counted up whenever the members change.
-    bits : 64 or 32, the width of rows and masks.
-    step : the step ``t`` whose keys these are.
-    protective : False marks keys that follow from a seed.
+    ``keys`` are the ``k_t`` of step ``t`` per partner (by number), 32 bytes each; they are copied. Rows and
+    masks have so many ``bits``, 64 or 32. ``membership_version`` is counted up whenever the members change;
+    ``protective`` is False for keys that follow from a seed.
 
     Guarantees
     ----------
     Two members' masks of one label cancel bit for bit. Under one label at most one row is hidden: the same
     row again gives the same bytes, another one is refused. A step's masks cannot be made once `ratchet`
     has moved on, nor any after `erase`. Rows and masks are integers; floats are refused.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> masked = sv.protocols.Masked(sv.graphs.path(3))
-    >>> rows, run_id = np.array([[5], [-7], [9]]), bytes(32)
-    >>> hidden = np.array(
-    ...     [m.hide(row, 0, run_id) for m, row in zip(simulated_masks(masked, seed=1), rows)]
-    ... )
-    >>> bool((hidden == rows).any()), masked.apply(hidden)[0].tolist()
-    (False, [7])
     """
 
     def __init__(
@@ -81,12 +66,8 @@ class PairMasks:
             raise InvalidInput(f"masked rows have 64 or 32 bits, got {bits!r}.")
         if self.node in keys:
             raise InvalidInput(f"member {self.node} cannot be its own partner.")
-        self.run_id, self.membership_version, self.bits = (
-            sized(run_id, "the run's hash"),
-            membership_version,
-            bits,
-        )
-        self.step = _validate.count(step, "step", minimum=0)
+        self.run_id, self.membership_version = sized(run_id, "the run's hash"), membership_version
+        self.bits, self.step = bits, _validate.count(step, "step", minimum=0)
         self.protective = protective
         self._keys = {w: bytearray(sized(keys[w], f"the pair key with member {w}")) for w in sorted(keys)}
         self._hidden: dict[bytes, np.ndarray] = {}  # label of this step -> what was sent under it
@@ -113,11 +94,9 @@ class PairMasks:
         """
         if len(set(names)) != len(names) or len(names) != len(publics):
             raise InvalidInput(f"every member needs a name of its own and a public key, got {list(names)}.")
-        known: dict[str, bytes] = {}
-        for name, public in zip(names, publics, strict=True):
-            if public is None:
-                raise Refused(f"member {name!r} gave no mask key; nothing is sent before all have.")
-            known[name] = public
+        known = {name: public for name, public in zip(names, publics, strict=True) if public is not None}
+        for name in set(names) - set(known):
+            raise Refused(f"member {name!r} gave no mask key; nothing is sent before all have.")
         own = names[_validate.node(node, len(names))]
         if known[own] != key.public:
             raise Refused(f"the key published for {own!r} is not its own; sign and publish it again.")
@@ -255,8 +234,6 @@ class Keystream:
     """
 
     def __init__(self, key: bytes, bits: int, scratch: bytearray | None = None) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
         self._stream = Cipher(algorithms.AES(sized(key, "an AES key")), modes.CTR(bytes(_BLOCK))).encryptor()
         self._dtype = np.dtype(_UNSIGNED[bits]).newbyteorder("<")
         self._scratch = scratch

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GRAPHS = (
     "florentine karate path:8 ring:16 grid:4:4 torus:4:4 complete:8 star:9 hypercube:4 exponential:16 "
-    "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1 small_world:40:4:0.1:seed=1"
+    "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1"
 ).split()
 PROTOCOLS = (
     "gossip chebyshev fresh-noise:fresh=0.1 randomized tree tree:kind=uniform exchange masked "
