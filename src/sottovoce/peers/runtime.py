@@ -67,7 +67,6 @@ from sottovoce.peers.transport import (
     BAD_FRAME,
     CLOCK,
     TlsTransport,
-    Transport,
     TransportConfig,
     apart_in_words,
 )
@@ -131,7 +130,7 @@ class PeerConfig:
     revoked: Iterable[str] = ()
     listen: str | None = None
     secrets: str | Path | None = None
-    transport: Callable[..., Transport] = TlsTransport
+    transport: Callable[..., TlsTransport] = TlsTransport
     health: int | None = None
     relay: str = ""
     proxy: Proxy | None = None
@@ -250,7 +249,7 @@ class Peer:
             self._spans_from = transport_config.spans_from
             codec = replace(self.agreed_run.codec, signer=CertificateSigner(self.identity, certificates))
             self.core = Core(program, codec, self.ledger, spending, self.timing, bound=self.agreed_run.bound)
-            self.transport: Transport = config.transport(
+            self.transport = config.transport(
                 self.agreement.members,
                 self.node,
                 self.identity,

@@ -211,7 +211,8 @@ class FrameCodec:
     @staticmethod
     def wants_answer(raw: bytes) -> bool:
         """Return whether a position or summary of this peer's own asks for an answer."""
-        return bool(raw[HEADER.size if FrameCodec.kind_of(raw) == SUMMARY else _ANSWER])
+        at = HEADER.size if FrameCodec.kind_of(raw) == SUMMARY else _ANSWER
+        return raw[at : at + 1] == b"\1"
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
