@@ -15,6 +15,7 @@ import sottovoce.peers
 from sottovoce.errors import FrameError
 from sottovoce.peers.wire_format import (
     CONTROL,
+    HEAD,
     HEADER,
     NOTHING,
     UNSIGNED,
@@ -85,7 +86,7 @@ def test_news_and_summaries_read_back():
     parts = list(WIRE.parts(WIRE.decode(raw)))
     assert sorted(parts) == sorted(items)
     versions = dict(map(WIRE.peek_version, parts))
-    assert versions[5, 1] == Version(5, 1, b"n" * 8, HEAD_FRAME[-96:-88])
+    assert versions[HEAD, 1] == Version(5, 1, b"n" * 8, HEAD_FRAME[-96:-88])
     held, answer = WIRE.read_summary(WIRE.decode(WIRE.summary(versions, sender=1, answer=True)))
     assert answer
     assert {key: version for key, version in held.items() if version != Version()} == versions

@@ -35,7 +35,6 @@ from sottovoce.peers.wire_format import (
     NEWS,
     NOTHING,
     POSITION,
-    REFUSAL,
     ROW,
     SUMMARY,
     UNSIGNED,
@@ -90,7 +89,13 @@ class RowHistory:
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
         self.first = 0  # rows of earlier rounds are known as one hash only
+        self.complete = 0  # a row went in every round before this one
         self._settled = hashlib.sha256()
+
+    def add(self, r: int, digest: bytes) -> None:
+        """Note the row of a round."""
+        self.rows[r] = digest
+        self.complete += r == self.complete
 
     def lineage(self, at: int) -> bytes:
         """Return the hash of all rows before round ``at``, which is not before `first`."""
@@ -162,23 +167,22 @@ class Core:
             self._recall(note)
         # rows to and from each contact
         self._sent_to = {s: RowHistory() for s in program.contacts}
-        self._heard_of = {s: RowHistory() for s in program.contacts}
+        self.heard_of = {s: RowHistory() for s in program.contacts}
         self._next_row = max(self.sent, default=-1) + 1  # no row of this or a later round was sent
         self._oldest_sent = 0  # the digests of earlier rows were forgotten
         for r, digest in sorted(self.sent.items()):
             for s in program.sends(r):
                 if (r, s) not in self.dropped:
-                    self._sent_to[s].rows[r] = digest
-        for (r, s), proof in sorted(self.heard.items()):
-            self._heard_of[s].rows[r] = proof[:DIGEST]
-        self.failed: SottovoceError | None = None
-        self.inbox: dict[tuple[int, int], Frame] = {}
+                    self._sent_to[s].add(r, digest)
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
-        self.unanswered: set[int] = set(program.contacts)
         # the round and the proof of the newest row of each contact
         self._highest = dict.fromkeys(program.contacts, (-1, NOTHING + UNSIGNED))
-        for (r, sender), proof in sorted(self.heard.items()):
-            self._highest[sender] = (r, proof)
+        for (r, s), proof in sorted(self.heard.items()):
+            self.heard_of[s].add(r, proof[:DIGEST])
+            self._highest[s] = (r, proof)
+        self.failed: SottovoceError | None = None
+        self.inbox: dict[tuple[int, int], Frame] = {}
+        self.unanswered: set[int] = set(program.contacts)
         # a row that is not in the outbox was confirmed by all
         self._forget_history(dict.fromkeys(program.contacts, min(self.outbox, default=self.durable_at)))
         self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
@@ -218,15 +222,11 @@ class Core:
             return self._news(now, sender, frame)
         if frame.kind == SUMMARY:
             return self.witnesses.receive_summary(now, sender, frame)
-        if frame.kind not in (POSITION, DROP, REFUSAL):
-            raise FrameError("Heads and receipts come inside news only.")
-        position = self.codec.read_position(frame)
         if frame.kind == POSITION:
-            return self._position(now, sender, position)
+            return self._position(now, sender, self.codec.read_position(frame))
         if frame.kind == DROP:
-            return self._drop(now, frame, position)
-        self._compare(sender, frame.round, position.digest, position.signature)
-        return []
+            return self._drop(now, frame, self.codec.read_position(frame))
+        raise FrameError("Heads and receipts come inside news only.")
 
     def tick(self, now: float) -> Outgoing:
         """Ask again for what is missing, and give up on a neighbor that stays away."""
@@ -304,7 +304,7 @@ class Core:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
             self.incident(sender, f"second payload from member {sender} for round {r}", held + frame.proof)
-            return [(sender, self.codec.refusal(held, sender=self.program.node, round=r))]
+            return self._positions([sender], answer=False)  # it shows a copy what the other one sent
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; a row of member {sender} for it is not expected.")
         self._require_near(r)
@@ -513,8 +513,7 @@ class Core:
                     if s not in dropped:
                         frame = self.inbox.pop((r, s))
                         rows[s], self.heard[r, s] = self.codec.values(frame), frame.proof
-                        self._heard_of[s].rows[r] = frame.digest
-                        self.witnesses.heard(s, r, frame.proof)
+                        self.heard_of[s].add(r, frame.digest)
                         self._newly_heard.append((r, s, frame.proof))
                 # the weight of a neighbor dropped at both ends goes to this node's own row
                 try:
@@ -573,7 +572,7 @@ class Core:
         self._next_row = r + 1
         for s in to:
             if (r, s) not in self.dropped:
-                self._sent_to[s].rows[r] = self.sent[r]
+                self._sent_to[s].add(r, self.sent[r])
         self._forget_history(self.passed)
         self._last_sent.update({(r, s): now for s in to})
         if not math.isnan(self._row_at):
@@ -596,7 +595,7 @@ class Core:
 
     def _forget_history(self, confirmed: Mapping[int, int]) -> None:
         """Forget single digests of old rows: those to a contact before the round that it has confirmed."""
-        for s, history in self._heard_of.items():
+        for s, history in self.heard_of.items():
             for r in history.settle(self.durable_at):
                 del self.heard[r, s]
         for s, history in self._sent_to.items():
@@ -612,7 +611,7 @@ class Core:
         out, at = [], self.durable_at
         for s in to:
             highest, proof = self._highest[s]
-            lineage = self._heard_of[s].lineage(at)
+            lineage = self.heard_of[s].lineage(at)
             position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], lineage, answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))
         return out

@@ -3,8 +3,8 @@
 Unauthenticated connections hold one file descriptor and are closed after a timeout. A TLS client sends first,
 so the kernel keeps silent connections for a while, and no TLS state exists before the first byte. The number
 of unauthenticated connections is limited per address and in all; beyond the limit the oldest one is closed,
-so that a member, who needs a few milliseconds, can always connect. Handshakes cost processor time: beyond a
-few a second, addresses from which no member has come take turns.
+so that a member, who needs a few milliseconds, can always connect. Handshakes cost processor time:
+addresses from which no member has come take turns, fifty a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import resource
 import socket
 import ssl
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ from sottovoce.peers.connection import split_address, tls_handshake, until_ready
 PATIENCE = 5.0  # seconds to show a certificate
 PER_ADDRESS = 32  # connections of one address that have shown none yet
 ALL = 2048  # of all addresses together
-_HANDSHAKES, _HANDSHAKES_BURST = 50.0, 150.0  # of strangers' addresses together: a second, and at once
-_OF_A_MEMBER, _MEMBERS = (20.0, 100.0), 1024  # the same for each of the last addresses a member has come from
+_PAUSE = 0.02  # seconds between two handshakes of strangers' addresses
+# handshakes a second, and at once, of each of the last addresses that a member has come from
+_OF_A_MEMBER, _MEMBERS = (20.0, 100.0), 1024
 _AT_ONCE = 64  # accepted before established connections have their turn
 _BACKLOG = 1024
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -102,9 +103,9 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._pending: dict[PendingConnection, None] = {}  # in the order of arrival
         self._from: dict[str, dict[PendingConnection, None]] = {}
-        self._handshakes = RateLimit(_HANDSHAKES, _HANDSHAKES_BURST)
         self._members: dict[str, RateLimit] = {}  # addresses from which a listed certificate was shown
-        self._queue: dict[str, deque[asyncio.Future[None]]] = {}  # waiting for a handshake, by address
+        # one pending connection of every other address waits for the next handshake
+        self._next, self._first_of = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -207,31 +208,11 @@ class Listener:
             self._forget(pending)
 
     async def _turn(self, host: str) -> None:
-        """Wait until a handshake of this address may begin."""
-        limit, now = self._members.get(host), time.monotonic()
-        if (limit is not None and limit.take(now)) or (not self._queue and self._handshakes.take(now)):
-            return
-        loop = asyncio.get_running_loop()
-        if not self._queue:
-            loop.call_later(1 / _HANDSHAKES, self._take_turns)
-        turn = loop.create_future()
-        self._queue.setdefault(host, deque()).append(turn)
-        await turn
-
-    def _take_turns(self) -> None:
-        """Begin the next handshake of the address whose turn it is."""
-        while self._queue:
-            host, waiting = next(iter(self._queue.items()))
-            del self._queue[host]
-            alive = deque(turn for turn in waiting if not turn.done())
-            if alive and not self._handshakes.take(time.monotonic()):
-                self._queue = {host: alive, **self._queue}
-                asyncio.get_running_loop().call_later(1 / _HANDSHAKES, self._take_turns)
-                return
-            if alive:
-                alive.popleft().set_result(None)
-            if alive:
-                self._queue[host] = alive  # after all others
+        """Wait until a handshake of this address may begin: strangers' addresses take turns."""
+        limit = self._members.get(host)
+        if limit is None or not limit.take(time.monotonic()):
+            async with self._first_of[host], self._next:
+                await asyncio.sleep(_PAUSE)
 
     def _let_go(self, pending: PendingConnection) -> None:
         self.counts["let go"] += 1
@@ -251,6 +232,7 @@ class Listener:
         same.pop(pending, None)
         if not same:
             self._from.pop(pending.host, None)
+            self._first_of.pop(pending.host, None)
 
 
 def _cannot(address: str, error: OSError) -> PeerError:
