@@ -185,7 +185,7 @@ def without_second_rows(right: Any) -> Any:
 
     def row(self: Any, now: float, frame: Any) -> Any:
         key = (frame.round, frame.sender)
-        return [] if key in self.heard or key in self.inbox else right(self, now, frame)
+        return [] if key[0] in self.heard_of[key[1]].rows or key in self.inbox else right(self, now, frame)
 
     return row
 

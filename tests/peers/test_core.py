@@ -259,7 +259,7 @@ class TestDrop:
         assert scene.core.program.at == 0
         scene.core.receive(6.0, 1, self.word(scene, ask=False, agreed=False))
         assert scene.core.program.at == 1
-        assert (0, 1) in scene.core.heard
+        assert 0 in scene.core.heard_of[1].rows
         assert scene.core.dropped == set()
 
     def test_an_agreed_drop_is_final(self):
@@ -268,7 +268,7 @@ class TestDrop:
         assert scene.core.program.at == 1
         assert scene.core.dropped == {(0, 1)}
         assert scene.core.receive(6.0, 1, scene.row(1, 0)) == []
-        assert (0, 1) not in scene.core.heard
+        assert 0 not in scene.core.heard_of[1].rows
         again = scene.restarted()
         assert again.dropped == {(0, 1)}
         assert again.proposed == set()
@@ -450,13 +450,13 @@ def test_history_is_bounded_and_positions_cost_the_same_after_many_rounds():
     for r in range(600):
         sent |= core.sent
         scene.receive_rows(r)
-        heard |= {key: proof[:32] for key, proof in core.heard.items()}
+        heard |= {r: proof[:32] for r, proof in core.heard_of[1].rows.items()}
     assert core.program.at == 600
     assert len(core.sent) <= 260
-    assert len(core.heard) <= 3 * 260
+    assert all(len(history.rows) <= 260 for history in core.heard_of.values())
     for at in (400, 599, 600):
         rows = hashlib.sha256(b"".join(sent[r] for r in range(at))).digest()
-        heard_of_1 = hashlib.sha256(b"".join(heard[r, 1] for r in range(at))).digest()
+        heard_of_1 = hashlib.sha256(b"".join(heard[r] for r in range(at))).digest()
         assert core._sent_to[1].lineage(at) == rows
         assert core.heard_of[1].lineage(at) == heard_of_1
         assert core.receive(0.0, 1, scene.position(1, at=at, lineage=rows)) == []

@@ -83,6 +83,8 @@ class Timing(NamedTuple):
 class RowHistory:
     """Digests of the rows that went one way between two members: recent ones by round, older ones hashed.
 
+    Those that came have their signature behind the digest.
+
     The hash of all rows before any recent round costs the same after ten rounds and after a million.
     """
 
@@ -93,28 +95,23 @@ class RowHistory:
         self._settled = hashlib.sha256()
 
     def add(self, r: int, digest: bytes) -> None:
-        """Note the row of a round."""
+        """Note the row of a round, later than those before."""
         self.rows[r] = digest
         self.complete += r == self.complete
 
     def lineage(self, at: int) -> bytes:
         """Return the hash of all rows before round ``at``, which is not before `first`."""
         total = self._settled.copy()
-        total.update(b"".join(digest for r, digest in self.rows.items() if r < at))
+        total.update(b"".join(digest[:DIGEST] for r, digest in self.rows.items() if r < at))
         return total.digest()
 
-    def settle(self, before: int) -> list[int]:
-        """Keep the newest rows and those from round ``before`` on; return the rounds of the others."""
-        settled: list[int] = []
-        if len(self.rows) <= _KEPT:
-            return settled
-        for r in list(itertools.islice(self.rows, len(self.rows) - _KEPT)):
+    def settle(self, before: int) -> None:
+        """Keep the newest rows and those from round ``before`` on; hash the others."""
+        for r in list(itertools.islice(self.rows, max(0, len(self.rows) - _KEPT))):
             if r >= before:
-                break
-            self._settled.update(self.rows.pop(r))
+                return
+            self._settled.update(self.rows.pop(r)[:DIGEST])
             self.first = r + 1
-            settled.append(r)
-        return settled
 
 
 class Core:
@@ -150,7 +147,7 @@ class Core:
         self.program, self.codec, self.store, self.timing = program, codec, store, timing
         self.bound, self.spending = bound, spending if spending is not None else Spending()
         saved = store.load()
-        self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
+        self.sent, self.outbox = dict(saved.sent), dict(saved.outbox)
         self.releases = list(saved.releases)  # everything charged so far, in order
         self.draws = 0  # how many draws of noise they are
         self._count(self.releases)
@@ -175,11 +172,8 @@ class Core:
                 if (r, s) not in self.dropped:
                     self._sent_to[s].add(r, digest)
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
-        # the round and the proof of the newest row of each contact
-        self._highest = dict.fromkeys(program.contacts, (-1, NOTHING + UNSIGNED))
-        for (r, s), proof in sorted(self.heard.items()):
-            self.heard_of[s].add(r, proof[:DIGEST])
-            self._highest[s] = (r, proof)
+        for (r, s), proof in sorted(saved.heard.items()):
+            self.heard_of[s].add(r, proof)
         self.failed: SottovoceError | None = None
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.unanswered: set[int] = set(program.contacts)
@@ -236,12 +230,8 @@ class Core:
             return out
         waiting, waited = self.waiting_for, now - self._since
         if waiting and not self.finished and waited > self.timing.give_up:
-            problem = (
-                f"Member {', '.join(map(str, waiting))} did not come back within {self.timing.give_up:g} "
-                f"seconds; the run ends at round {self.program.at} of {self.codec.rounds}, everything spent "
-                "is recorded."
-            )
-            self.fail(LostPeer(problem))
+            members = ", ".join(map(str, waiting))
+            self.fail(LostPeer(f"Member {members} did not come back within {self.timing.give_up:g} seconds."))
         longest = max(self.timing.retry_longest, waited / 4)  # few questions, however long a frame travels
         self._ask_gap = max(self._first_gap, min(2 * self._ask_gap, longest))
         self._ask_at = now + self._ask_gap
@@ -284,7 +274,8 @@ class Core:
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
         inbox = {key: frame.digest for key, frame in self.inbox.items()}
-        tables = inbox, self.sent, self.heard, self.outbox, self.passed, self._highest, self.spending.counts
+        heard = {s: list(history.rows.items()) for s, history in self.heard_of.items()}
+        tables = inbox, self.sent, heard, self.outbox, self.passed, self.spending.counts
         sets = self.unanswered, self.dropped, self.proposed
         rest = self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs
         state = [sorted(table.items()) for table in tables], [sorted(each) for each in sets], rest
@@ -298,7 +289,7 @@ class Core:
         key = (r, sender)
         if key in self.dropped:
             return []
-        held = self.heard.get(key) or (self.inbox[key].proof if key in self.inbox else None)
+        held = self.inbox[key].proof if key in self.inbox else self.heard_of[sender].rows.get(r)
         if held is not None:
             if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
@@ -316,7 +307,6 @@ class Core:
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
-        self._highest[sender] = max(self._highest[sender], (r, frame.proof))
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
 
@@ -512,8 +502,8 @@ class Core:
                 for s in expected:
                     if s not in dropped:
                         frame = self.inbox.pop((r, s))
-                        rows[s], self.heard[r, s] = self.codec.values(frame), frame.proof
-                        self.heard_of[s].add(r, frame.digest)
+                        rows[s] = self.codec.values(frame)
+                        self.heard_of[s].add(r, frame.proof)
                         self._newly_heard.append((r, s, frame.proof))
                 # the weight of a neighbor dropped at both ends goes to this node's own row
                 try:
@@ -595,9 +585,8 @@ class Core:
 
     def _forget_history(self, confirmed: Mapping[int, int]) -> None:
         """Forget single digests of old rows: those to a contact before the round that it has confirmed."""
-        for s, history in self.heard_of.items():
-            for r in history.settle(self.durable_at):
-                del self.heard[r, s]
+        for history in self.heard_of.values():
+            history.settle(self.durable_at)
         for s, history in self._sent_to.items():
             history.settle(confirmed[s])
         while self.sent:
@@ -610,9 +599,10 @@ class Core:
     def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
         out, at = [], self.durable_at
         for s in to:
-            highest, proof = self._highest[s]
-            lineage = self.heard_of[s].lineage(at)
-            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], lineage, answer)
+            ahead = {r: frame.proof for (r, sender), frame in self.inbox.items() if sender == s}
+            heard = self.heard_of[s]
+            highest, proof = max((ahead or heard.rows).items(), default=(-1, NOTHING + UNSIGNED))
+            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], heard.lineage(at), answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))
         return out
 
