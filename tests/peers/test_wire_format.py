@@ -160,12 +160,6 @@ def test_malformed_frames_are_refused(name):
         WIRE.decode(BAD[name])
 
 
-def test_float32_rows_are_another_run():
-    other = FrameCodec(WIRE.session, 4, 20, 6, "float32")
-    with pytest.raises(FrameError):
-        WIRE.decode(other.row(np.zeros(6, np.float32), sender=0, round=0))
-
-
 def test_a_row_that_is_not_finite_is_never_framed():
     with pytest.raises(FrameError):
         WIRE.row(np.array([0.0, np.nan, 0.0]), sender=0, round=0)

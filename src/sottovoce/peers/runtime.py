@@ -186,16 +186,6 @@ class Peer:
     Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger; with a
     member directory also pinned certificates, the lifetime budget, and that this run and these records are
     the lifetime ledger's.
-
-    Examples
-    --------
-    A peer does not start on an agreement that somebody has not signed.
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> file, (ada, bo) = example_agreement()
-    >>> Peer(PeerConfig(read_agreement(file), ada, None, file.parent / "state"))
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: the agreement is not signed by ada; every member signs with `peer agree`.
     """
 
     def __init__(self, config: PeerConfig) -> None:
