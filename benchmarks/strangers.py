@@ -4,7 +4,7 @@
 
 Lines: ``idle``, 3,000 connections from 250 addresses that say nothing and come back a second after they are
 let go; ``one``, 1,000 of them from one address; ``handshakes``, 200 a second begun and left, from 50
-addresses; ``flood``, 1,000 frames a second of each of nine kinds with a member's key, from a process of its
+addresses; ``flood``, 1,000 frames a second of each of eight kinds with a member's key, from a process of its
 own beside that member, whose rows come by its own connection; ``all``, idle connections, handshakes and
 frames together; ``return``, how long a neighbor that was killed needs to get back in while 3,000 strangers
 are at the listener. Four real processes on a ring, ledgers synced. The windows of one run take turns, so that
@@ -116,7 +116,6 @@ def frames(number):
         mine.row(np.zeros(codec.dim), sender=1, round=number),  # over
         mine.row(np.zeros(codec.dim), sender=1, round=codec.rounds - 1 - number),  # far ahead
         codec.position(Position(0, -1, NOTHING, UNSIGNED, NOTHING, True), sender=1),
-        codec.refusal(NOTHING + UNSIGNED, sender=1, round=0),
         codec.drop(0, sender=1, ask=True, agreed=False),
         own_head,
         mine.receipts(receipts, sender=1),

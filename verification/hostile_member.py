@@ -97,15 +97,16 @@ class Hostile(Peer):
         last = time.monotonic()
         while time.monotonic() < until and not self.core.finished and self.core.failed is None:
             await asyncio.sleep(0.01)
-            now, connections = time.monotonic(), self.transport._known[self.target].connections
+            now, contact = time.monotonic(), self.transport._known[self.target]
             for _ in range(int(min(1.0, now - last) * self.rate)):
-                if not self.true or not connections or not next(reversed(connections)).idle:
+                if not self.true or not contact.connections or contact.queue:
                     break
                 name, raw = self.message()
                 kind = FrameCodec.kind_of(raw)
                 if kind in KINDS and kind not in (ROW, NEWS) and not self._control.take(now):
                     continue
-                next(reversed(connections)).send(raw)
+                contact.queue.append(raw)
+                self.transport._pour(self.target)
                 self.thrown[name] += 1
             last = now
 

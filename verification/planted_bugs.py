@@ -185,7 +185,7 @@ def without_second_rows(right: Any) -> Any:
 
     def row(self: Any, now: float, frame: Any) -> Any:
         key = (frame.round, frame.sender)
-        return [] if key in self.heard or key in self.inbox else right(self, now, frame)
+        return [] if key[0] in self.heard_of[key[1]].rows or key in self.inbox else right(self, now, frame)
 
     return row
 
@@ -512,7 +512,7 @@ BUGS = [
         ("a refused frame ends the connection", "TlsTransport._receive",
          edited("why, details = BAD_FRAME, str(error)", "connection.close()"), "after_a_refused"),
         ("a frame is lost with its connection", "TlsTransport._lost",
-         edited("contact.queue.extendleft(reversed(connection.take_back()))", "pass"), "partly_sent")),
+         edited("contact.queue.appendleft(connection.unsent)", "pass"), "partly_sent")),
     *bugs("peers.connection", "peers/test_transport.py",
         ("clients need no certificate", "_pinned", tls(verify_mode=ssl.CERT_NONE), "neighbor_gets"),
         ("TLS 1.2 is accepted", "_pinned",

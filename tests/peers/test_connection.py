@@ -43,7 +43,11 @@ def read(messages, seed, largest=1 << 18, pausing=False):
     async def play():
         tls = Records(stream, random.Random(seed))
         connection = Connection(
-            tls, largest=largest, on_message=take, on_close=lambda connection, error: ends.append(error)
+            tls,
+            largest=largest,
+            next_message=lambda connection: None,
+            on_message=take,
+            on_close=lambda connection, error: ends.append(error),
         )
         for _ in range(100_000):
             if not connection.open or (tls.at == len(stream) and len(taken) == len(messages)):

@@ -147,7 +147,7 @@ def test_a_late_row_is_recognized_or_refused(scene):
     assert scene.core.program.at == 1
     assert scene.core.receive(0.0, 1, scene.row(1, 0)) == []
     refusal = scene.core.receive(0.0, 1, scene.row(1, 0, value=9.0))
-    assert kinds(refusal) == [3]
+    assert kinds(refusal) == [POSITION]
     assert scene.core.incidents == ["second payload from member 1 for round 0"]
 
 
@@ -165,24 +165,26 @@ def test_a_peer_that_was_rolled_back_stops(seen):
 
 
 def test_a_refusal_stops_the_copy_that_gets_it(scene):
-    refusal = scene.codec.refusal(b"".join(scene.own_row(0)), sender=2, round=0)
+    """What a neighbor answers to the second of two rows."""
+    neighbor = Scene(node=2)
+    neighbor.core.start(0.0)
+    neighbor.core.receive(0.0, 0, neighbor.position(0))
+    neighbor.core.receive(0.0, 0, neighbor.row(0, 0, value=5.0))
+    ((_, refusal),) = neighbor.core.receive(0.0, 0, neighbor.row(0, 0, value=6.0))
     with pytest.raises(LedgerError):
         scene.core.receive(0.0, 2, refusal)
 
 
-@pytest.mark.parametrize("kind", ["refusal", "position", "signed by the accuser", "of another round"])
+@pytest.mark.parametrize("kind", ["signed by nobody", "signed by the accuser", "of another round"])
 def test_an_unfounded_accusation_is_noted_and_ends_no_run(kind, scene):
-    """A false refusal is recorded once on the disk, and the run goes on."""
+    """A false claim is recorded once on the disk, and the run goes on."""
     digest, signature = b"d" * 32, b"s" * 64
     if kind == "signed by the accuser":
         frame = scene.codec.decode(scene.codec.row(np.full(2, 5.0), sender=1, round=0))
         digest, signature = frame.digest, frame.signature
     elif kind == "of another round":
         digest, signature = scene.own_row(1)
-    if kind == "position":
-        accusation = scene.position(1, highest=0, digest=digest, signature=signature, answer=True)
-    else:
-        accusation = scene.codec.refusal(digest + signature, sender=1, round=0)
+    accusation = scene.position(1, highest=0, digest=digest, signature=signature, answer=True)
     for _ in range(3):
         assert scene.core.receive(0.0, 1, accusation) == []
     assert scene.core.incidents == ["unfounded claim of member 1 about round 0"]
@@ -257,7 +259,7 @@ class TestDrop:
         assert scene.core.program.at == 0
         scene.core.receive(6.0, 1, self.word(scene, ask=False, agreed=False))
         assert scene.core.program.at == 1
-        assert (0, 1) in scene.core.heard
+        assert 0 in scene.core.heard_of[1].rows
         assert scene.core.dropped == set()
 
     def test_an_agreed_drop_is_final(self):
@@ -266,7 +268,7 @@ class TestDrop:
         assert scene.core.program.at == 1
         assert scene.core.dropped == {(0, 1)}
         assert scene.core.receive(6.0, 1, scene.row(1, 0)) == []
-        assert (0, 1) not in scene.core.heard
+        assert 0 not in scene.core.heard_of[1].rows
         again = scene.restarted()
         assert again.dropped == {(0, 1)}
         assert again.proposed == set()
@@ -432,8 +434,8 @@ def test_another_signed_model_stops_a_peer(witnessing):
 
 def test_other_rows_at_another_neighbor_stop_a_peer(witnessing):
     core = witnessing.core
-    core.witnesses.heard(2, 0, b"p" * 96)
-    lineage = hashlib.sha256(NOTHING + b"p" * 32).digest()
+    core.heard_of[2].add(0, b"p" * 32)
+    lineage = hashlib.sha256(b"p" * 32).digest()
     core.receive(0.0, 1, witnessing.news(witnessing.receipts(3, 2, rows=1, lineage=lineage), via=1))
     other = witnessing.receipts(3, 2, rows=1, lineage=b"q" * 32, sequence=2)
     with pytest.raises(PeerError, match="sent it other rows"):
@@ -448,15 +450,15 @@ def test_history_is_bounded_and_positions_cost_the_same_after_many_rounds():
     for r in range(600):
         sent |= core.sent
         scene.receive_rows(r)
-        heard |= {key: proof[:32] for key, proof in core.heard.items()}
+        heard |= {r: proof[:32] for r, proof in core.heard_of[1].rows.items()}
     assert core.program.at == 600
     assert len(core.sent) <= 260
-    assert len(core.heard) <= 3 * 260
+    assert all(len(history.rows) <= 260 for history in core.heard_of.values())
     for at in (400, 599, 600):
         rows = hashlib.sha256(b"".join(sent[r] for r in range(at))).digest()
-        heard_of_1 = hashlib.sha256(b"".join(heard[r, 1] for r in range(at))).digest()
+        heard_of_1 = hashlib.sha256(b"".join(heard[r] for r in range(at))).digest()
         assert core._sent_to[1].lineage(at) == rows
-        assert core._heard_of[1].lineage(at) == heard_of_1
+        assert core.heard_of[1].lineage(at) == heard_of_1
         assert core.receive(0.0, 1, scene.position(1, at=at, lineage=rows)) == []
     assert core.incidents == []
     # a neighbor that is far behind gets an answer, so that it learns of its own newer rows

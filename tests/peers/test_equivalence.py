@@ -496,15 +496,6 @@ def test_networks_between_peers_equal_the_library(case, consortium, memory_links
 # ---- randomness --------------------------------------------------------------------------------------------
 
 
-def test_the_default_noise_is_protective_and_differs_between_runs(consortium, tmp_path_factory):
-    """I13: two runs of the same agreement on the same data never send the same bytes."""
-    group = consortium(n=3)
-    first = [outcome.model for outcome in group.run()]
-    group.folder = tmp_path_factory.mktemp("again")
-    second = [outcome.model for outcome in group.run()]
-    assert not np.array_equal(first, second)
-
-
 def test_batches_are_drawn_at_their_rate_and_secretly(consortium):
     """I14: inclusion counts of a peer's batches are binomial at the agreed rate; keys are the system's."""
     group = agreed("dp-dsgd, sampled", consortium)

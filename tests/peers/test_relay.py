@@ -60,7 +60,7 @@ def test_a_relay_sees_no_plaintext(group, direct, monkeypatch):
     async def scene():
         relay = Relay("127.0.0.1:0")
         await relay.start()
-        rewritten(group, [None, None, None], relay=f"127.0.0.1:{relay.port}")
+        rewritten(group, [None, None, None], relay=f"127.0.0.1:{relay.listener.port}")
         peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)])
         for peer in peers:
             assert not peer.transport.members[peer.node].reachable
@@ -99,7 +99,7 @@ def test_a_relay_serves_its_tokens_only(consortium):
     async def scene():
         relay = Relay("127.0.0.1:0", tokens=edge_tokens(group.agreement))
         await relay.start()
-        place = f"127.0.0.1:{relay.port}"
+        place = f"127.0.0.1:{relay.listener.port}"
         with pytest.raises(PeerError, match="answers: it serves other agreements only; start it with --only"):
             await connection.meet_at_relay(place, bytes(32), 0)
         token = connection.relay_token(group.agreement.session, 0, 1)
@@ -118,7 +118,7 @@ def test_a_relay_does_not_join_one_side_with_itself():
     async def scene():
         relay = Relay("127.0.0.1:0", patience=0.3)
         await relay.start()
-        meet = functools.partial(connection.meet_at_relay, f"127.0.0.1:{relay.port}", bytes(32))
+        meet = functools.partial(connection.meet_at_relay, f"127.0.0.1:{relay.listener.port}", bytes(32))
         ends = await asyncio.gather(meet(0), meet(0), return_exceptions=True)
         await relay.stop()
         return ends, relay.counts["joined"]
@@ -140,7 +140,7 @@ def test_a_token_has_one_pair_and_a_new_one_replaces_it():
     async def scene():
         relay = Relay("127.0.0.1:0")
         await relay.start()
-        place, ends = f"127.0.0.1:{relay.port}", []
+        place, ends = f"127.0.0.1:{relay.listener.port}", []
         for _ in range(20):
             ends += await pair(place, bytes(32))
             await asyncio.sleep(0.01)
@@ -163,7 +163,7 @@ def test_one_address_cannot_fill_a_relay():
     async def scene():
         relay = Relay("127.0.0.1:0", per_address=6)
         await relay.start()
-        place = f"127.0.0.1:{relay.port}"
+        place = f"127.0.0.1:{relay.listener.port}"
         ends = [end for n in range(3) for end in await pair(place, bytes([n]) * 32)]
         with pytest.raises(PeerError, match="answers: it has as many connections as it takes"):
             await connection.meet_at_relay(place, b"x" * 32, 0)
@@ -182,7 +182,7 @@ def test_a_pair_without_traffic_is_closed():
         relay = Relay("127.0.0.1:0", idle=0.4)
         await relay.start()
         loop = asyncio.get_running_loop()
-        one, two = await pair(f"127.0.0.1:{relay.port}", bytes(32))
+        one, two = await pair(f"127.0.0.1:{relay.listener.port}", bytes(32))
         for _ in range(8):  # twice the timeout, never silent for so long
             one.sendall(b"x")
             assert await loop.sock_recv(two, 1) == b"x"

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import struct
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -435,28 +434,6 @@ def test_a_new_signature_does_not_go_on_from_an_old_state(group, memory_links):
         members.peers()
 
 
-def test_two_runs_with_the_same_rows_look_unrelated(group, memory_links):
-    """The same noise and the same data under fresh keys: equal sums, no equal row on the wire."""
-    seen, tapes = [], None
-    for attempt in range(2):
-        members = group()
-        tapes = tapes or [RecordedNoise(ProtectiveNoise()) for _ in range(3)]
-        for each in members.identities:
-            sign_agreement(members.file, each, secrets=members.folder / f"secrets-{each.name}")
-        members.state = lambda i, members=members, attempt=attempt: members.folder / f"state{attempt}-{i}"
-        connections = memory_links()
-        outcome = members.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=connections)
-        leaf = [
-            raw[72:-32]
-            for sender, _, raw in connections.carried
-            if sender == 0 and FrameCodec.kind_of(raw) == ROW
-        ]
-        seen.append((leaf[0], outcome[0].model))
-        tapes = [RecordedNoise(None, tape.tape) for tape in tapes]
-    assert seen[0][0] != seen[1][0]
-    assert (seen[0][1] == seen[1][1]).all()
-
-
 def test_kills_and_bad_networks_change_nothing_of_a_masked_run():
     """The final rows are the stacked runner's, one payload per round, everything charged before it leaves."""
     cuts = 0
@@ -610,16 +587,6 @@ def test_a_budget_below_the_promise_is_refused(consortium):
         members.peers()
 
 
-def test_federated_averaging_is_masked_between_members(group, memory_links):
-    """Everybody ends with the same bytes, accounted at user level against either of the others."""
-    members = group(algorithm={"name": "consensus-fedavg", "learning_rate": 1.0, "local_steps": 2})
-    outcomes = members.run(transport=memory_links())
-    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
-    assert outcomes[0].statement["guarantee"]["label"] == "exact"
-    mu = 2 / 8.0 * np.sqrt(STEPS / 2)
-    assert np.isclose(AgreedRun(members.agreement).charged_guarantee(0).mu, mu, rtol=1e-12)
-
-
 def test_unequal_noise_charges_the_quietest_others():
     """By the formula: the loudest two are missed, the rest stays around the member's row."""
     noise = (4.0, 9.0, 5.0, 7.0, 6.0)
@@ -636,39 +603,3 @@ def test_unequal_noise_charges_the_quietest_others():
     assert np.isclose(agreed_run.noise_amplification(1) * 9.0, np.sqrt(9**2 + 4**2 + 5**2))
     assert np.isclose(1 / agreed_run.noise_amplification(0) * 2 / 4, agreed_run.charged_guarantee(0).mu)
     assert np.isclose(1 / agreed_run.noise_amplification(1) * 2 / 9, agreed_run.charged_guarantee(1).mu)
-
-
-def test_the_command_line_signs_runs_and_survives_a_kill(group):
-    """`peer agree --sign` makes the keys, `peer run` uses them; one member is killed and goes on without."""
-    members = group(algorithm={"steps": 40})
-    for i in range(3):
-        folder = members.identity_folder(i)
-        signing = members.command("agree", members.file, "--sign", folder, "--json")
-        _out, err = signing.communicate(timeout=120)
-        assert signing.returncode == 0, err
-        assert list(folder.glob("mask-*.key"))
-    processes = [members.start(i) for i in range(3)]
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:  # until some rows of the victim are durable
-            line = processes[1].stdout.readline()
-            if '"round"' in line and json.loads(line)["at"] >= 12:
-                break
-        processes[1].kill()
-        processes[1].communicate()
-        assert not list((members.folder / "identity1").glob("mask-*.key"))
-        processes[1] = members.start(1)
-        for process in processes:
-            _, err = process.communicate(timeout=200)
-            assert process.returncode == 0, err
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    models = [np.load(members.state(i) / "model.npz")["parameters"] for i in range(3)]
-    assert all((model == models[0]).all() for model in models)
-    statement = json.loads((members.state(1) / "statement.json").read_text())
-    assert statement["finished"]
-    assert statement["guarantee"]["label"] == "exact"
-    assert statement["guarantee"]["releases"] == 40

@@ -37,9 +37,9 @@ def test_two_versions_of_a_row_are_detected(proofs):
 
 def test_proofs_that_cannot_be_compared_are_refused(proofs):
     for files, match in (
-        (proofs[:1], "two members"),
-        ([proofs[0], {**proofs[1], "session": "00"}], "different runs"),
-        ([proofs[0], proofs[0]], "of one member"),
+        (proofs[:1], "1 of 1 members"),
+        ([proofs[0], {**proofs[1], "session": "00"}], "2 of 2 members and 2 runs"),
+        ([proofs[0], proofs[0]], "2 of 1 members"),
         ([proofs[0], {"session": proofs[0]["session"]}], "is not what"),
         ([proofs[0], []], "is not what"),
     ):

@@ -57,7 +57,7 @@ class Listening:
             revoked=[IDENTITIES["revoked"].fingerprint],
             config=module.TransportConfig(log=self.events.append),
         )
-        await self.transport._listen("127.0.0.1:0")
+        await self.transport.listen("127.0.0.1:0")
         return self
 
     async def __aexit__(self, *error):
@@ -285,14 +285,13 @@ def test_control_frames_are_limited_and_rows_are_not():
     rows = [raw for _, raw in frames if raw == ROW_FRAME]
     taken = [raw for _, raw in frames if raw == control]
     assert len(rows) == 500
-    assert len(taken) <= module._BURST + seconds * module._CONTROL < 1000
+    assert len(taken) <= module._CONTROL[1] + seconds * module._CONTROL[0] < 1000
     assert server.transport.refusals["friend", "too many control frames"] == 1000 - len(taken)
 
 
 def test_a_connection_with_many_refused_frames_is_read_slowly(monkeypatch):
     """What it takes to refuse a flood is bounded, and the log gets one line; true rows still arrive."""
-    monkeypatch.setattr(module, "_REFUSED_BURST", 20.0)
-    monkeypatch.setattr(module, "_REFUSED", 100.0)
+    monkeypatch.setattr(module, "_REFUSED", (100.0, 20.0))
     pauses = []
     monkeypatch.setattr(module.Connection, "pause", lambda self, seconds: pauses.append(seconds))
 
@@ -331,11 +330,11 @@ def test_a_partly_sent_frame_comes_first_on_the_next_connection():
     members = [Member(**member_entry(IDENTITIES[name].certificate, "h:1")) for name in ("server", "friend")]
     sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
     contact = sender._known[1]
-    broken = Mock(take_back=lambda: [b"half of it left", b"after it"])
+    broken = Mock(unsent=b"half of it left")
     contact.connections[broken] = None
     contact.queue.append(b"queued since")
     sender._lost(1, broken, ConnectionResetError("gone"))
-    assert list(contact.queue) == [b"half of it left", b"after it", b"queued since"]
+    assert list(contact.queue) == [b"half of it left", b"queued since"]
     assert contact.connections == {}
 
 

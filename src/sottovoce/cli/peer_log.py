@@ -44,41 +44,41 @@ def exit_code(error: SottovoceError) -> int:
     return 78 if isinstance(error, wrong) else 1
 
 
+_SENTENCES = {
+    "listening": ("info", "{member} {where}; run {run_id:.16}; neighbors: {neighbors}"),
+    "known": ("info", "run {run_id:.16} continues in {state}"),
+    "connected": ("info", "{member} is connected ({direction})"),
+    "round": ("info", "round {at} of {of}, {releases} releases{waiting_for}"),
+    "trouble": ("warning", "{member} {why}"),
+    "lost": ("warning", "{member} {why}"),
+    "refused": ("warning", "{messages} of {member} refused: {why}"),
+    "clock": ("warning", "the clock of {member} is {apart}, by this machine's"),
+    "waiting": ("warning", "no progress for {seconds} s; waiting for {members}"),
+    "incident": ("warning", "incident: {what}"),
+    "pace": (
+        "warning",
+        "the answer took {seconds} s, more than half of the agreed {pace:g} s: it is sent one interval "
+        "later, and a neighbor can see that",
+    ),
+}
+
+
 def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return the level of an event and a sentence about it."""
-    kind = event["event"]
-    if kind == "listening":
-        where = f"listens at {event['address']}" if event.get("address") else "connects to the others"
-        calls = ", ".join(event.get("calls", ()))
-        return "info", f"{event['member']} {where}; run {event['run_id'][:16]}; neighbors: {calls}"
-    if kind == "known":
-        return "info", f"run {event['run_id'][:16]} continues in {event['state']}"
-    if kind == "connected":
-        return "info", f"{event['member']} is connected ({'outgoing' if event['called'] else 'incoming'})"
-    if kind in ("trouble", "lost"):
-        return "warning", f"{event['member']} {event['why']}"
-    if kind == "refused":
-        count = event.get("count", 1)
-        messages = "a message" if count == 1 else f"{count:,} messages"
-        return "warning", f"{messages} of {event['member']} refused: {event['why']}"
-    if kind == "clock":
-        return "warning", f"the clock of {event['member']} is {event['apart']}, by this machine's"
-    if kind == "waiting":
-        members = " and ".join(
-            f"{each['member']} ({each['why'] or 'no message yet'})" for each in event["for"]
-        )
-        return "warning", f"no progress for {event['seconds']} s; waiting for {members or 'nobody'}"
-    if kind == "incident":
-        return "warning", f"incident: {event['what']}"
-    if kind == "pace":
-        return "warning", (
-            f"the answer took {event['seconds']} s, more than half of the agreed {event['pace']:g} s: "
-            "it is sent one interval later, and a neighbor can see that"
-        )
-    if kind == "round":
-        waiting = f", waiting for {', '.join(event['waiting'])}" if event.get("waiting") else ""
-        return "info", f"round {event['at']} of {event['of']}, {event['releases']} releases{waiting}"
-    return "info", ", ".join(f"{key} {value}" for key, value in event.items())
+    if event["event"] not in _SENTENCES:
+        return "info", ", ".join(f"{key} {value}" for key, value in event.items())
+    level, words = _SENTENCES[event["event"]]
+    address, count, waiting = event.get("address"), event.get("count", 1), event.get("waiting")
+    members = (f"{each['member']} ({each['why'] or 'no message yet'})" for each in event.get("for", ()))
+    derived = {
+        "where": f"listens at {address}" if address else "connects to the others",
+        "neighbors": ", ".join(event.get("calls", ())),
+        "direction": "outgoing" if event.get("called") else "incoming",
+        "waiting_for": f", waiting for {', '.join(waiting)}" if waiting else "",
+        "messages": "a message" if count == 1 else f"{count:,} messages",
+        "members": " and ".join(members) or "nobody",
+    }
+    return level, words.format(**{**event, **derived})
 
 
 class Log:

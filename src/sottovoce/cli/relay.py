@@ -18,12 +18,6 @@ def relay(
         list[Path] | None,
         Option(help="Serve the members of this signed agreement and nobody else; may be repeated."),
     ] = None,
-    per_address: Annotated[
-        int, Option(help="Connections of one address that have not sent a token yet.", min=1)
-    ] = 32,
-    pairs_per_address: Annotated[
-        int, Option(help="Members of one address that wait or are connected, without --only.", min=2)
-    ] = 256,
     json: Json = False,
 ) -> None:
     """Connect members that can only open outgoing connections; the relay cannot read their TLS traffic.
@@ -53,14 +47,9 @@ def relay(
     log = Log(json=json)
 
     async def serve() -> None:
-        server = Relay(
-            listen,
-            tokens=tokens if only else None,
-            per_address=pairs_per_address,
-            pending_per_address=per_address,
-        )
+        server = Relay(listen, tokens=tokens if only else None)
         await server.start()
-        log({"event": "relay", "says": f"listens at {listen}", "port": server.port})
+        log({"event": "relay", "says": f"listens at {listen}", "port": server.listener.port})
         end = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, end.set)

@@ -18,7 +18,6 @@ import socket
 import ssl
 import struct
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
@@ -36,16 +35,18 @@ _RELAY_REASONS = {
     FULL: "it has as many connections as it takes; try later, or start another relay",
     REPLACED: "a newer call of this member took the place of this one",
 }
-_SECONDS = 5.0
+_SECONDS = 5.0  # to be called back
+_RELAY_SECONDS = 60.0  # to wait for the other member at a relay
 _STRETCH = (1 << 14) - HEAD.size  # the part of a message that fits into one TLS record with its length
 _LARGE = 1 << 16  # bytes from which a message is not copied
 _TURN = 64  # messages of one connection before the others have their turn
 # A dead connection is probed after 20 s of silence and given up 15 s later.
 _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
+_NO_WAY = "there is no way to {} from this machine: look at its network"
 _REASONS = {
     errno.ECONNREFUSED: "nobody listens at {}: its peer is not running, or a firewall refuses",
-    errno.EHOSTUNREACH: "there is no way to {} from this machine: look at its network",
-    errno.ENETUNREACH: "there is no way to {} from this machine: look at its network",
+    errno.EHOSTUNREACH: _NO_WAY,
+    errno.ENETUNREACH: _NO_WAY,
     errno.ECONNRESET: "{} accepts and closes at once: its peer is stopping, or a firewall is in between",
 }
 T = TypeVar("T")
@@ -93,41 +94,36 @@ class Proxy(NamedTuple):
 def parse_proxy(text: str) -> Proxy:
     """Return the proxy that ``http://user:password@host:port`` or ``host:port`` names."""
     parts = urlsplit(text if "//" in text else f"http://{text}")
+    user, _, place = parts.netloc.rpartition("@")
     try:
-        host, port = parts.hostname, parts.port
+        complete = bool(parts.hostname and parts.port)
     except ValueError:
-        host = port = None
-    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/"):
+        complete = False
+    if parts.scheme != "http" or not complete or parts.path not in ("", "/"):
         raise ConfigError("A proxy is http://host:port, with user:password@ before the host if it asks.")
-    authorization = ""
-    if parts.username is not None:
-        both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        authorization = "Basic " + base64.b64encode(both.encode()).decode()
-    return Proxy(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", authorization)
+    code = base64.b64encode(unquote(user if ":" in user else f"{user}:").encode()).decode()
+    return Proxy(place, f"Basic {code}" if user else "")
 
 
-async def call(address: str, *, proxy: Proxy | None = None, seconds: float = _SECONDS) -> socket.socket:
+async def call(address: str, *, proxy: Proxy | None = None) -> socket.socket:
     """Return a connected socket that does not block, or raise `PeerError` with the reason."""
-    target = proxy.address if proxy is not None else address
+    target = address if proxy is None else proxy.address
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(_SECONDS):
             sock = await _connect(target)
             if proxy is not None:
                 with closed_on_error(sock):
                     await _through(sock, proxy, address)
     except TimeoutError:
-        raise PeerError(
-            f"no answer at {target} within {seconds:g} s: a firewall drops the call, or the machine is off"
-        ) from None
+        reason = f"no answer at {{}} within {_SECONDS:g} s: a firewall drops the call, or the machine is off"
     except socket.gaierror:
-        raise PeerError(
-            f"the name in {target} is not known: look at DNS, or at the address in the agreement"
-        ) from None
+        reason = "the name in {} is not known: look at DNS, or at the address in the agreement"
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, f"{{}} cannot be called ({error.strerror or error})")
-        raise PeerError(reason.format(target)) from None
-    tune(sock)
-    return sock
+    else:
+        tune(sock)
+        return sock
+    raise PeerError(reason.format(target))
 
 
 def relay_token(session: bytes, u: int, v: int) -> bytes:
@@ -136,27 +132,27 @@ def relay_token(session: bytes, u: int, v: int) -> bytes:
     return hashlib.sha256(b"sottovoce relay 1\n" + session + edge).digest()
 
 
-async def meet_at_relay(
-    relay: str, token: bytes, side: int, *, proxy: Proxy | None = None, seconds: float = 60.0
-) -> socket.socket:
+async def meet_at_relay(relay: str, token: bytes, side: int, *, proxy: Proxy | None = None) -> socket.socket:
     """Return a connection to the member that comes to the relay with the same token and the other side."""
     try:
         sock = await call(relay, proxy=proxy)
     except PeerError as error:
         raise PeerError(f"the relay: {error}") from None
-    try:
-        with closed_on_error(sock):
-            async with asyncio.timeout(seconds):
+    with closed_on_error(sock):
+        try:
+            async with asyncio.timeout(_RELAY_SECONDS):
                 await asyncio.get_running_loop().sock_sendall(sock, GREETING + token + bytes([side]))
                 answer = await _receive(sock)
-                if answer in _RELAY_REASONS:
-                    raise PeerError(f"the relay {relay} answers: {_RELAY_REASONS[answer]}")
-                if answer != MET:
-                    raise PeerError(f"what answers at {relay} is not a relay")
-    except TimeoutError:
-        raise PeerError(f"the relay {relay} answers: {_RELAY_REASONS[ALONE]}") from None
-    except OSError:
-        raise PeerError(f"the relay {relay} closed the connection: it is stopping or overloaded") from None
+        except TimeoutError:
+            answer = ALONE
+        except OSError:
+            raise PeerError(
+                f"the relay {relay} closed the connection: it is stopping or overloaded"
+            ) from None
+        if answer in _RELAY_REASONS:
+            raise PeerError(f"the relay {relay} answers: {_RELAY_REASONS[answer]}")
+        if answer != MET:
+            raise PeerError(f"what answers at {relay} is not a relay")
     return sock
 
 
@@ -185,15 +181,13 @@ async def _through(sock: socket.socket, proxy: Proxy, address: str) -> None:
     answer = b""
     while not answer.endswith(b"\r\n\r\n") and len(answer) <= 8192:
         answer += await _receive(sock)  # byte by byte: what follows belongs to TLS
-    status_line = re.match(rb"HTTP/1\.[01] (\d{3})([^\r\n]*)", answer)
-    if status_line is None or len(answer) > 8192:
+    status = re.match(r"HTTP/1\.[01] (\d{3})([ -~]{0,60})", answer.decode("latin-1"))
+    if status is None or len(answer) > 8192:
         raise PeerError(f"the proxy {proxy.address} answers with something that is not HTTP")
-    if status_line[1] != b"200":
-        words = "".join(c if c.isprintable() else "?" for c in status_line[2].decode("latin-1").strip())[:60]
-        hint = "; it asks for user:password@ in --proxy" if status_line[1] == b"407" else ""
-        raise PeerError(
-            f"the proxy {proxy.address} refuses a line to {address}: {status_line[1].decode()} {words}{hint}"
-        )
+    if status[1] != "200":
+        hint = "; it asks for user:password@ in --proxy" if status[1] == "407" else ""
+        words = f"refuses a line to {address}: {status[1]}{status[2]}{hint}"
+        raise PeerError(f"the proxy {proxy.address} {words}")
 
 
 async def _receive(sock: socket.socket) -> bytes:
@@ -235,15 +229,12 @@ def _pinned(context: ssl.SSLContext, identity: Identity, roots: Iterable[str]) -
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[str]:
     """Give bytes a path that only this process can open: OpenSSL reads keys from files only."""
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        with os.fdopen(os.memfd_create("sottovoce"), "wb", buffering=0) as memory:
-            memory.write(content)
-            yield f"/proc/self/fd/{memory.fileno()}"
-        return
-    with tempfile.NamedTemporaryFile() as file:  # for the owner only
+    memory = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+    # a temporary file is for its owner only
+    with os.fdopen(os.memfd_create("key"), "wb") if memory else tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
-        yield file.name
+        yield f"/proc/self/fd/{file.fileno()}" if memory else file.name
 
 
 async def tls_handshake(sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> ssl.SSLSocket:
@@ -283,22 +274,26 @@ async def _read(tls: ssl.SSLSocket, size: int) -> bytes:
 
 async def _when_ready(tls: ssl.SSLSocket, operation: Callable[[], T]) -> T:
     """Return the result of a TLS operation that may have to wait for the socket."""
-    loop = asyncio.get_running_loop()
     while True:
         try:
             return operation()
         except ssl.SSLWantReadError:
-            add, remove = loop.add_reader, loop.remove_reader
+            await until_ready(tls)
         except ssl.SSLWantWriteError:
-            add, remove = loop.add_writer, loop.remove_writer
-        handle = tls.fileno()
-        if handle < 0:
-            raise ConnectionResetError("the connection was closed")
-        ready = asyncio.Event()
-        add(handle, ready.set)
-        try:
-            await ready.wait()
-        finally:
+            await until_ready(tls, writing=True)
+
+
+async def until_ready(sock: socket.socket, *, writing: bool = False) -> None:
+    """Wait until something can be read from a socket, or written."""
+    loop, ready, handle = asyncio.get_running_loop(), asyncio.Event(), sock.fileno()
+    if handle < 0:
+        raise ConnectionResetError("the connection was closed")
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+    add(handle, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        if sock.fileno() == handle:  # else it was closed, and the number may be another socket's by now
             remove(handle)
 
 
@@ -308,13 +303,9 @@ async def _when_ready(tls: ssl.SSLSocket, operation: Callable[[], T]) -> T:
 class Connection:
     """Messages both ways over one TLS connection.
 
-    Parameters
-    ----------
-    tls : after the handshake; not blocking.
-    largest : length of the largest message; a longer one ends the connection unread.
-    on_message : called with (connection, message) for every message.
-    on_close : called once with (connection, error or None) when the connection has ended.
-    on_drained : called when everything given to `send` has left after some of it had to wait.
+    ``next_message`` is called for the next message to send, or None, whenever one has left whole; `write`
+    begins. A message longer than ``largest`` ends the connection unread. ``on_message`` gets every message,
+    ``on_close`` the error or None when the connection has ended.
     """
 
     def __init__(
@@ -322,17 +313,17 @@ class Connection:
         tls: ssl.SSLSocket,
         *,
         largest: int,
+        next_message: Callable[[Connection], bytes | None],
         on_message: Callable[[Connection, bytes], None],
         on_close: Callable[[Connection, Exception | None], None],
-        on_drained: Callable[[], None] = lambda: None,
     ) -> None:
         self.tls, self.largest = tls, largest
-        self._on_message, self._on_close, self._on_drained = on_message, on_close, on_drained
+        self._next_message, self._on_message, self._on_close = next_message, on_message, on_close
         self.open = True
         self._loop, self._handle = asyncio.get_running_loop(), tls.fileno()
-        self._out: deque[bytes] = deque()
-        self._parts: list[memoryview] = []  # of the first message in `_out`, what has not left yet
-        self._writing = self._leaving = self._paused = False
+        self.unsent: bytes | None = None  # the message that has not left whole
+        self._parts: list[memoryview] = []  # what is left of it
+        self._writing = self._paused = False
         # many small messages come in one read; a large one gets a buffer of its own
         self._chunk = memoryview(bytearray(1 << 14))
         self._begin = self._end = self._filled = 0
@@ -351,41 +342,14 @@ class Connection:
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    @property
-    def idle(self) -> bool:
-        """Whether everything given to `send` has left this process."""
-        return not self._out
-
-    def send(self, content: bytes) -> None:
-        """Send one message after those before it."""
-        if self.open and not self._leaving:
-            self._out.append(content)
-            if not self._writing:
-                self.write()
-
-    def leave(self) -> None:
-        """Send nothing more after what is queued; the other end reads it all and closes."""
-        self._leaving = True
-        if self.open and not self._out:
-            self._shut()
-
-    def take_back(self) -> list[bytes]:
-        """Return the messages that did not leave whole."""
-        left = list(self._out)
-        self._out.clear()
-        return left
-
     def write(self) -> None:
-        """Write as much of what is queued as the socket takes now."""
+        """Write as much of what waits as the socket takes now; the loop continues when it takes more."""
         try:
-            while self._out:
-                if not self._parts:  # the length goes with a first part; the rest is not copied
-                    whole = memoryview(self._out[0])
-                    self._parts = [memoryview(HEAD.pack(len(whole)) + whole[:_STRETCH]), whole[_STRETCH:]]
+            while self.open and (self._parts or self._take_next()):
                 self._parts[0] = self._parts[0][self.tls.send(self._parts[0]) :]
                 self._parts = [part for part in self._parts if part]
                 if not self._parts:
-                    self._out.popleft()
+                    self.unsent = None
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             if not self._writing:
                 self._writing = True
@@ -393,17 +357,23 @@ class Connection:
             return
         except (OSError, ValueError) as error:
             self.close(error)
-            return
-        if self._writing:
+        if self._writing and self.open:
             self._writing = False
             self._loop.remove_writer(self._handle)
-            self._on_drained()
-        if self._leaving and not self._out:
-            self._shut()
 
-    def _shut(self) -> None:
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self.tls, socket.SHUT_WR)  # below TLS: what comes can still be read
+    def _take_next(self) -> bool:
+        self.unsent = self._next_message(self)
+        if self.unsent is None:
+            return False
+        whole = memoryview(self.unsent)  # the length goes with a first part; the rest is not copied
+        self._parts = [memoryview(HEAD.pack(len(whole)) + whole[:_STRETCH]), whole[_STRETCH:]]
+        return True
+
+    def leave(self) -> None:
+        """Send nothing more; the other end reads everything and closes."""
+        if self.open:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self.tls, socket.SHUT_WR)  # below TLS: what comes can still be read
 
     # ---- receiving -------------------------------------------------------------------------------
 
@@ -423,8 +393,15 @@ class Connection:
     def _read(self) -> None:
         try:
             for _ in range(_TURN):
-                if not self.open or self._paused or not self._read_one():
+                if not self.open or self._paused:
                     return
+                content = self._next()
+                while content is None:
+                    if not self._fill():
+                        self.close()
+                        return
+                    content = self._next()
+                self._on_message(self, cast(bytes, content))  # a read-only view is used like bytes
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except Exception as error:  # whatever a message leads to ends this connection only
@@ -432,21 +409,15 @@ class Connection:
             return
         self._loop.call_soon(self._read)  # others first; TLS may hold more than the selector knows of
 
-    def _read_one(self) -> bool:
-        """Hand on the next message; return whether there may be another."""
-        while (content := self._next()) is None:
-            size = self.tls.recv_into(
-                self._chunk[self._end :] if self._large is None else self._large[self._filled :]
-            )
-            if not size:
-                self.close()
-                return False
-            if self._large is None:
-                self._end += size
-            else:
-                self._filled += size
-        self._on_message(self, cast(bytes, content))  # a read-only view is used like bytes
-        return True
+    def _fill(self) -> int:
+        """Read more; return how many bytes came, 0 at the end."""
+        if self._large is None:
+            size = self.tls.recv_into(self._chunk[self._end :])
+            self._end += size
+        else:
+            size = self.tls.recv_into(self._large[self._filled :])
+            self._filled += size
+        return size
 
     def _next(self) -> bytes | memoryview | None:
         """Return the next message of what was read, or None and room for more of it."""

@@ -35,7 +35,6 @@ from sottovoce.peers.wire_format import (
     NEWS,
     NOTHING,
     POSITION,
-    REFUSAL,
     ROW,
     SUMMARY,
     UNSIGNED,
@@ -84,32 +83,35 @@ class Timing(NamedTuple):
 class RowHistory:
     """Digests of the rows that went one way between two members: recent ones by round, older ones hashed.
 
+    Those that came have their signature behind the digest.
+
     The hash of all rows before any recent round costs the same after ten rounds and after a million.
     """
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
         self.first = 0  # rows of earlier rounds are known as one hash only
+        self.complete = 0  # a row went in every round before this one
         self._settled = hashlib.sha256()
+
+    def add(self, r: int, digest: bytes) -> None:
+        """Note the row of a round, later than those before."""
+        self.rows[r] = digest
+        self.complete += r == self.complete
 
     def lineage(self, at: int) -> bytes:
         """Return the hash of all rows before round ``at``, which is not before `first`."""
         total = self._settled.copy()
-        total.update(b"".join(digest for r, digest in self.rows.items() if r < at))
+        total.update(b"".join(digest[:DIGEST] for r, digest in self.rows.items() if r < at))
         return total.digest()
 
-    def settle(self, before: int) -> list[int]:
-        """Keep the newest rows and those from round ``before`` on; return the rounds of the others."""
-        settled: list[int] = []
-        if len(self.rows) <= _KEPT:
-            return settled
-        for r in list(itertools.islice(self.rows, len(self.rows) - _KEPT)):
+    def settle(self, before: int) -> None:
+        """Keep the newest rows and those from round ``before`` on; hash the others."""
+        for r in list(itertools.islice(self.rows, max(0, len(self.rows) - _KEPT))):
             if r >= before:
-                break
-            self._settled.update(self.rows.pop(r))
+                return
+            self._settled.update(self.rows.pop(r)[:DIGEST])
             self.first = r + 1
-            settled.append(r)
-        return settled
 
 
 class Core:
@@ -145,7 +147,7 @@ class Core:
         self.program, self.codec, self.store, self.timing = program, codec, store, timing
         self.bound, self.spending = bound, spending if spending is not None else Spending()
         saved = store.load()
-        self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
+        self.sent, self.outbox = dict(saved.sent), dict(saved.outbox)
         self.releases = list(saved.releases)  # everything charged so far, in order
         self.draws = 0  # how many draws of noise they are
         self._count(self.releases)
@@ -162,23 +164,19 @@ class Core:
             self._recall(note)
         # rows to and from each contact
         self._sent_to = {s: RowHistory() for s in program.contacts}
-        self._heard_of = {s: RowHistory() for s in program.contacts}
+        self.heard_of = {s: RowHistory() for s in program.contacts}
         self._next_row = max(self.sent, default=-1) + 1  # no row of this or a later round was sent
         self._oldest_sent = 0  # the digests of earlier rows were forgotten
         for r, digest in sorted(self.sent.items()):
             for s in program.sends(r):
                 if (r, s) not in self.dropped:
-                    self._sent_to[s].rows[r] = digest
-        for (r, s), proof in sorted(self.heard.items()):
-            self._heard_of[s].rows[r] = proof[:DIGEST]
+                    self._sent_to[s].add(r, digest)
+        self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
+        for (r, s), proof in sorted(saved.heard.items()):
+            self.heard_of[s].add(r, proof)
         self.failed: SottovoceError | None = None
         self.inbox: dict[tuple[int, int], Frame] = {}
-        self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
         self.unanswered: set[int] = set(program.contacts)
-        # the round and the proof of the newest row of each contact
-        self._highest = dict.fromkeys(program.contacts, (-1, NOTHING + UNSIGNED))
-        for (r, sender), proof in sorted(self.heard.items()):
-            self._highest[sender] = (r, proof)
         # a row that is not in the outbox was confirmed by all
         self._forget_history(dict.fromkeys(program.contacts, min(self.outbox, default=self.durable_at)))
         self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
@@ -218,15 +216,11 @@ class Core:
             return self._news(now, sender, frame)
         if frame.kind == SUMMARY:
             return self.witnesses.receive_summary(now, sender, frame)
-        if frame.kind not in (POSITION, DROP, REFUSAL):
-            raise FrameError("Heads and receipts come inside news only.")
-        position = self.codec.read_position(frame)
         if frame.kind == POSITION:
-            return self._position(now, sender, position)
+            return self._position(now, sender, self.codec.read_position(frame))
         if frame.kind == DROP:
-            return self._drop(now, frame, position)
-        self._compare(sender, frame.round, position.digest, position.signature)
-        return []
+            return self._drop(now, frame, self.codec.read_position(frame))
+        raise FrameError("Heads and receipts come inside news only.")
 
     def tick(self, now: float) -> Outgoing:
         """Ask again for what is missing, and give up on a neighbor that stays away."""
@@ -236,12 +230,8 @@ class Core:
             return out
         waiting, waited = self.waiting_for, now - self._since
         if waiting and not self.finished and waited > self.timing.give_up:
-            problem = (
-                f"Member {', '.join(map(str, waiting))} did not come back within {self.timing.give_up:g} "
-                f"seconds; the run ends at round {self.program.at} of {self.codec.rounds}, everything spent "
-                "is recorded."
-            )
-            self.fail(LostPeer(problem))
+            members = ", ".join(map(str, waiting))
+            self.fail(LostPeer(f"Member {members} did not come back within {self.timing.give_up:g} seconds."))
         longest = max(self.timing.retry_longest, waited / 4)  # few questions, however long a frame travels
         self._ask_gap = max(self._first_gap, min(2 * self._ask_gap, longest))
         self._ask_at = now + self._ask_gap
@@ -284,7 +274,8 @@ class Core:
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
         inbox = {key: frame.digest for key, frame in self.inbox.items()}
-        tables = inbox, self.sent, self.heard, self.outbox, self.passed, self._highest, self.spending.counts
+        heard = {s: list(history.rows.items()) for s, history in self.heard_of.items()}
+        tables = inbox, self.sent, heard, self.outbox, self.passed, self.spending.counts
         sets = self.unanswered, self.dropped, self.proposed
         rest = self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs
         state = [sorted(table.items()) for table in tables], [sorted(each) for each in sets], rest
@@ -298,13 +289,13 @@ class Core:
         key = (r, sender)
         if key in self.dropped:
             return []
-        held = self.heard.get(key) or (self.inbox[key].proof if key in self.inbox else None)
+        held = self.inbox[key].proof if key in self.inbox else self.heard_of[sender].rows.get(r)
         if held is not None:
             if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
             self.incident(sender, f"second payload from member {sender} for round {r}", held + frame.proof)
-            return [(sender, self.codec.refusal(held, sender=self.program.node, round=r))]
+            return self._positions([sender], answer=False)  # it shows a copy what the other one sent
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; a row of member {sender} for it is not expected.")
         self._require_near(r)
@@ -316,7 +307,6 @@ class Core:
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
-        self._highest[sender] = max(self._highest[sender], (r, frame.proof))
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
 
@@ -512,9 +502,8 @@ class Core:
                 for s in expected:
                     if s not in dropped:
                         frame = self.inbox.pop((r, s))
-                        rows[s], self.heard[r, s] = self.codec.values(frame), frame.proof
-                        self._heard_of[s].rows[r] = frame.digest
-                        self.witnesses.heard(s, r, frame.proof)
+                        rows[s] = self.codec.values(frame)
+                        self.heard_of[s].add(r, frame.proof)
                         self._newly_heard.append((r, s, frame.proof))
                 # the weight of a neighbor dropped at both ends goes to this node's own row
                 try:
@@ -573,7 +562,7 @@ class Core:
         self._next_row = r + 1
         for s in to:
             if (r, s) not in self.dropped:
-                self._sent_to[s].rows[r] = self.sent[r]
+                self._sent_to[s].add(r, self.sent[r])
         self._forget_history(self.passed)
         self._last_sent.update({(r, s): now for s in to})
         if not math.isnan(self._row_at):
@@ -596,9 +585,8 @@ class Core:
 
     def _forget_history(self, confirmed: Mapping[int, int]) -> None:
         """Forget single digests of old rows: those to a contact before the round that it has confirmed."""
-        for s, history in self._heard_of.items():
-            for r in history.settle(self.durable_at):
-                del self.heard[r, s]
+        for history in self.heard_of.values():
+            history.settle(self.durable_at)
         for s, history in self._sent_to.items():
             history.settle(confirmed[s])
         while self.sent:
@@ -611,9 +599,10 @@ class Core:
     def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
         out, at = [], self.durable_at
         for s in to:
-            highest, proof = self._highest[s]
-            lineage = self._heard_of[s].lineage(at)
-            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], lineage, answer)
+            ahead = {r: frame.proof for (r, sender), frame in self.inbox.items() if sender == s}
+            heard = self.heard_of[s]
+            highest, proof = max((ahead or heard.rows).items(), default=(-1, NOTHING + UNSIGNED))
+            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], heard.lineage(at), answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))
         return out
 

@@ -49,15 +49,7 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
 @dataclass(frozen=True)
 class Identity:
-    """A member's own key and certificate.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> identity = make_identity(tempfile.mkdtemp() + "/alice", "alice")
-    >>> verify(identity.certificate, identity.sign(b"yes"), b"yes")
-    True
-    """
+    """A member's own key and certificate."""
 
     name: str
     key: bytes = field(repr=False)
@@ -119,22 +111,20 @@ def require_member_name(name: str, where: str = "A member's name") -> None:
 def make_identity(
     folder: str | Path, name: str, *, days: float = 730.0, start: dt.datetime | None = None
 ) -> Identity:
-    """Make a key and a certificate in a new folder that only the owner can read.
-
-    The certificate is valid for ``days`` from ``start``, by default from now.
+    """Make a key and a certificate, valid from ``start`` or now on, in a folder for the owner only.
 
     Examples
     --------
     >>> import tempfile
-    >>> make_identity(tempfile.mkdtemp() + "/bob", "bob").name
-    'bob'
+    >>> identity = make_identity(tempfile.mkdtemp() + "/bob", "bob")
+    >>> verify(identity.certificate, identity.sign(b"yes"), b"yes")
+    True
     """
     require_member_name(name)
     folder = Path(folder)
     if (folder / KEY).exists():
         raise IdentityError(f"{folder / KEY} exists already; keep it, or choose another folder.")
-    key = ec.generate_private_key(ec.SECP256R1())
-    identity = Identity(name, _key_bytes(key), _certificate(key, name, days, start))
+    identity = _identity(ec.generate_private_key(ec.SECP256R1()), name, days, start)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file, content, mode in ((KEY, identity.key, 0o600), (CERTIFICATE, identity.certificate, 0o644)):
@@ -162,8 +152,7 @@ def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IdentityError(f"The key in {folder} is of another kind than this program makes.")
-    name = common_name(old)
-    identity = Identity(name, _key_bytes(key), _certificate(key, name, days, None))
+    identity = _identity(key, common_name(old), days)
     try:
         atomic_write(folder / f"certificate-{until:%Y-%m-%d-%H%M%S}.pem", old, mode=0o644)
         atomic_write(folder / CERTIFICATE, identity.certificate, mode=0o644)
@@ -173,37 +162,24 @@ def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
 
 
 def read_identity(folder: str | Path) -> Identity:
-    """Read an identity and check it: owner-only key, matching certificate, not expired.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp() + "/cy"
-    >>> identity = make_identity(folder, "cy")
-    >>> read_identity(folder).fingerprint == identity.fingerprint
-    True
-    """
-    folder = Path(folder)
+    """Read an identity and check it: owner-only key, matching certificate, not expired."""
+    file = Path(folder) / KEY
     try:
-        mode = stat.S_IMODE((folder / KEY).stat().st_mode)
-        key_pem = (folder / KEY).read_bytes()
+        mode, pem = stat.S_IMODE(file.stat().st_mode), file.read_bytes()
     except OSError as error:
         raise IdentityError(
-            f"The key {folder / KEY} cannot be read ({error.strerror}); `sottovoce peer keygen` makes one."
+            f"The key {file} cannot be read ({error.strerror}); `sottovoce peer keygen` makes one."
         ) from None
     if mode & 0o077:
-        raise IdentityError(f"The key {folder / KEY} can be read by others; run chmod 600 on it.")
-    certificate = read_certificate(folder / CERTIFICATE)
+        raise IdentityError(f"The key {file} can be read by others; run chmod 600 on it.")
+    certificate = read_certificate(file.with_name(CERTIFICATE))
     try:
-        key = serialization.load_pem_private_key(key_pem, None)
+        public = serialization.load_pem_private_key(pem, None).public_key()
     except (ValueError, TypeError):
-        raise IdentityError(f"The key {folder / KEY} is not a private key; restore it.") from None
-    parsed = x509.load_pem_x509_certificate(certificate)
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != parsed.public_key():
-        raise IdentityError(
-            f"The key {folder / KEY} does not belong to the certificate beside it; restore both."
-        )
-    return Identity(common_name(certificate), key_pem, certificate)
+        raise IdentityError(f"The key {file} is not a private key; restore it.") from None
+    if public != x509.load_pem_x509_certificate(certificate).public_key():
+        raise IdentityError(f"The key {file} does not belong to the certificate beside it; restore both.")
+    return Identity(common_name(certificate), pem, certificate)
 
 
 def read_certificate(path: str | Path) -> bytes:
@@ -320,14 +296,12 @@ class PinnedCertificates:
                 "another member must choose another name."
             )
         known, file = self._known().get(name), self.folder / f"{name}.pem"
-        if known not in (None, digest) and not instead:
-            raise IdentityError(
-                f"{name} is pinned with another certificate ({proquint(known or '')}) than this one "
-                f"({proquint(digest)}); ask {name} by telephone, then use --replace."
-            )
-        if known is None and file.exists() and not instead:
+        if not instead and known != digest and (known is not None or file.exists()):
             raise IdentityError(
                 f"{file} exists, but the lifetime ledger pins no {name}; look at it, then use --replace."
+                if known is None
+                else f"{name} is pinned with another certificate ({proquint(known)}) than this one "
+                f"({proquint(digest)}); ask {name} by telephone, then use --replace."
             )
         if known != digest:
             self.lifetime_ledger.trust(name, digest, why)
@@ -406,18 +380,16 @@ def _verified(key: PublicKeyTypes, signature: bytes, content: bytes) -> bool:
     return True
 
 
-def _certificate(key: ec.EllipticCurvePrivateKey, name: str, days: float, start: dt.datetime | None) -> bytes:
+def _identity(
+    key: ec.EllipticCurvePrivateKey, name: str, days: float, start: dt.datetime | None = None
+) -> Identity:
     if not 0 < days <= _MOST_DAYS:
         raise IdentityError(f"A certificate is valid for 1 to {_MOST_DAYS:,} days, got {days:g}.")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     start = start or dt.datetime.now(dt.UTC) - dt.timedelta(minutes=5)
     usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(start + dt.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host_name(name))]), critical=False)
@@ -425,10 +397,6 @@ def _certificate(key: ec.EllipticCurvePrivateKey, name: str, days: float, start:
         .add_extension(usages, critical=False)
         .sign(key, hashes.SHA256())
     )
-    return built.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Identity(name, secret, built.public_bytes(pem))

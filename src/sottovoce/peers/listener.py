@@ -3,8 +3,8 @@
 Unauthenticated connections hold one file descriptor and are closed after a timeout. A TLS client sends first,
 so the kernel keeps silent connections for a while, and no TLS state exists before the first byte. The number
 of unauthenticated connections is limited per address and in all; beyond the limit the oldest one is closed,
-so that a member, who needs a few milliseconds, can always connect. Handshakes cost processor time: beyond a
-few a second, addresses from which no member has come take turns.
+so that a member, who needs a few milliseconds, can always connect. Handshakes cost processor time:
+addresses from which no member has come take turns, fifty a second.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import resource
 import socket
 import ssl
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.errors import PeerError, TryLater
-from sottovoce.peers.connection import split_address, tls_handshake
+from sottovoce.peers.connection import split_address, tls_handshake, until_ready
 
 PATIENCE = 5.0  # seconds to show a certificate
 PER_ADDRESS = 32  # connections of one address that have shown none yet
 ALL = 2048  # of all addresses together
-_HANDSHAKES, _HANDSHAKES_BURST = 50.0, 150.0  # of strangers' addresses together: a second, and at once
-_OF_A_MEMBER, _MEMBERS = (20.0, 100.0), 1024  # the same for each of the last addresses a member has come from
+_PAUSE = 0.02  # seconds between two handshakes of strangers' addresses
+# handshakes a second, and at once, of each of the last addresses that a member has come from
+_OF_A_MEMBER, _MEMBERS = (20.0, 100.0), 1024
 _AT_ONCE = 64  # accepted before established connections have their turn
 _BACKLOG = 1024
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -65,11 +65,10 @@ class RateLimit:
 
 @dataclass(eq=False, slots=True)
 class PendingConnection:
-    """A connection that has not shown a certificate yet."""
+    """A connection that has not shown a certificate yet, and the task that lets it in."""
 
     sock: socket.socket
     host: str
-    timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -104,9 +103,9 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._pending: dict[PendingConnection, None] = {}  # in the order of arrival
         self._from: dict[str, dict[PendingConnection, None]] = {}
-        self._handshakes = RateLimit(_HANDSHAKES, _HANDSHAKES_BURST)
         self._members: dict[str, RateLimit] = {}  # addresses from which a listed certificate was shown
-        self._queue: dict[str, deque[PendingConnection]] = {}  # waiting for a handshake, by address
+        # one pending connection of every other address waits for the next handshake
+        self._next, self._first_of = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -120,8 +119,8 @@ class Listener:
             for family, _, _, _, place in dict.fromkeys(places):
                 sock = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
                 sock.setblocking(False)
-                self._defer(sock)
                 self._sockets.append(sock)
+                self._defer(sock)
                 self.port = sock.getsockname()[1]
                 if not port:
                     break  # one free port
@@ -142,9 +141,8 @@ class Listener:
     def close(self) -> None:
         """Stop listening and close all pending connections."""
         for sock in self._sockets:
-            if sock.fileno() >= 0:
-                asyncio.get_running_loop().remove_reader(sock.fileno())
-                sock.close()
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+            sock.close()
         self._sockets = []
         for pending in list(self._pending):
             self._dismiss(pending)
@@ -179,66 +177,42 @@ class Listener:
     def _add(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(False)
         self.counts["accepted"] += 1
-        same = self._from.get(host, {})
-        if len(same) >= self.per_address:
-            self._let_go(next(iter(same)))
-        elif len(self._pending) >= self.most:
-            self._let_go(next(iter(self._pending)))
+        same = self._from.setdefault(host, {})
+        if len(same) >= self.per_address or len(self._pending) >= self.most:
+            self._let_go(next(iter(same if len(same) >= self.per_address else self._pending)))
         pending = PendingConnection(sock, host)
-        self._pending[pending] = None
-        self._from.setdefault(host, {})[pending] = None
-        loop = asyncio.get_running_loop()
-        pending.timer = loop.call_later(self.patience, self._let_go, pending)
-        loop.add_reader(sock.fileno(), self._begin, pending)
-
-    def _begin(self, pending: PendingConnection) -> None:
-        """Start to authenticate a connection whose first bytes have come, or let it wait for its turn."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(pending.sock.fileno())
-        limit = self._members.get(pending.host)
-        own = self.context is None or (limit is not None and limit.take(time.monotonic()))
-        if own or (not self._queue and self._handshakes.take(time.monotonic())):
-            pending.task = loop.create_task(self._let_in(pending))
-            return
-        if not self._queue:
-            loop.call_later(1 / _HANDSHAKES, self._take_turns)
-        self._queue.setdefault(pending.host, deque()).append(pending)
-
-    def _take_turns(self) -> None:
-        """Begin the next handshake of the address whose turn it is."""
-        loop = asyncio.get_running_loop()
-        while self._queue:
-            host, waiting = next(iter(self._queue.items()))
-            del self._queue[host]
-            alive = deque(each for each in waiting if each in self._pending)
-            if not alive:
-                continue
-            if not self._handshakes.take(time.monotonic()):
-                self._queue = {host: alive, **self._queue}
-                break
-            first = alive.popleft()
-            first.task = loop.create_task(self._let_in(first))
-            if alive:
-                self._queue[host] = alive  # after all others
-        if self._queue:
-            loop.call_later(1 / _HANDSHAKES, self._take_turns)
+        self._pending[pending] = self._from.setdefault(host, {})[pending] = None
+        pending.task = asyncio.get_running_loop().create_task(self._let_in(pending))
 
     async def _let_in(self, pending: PendingConnection) -> None:
+        """Authenticate a connection; its time begins when it connects."""
+        sock = pending.sock
         try:
-            sock = pending.sock
-            if self.context is not None:
-                sock = await tls_handshake(sock, self.context, server=True)
-            await self.enter(sock, pending.host)
+            async with asyncio.timeout(self.patience):
+                await until_ready(sock)
+                if self.context is not None:
+                    await self._turn(pending.host)
+                    sock = await tls_handshake(sock, self.context, server=True)
+                await self.enter(sock, pending.host)
             self._members.setdefault(pending.host, RateLimit(*_OF_A_MEMBER))
             if len(self._members) > _MEMBERS:
                 del self._members[next(iter(self._members))]
-        except asyncio.CancelledError:
-            pending.sock.close()
-        except Exception:  # whatever a caller sends ends this connection only
-            self.counts["without a listed certificate" if self.context else "turned away"] += 1
-            pending.sock.close()
+        except TimeoutError:
+            self.counts["let go"] += 1
+            sock.close()
+        except BaseException as error:  # whatever a caller sends ends this connection only
+            sock.close()
+            if isinstance(error, Exception):
+                self.counts["without a listed certificate" if self.context else "turned away"] += 1
         finally:
             self._forget(pending)
+
+    async def _turn(self, host: str) -> None:
+        """Wait until a handshake of this address may begin: strangers' addresses take turns."""
+        limit = self._members.get(host)
+        if limit is None or not limit.take(time.monotonic()):
+            async with self._first_of[host], self._next:
+                await asyncio.sleep(_PAUSE)
 
     def _let_go(self, pending: PendingConnection) -> None:
         self.counts["let go"] += 1
@@ -253,13 +227,12 @@ class Listener:
         self._forget(pending)
 
     def _forget(self, pending: PendingConnection) -> None:
-        if pending.timer is not None:
-            pending.timer.cancel()
         self._pending.pop(pending, None)
         same = self._from.get(pending.host, {})
         same.pop(pending, None)
         if not same:
             self._from.pop(pending.host, None)
+            self._first_of.pop(pending.host, None)
 
 
 def _cannot(address: str, error: OSError) -> PeerError:
@@ -269,8 +242,7 @@ def _cannot(address: str, error: OSError) -> PeerError:
         )
     if error.errno == errno.EACCES:
         return PeerError(f"Cannot listen at {address}: this user may not; take a port above 1023.")
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return PeerError(
-        f"Cannot listen at {address} ({reason}); if others reach this machine by another "
+        f"Cannot listen at {address} ({error.strerror or error}); if others reach this machine by another "
         "address than its own, name its own with --listen, for instance 0.0.0.0:7000."
     )

@@ -21,7 +21,6 @@ from sottovoce import protocols
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError, PeerError, TrainingDiverged
 from sottovoce.mechanisms.base import Mechanism
-from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
@@ -128,7 +127,8 @@ class StepProgram:
     def receive(self, rows: Mapping[int, np.ndarray]) -> None:
         """Take the rows of the present round and go to the next."""
         assert self._local is not None
-        self._local.receive(self._round, rows, noise=self._round_noise, step=self._step)
+        noise = self.mechanism.random.noise if self.keys is None else self.keys.round_noise
+        self._local.receive(self._round, rows, noise=noise, step=self._step)
         self._round += 1
         if self._round == self._local.rounds:
             self._close()
@@ -166,14 +166,15 @@ class StepProgram:
     def _facts_of_step(self) -> str:
         """Return what every snapshot of this step holds: keys, chains and the number of the step."""
         batches = self.mechanism.random.batches if self._step < self.steps and self.keys is None else None
-        facts = {
-            "step": self._step,
-            "batches": batches.hex() if isinstance(batches, bytes) else batches,
-            "keys": None if self.keys is None else self.keys.to_dict(),
-            "masked": None if self.masked is None else self.masked.to_dict(),
-            "chain": self._chain.hex(),
-        }
-        return json.dumps(facts)
+        return json.dumps(
+            {
+                "step": self._step,
+                "batches": batches.hex() if isinstance(batches, bytes) else batches,
+                "keys": None if self.keys is None else self.keys.to_dict(),
+                "masked": None if self.masked is None else self.masked.to_dict(),
+                "chain": self._chain.hex(),
+            }
+        )
 
     def restore(self, state: bytes, row: np.ndarray | None = None) -> None:
         """Continue from a snapshot, and the row that was stored beside it."""
@@ -220,10 +221,6 @@ class StepProgram:
         if self.keys is not None:
             self.keys.erase()
 
-    @property
-    def _round_noise(self) -> NoiseSource:
-        return self.mechanism.random.noise if self.keys is None else self.keys.round_noise
-
     def _close(self) -> None:
         assert self._local is not None
         received = self._local.result()
@@ -231,9 +228,7 @@ class StepProgram:
         self._chain = hashlib.sha256(self._chain + self._step.to_bytes(8, "little") + raw).digest()
         if self.keys is not None:
             self.keys.received(raw)
-            self.mechanism.set_batch_key(
-                self.keys.batches
-            )  # batches of a step follow from what came before it
+            self.mechanism.set_batch_key(self.keys.batches)  # they follow from what came before a step
         if self.masked is not None:
             received = self.masked.mean(received, self._step)
         self._state = self.algorithm.update(self._state, received[None], self._step)
@@ -253,5 +248,8 @@ def _talks(protocol: protocols.Protocol, node: int) -> list[Round]:
 
 def _variables(local: protocols.NodeState) -> dict[str, Any]:
     """Return the variables of a local state machine, without the protocol it belongs to."""
-    variables = {name: value for name, value in vars(local).items() if name not in ("node", "rounds")}
-    return {name: value for name, value in variables.items() if not isinstance(value, protocols.Protocol)}
+    return {
+        name: value
+        for name, value in vars(local).items()
+        if name not in ("node", "rounds") and not isinstance(value, protocols.Protocol)
+    }

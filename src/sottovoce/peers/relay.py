@@ -12,12 +12,12 @@ import contextlib
 import socket
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.connection import ALONE, FULL, GREETING, MET, REPLACED, UNKNOWN, relay_token, tune
-from sottovoce.peers.listener import PER_ADDRESS, Listener, raise_limit
+from sottovoce.peers.listener import Listener, raise_limit
 
 _PIECE = 1 << 18
 _PAIRS = 4096  # in all
@@ -46,7 +46,6 @@ class Relay:
     patience : seconds a caller waits for its partner before it has to call again.
     idle : seconds without a byte after which a pair is closed; members who still need it call again.
     per_address : connections of one address that wait for a partner or have one, if any token is served.
-    pending_per_address : connections of one address that have not sent a token yet.
 
     Guarantees
     ----------
@@ -64,33 +63,28 @@ class Relay:
         patience: float = 50.0,
         idle: float = 900.0,
         per_address: int = 256,
-        pending_per_address: int = PER_ADDRESS,
     ) -> None:
         self.tokens = None if tokens is None else frozenset(tokens)
         self.patience, self.idle, self.per_address = patience, idle, per_address
         self.counts: Counter[str] = Counter()
-        self.listener = Listener(address, self._enter, per_address=pending_per_address)
+        self.listener = Listener(address, self._enter)
         self._most = 0  # callers that wait or are joined
         self._from: Counter[str] = Counter()  # the same, by address
         self._waiting: dict[tuple[bytes, int], asyncio.Future[Caller | None]] = {}
         self._pairs: dict[bytes, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self.listener.port
-
     async def start(self) -> None:
         """Begin to listen."""
-        self._most = min(2 * _PAIRS, max(16, raise_limit() // 2 - 32))
-        self.listener.most = min(self.listener.most, max(16, raise_limit() // 4))
+        descriptors = raise_limit()
+        self._most = min(2 * _PAIRS, max(16, descriptors // 2 - 32))
+        self.listener.most = min(self.listener.most, max(16, descriptors // 4))
         await self.listener.open()
 
     async def stop(self) -> None:
         """Stop listening and close all connections."""
         self.listener.close()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -103,11 +97,11 @@ class Relay:
             if not part or not words.startswith(GREETING[: len(words)]):
                 raise PeerError("no greeting")
         token, side = words[len(GREETING) : -1], words[-1]
-        if side > 1 or (self.tokens is not None and token not in self.tokens):
-            await self._refuse(sock, UNKNOWN, "nobody's token")
         same = self._from[host] if self.tokens is None else 0  # members of one agreement may share an address
-        if self._from.total() >= self._most or same >= self.per_address:
-            await self._refuse(sock, FULL, "too many callers")
+        unknown = side > 1 or (self.tokens is not None and token not in self.tokens)
+        if unknown or self._from.total() >= self._most or same >= self.per_address:
+            await loop.sock_sendall(sock, UNKNOWN if unknown else FULL)
+            raise PeerError("nobody's token" if unknown else "too many callers")
         tune(sock)
         caller = Caller(sock, host)
         self._from[host] += 1
@@ -124,42 +118,33 @@ class Relay:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _refuse(self, sock: socket.socket, answer: bytes, why: str) -> NoReturn:
-        await asyncio.get_running_loop().sock_sendall(sock, answer)
-        raise PeerError(why)
-
     async def _wait(
         self, caller: Caller, met: asyncio.Future[Caller | None], token: bytes, side: int
     ) -> None:
         """Wait for the partner, then copy both ways until one of the two has closed."""
-        loop = asyncio.get_running_loop()
-        try:
+        other, answer = None, ALONE
+        with contextlib.suppress(OSError, asyncio.CancelledError, ExceptionGroup):
             try:
-                async with asyncio.timeout(self.patience):
-                    other = await met
-            except TimeoutError:
-                await loop.sock_sendall(caller.sock, ALONE)
-                return
-            if other is None:
-                await loop.sock_sendall(caller.sock, REPLACED)
-                return
-            await self._join(caller.sock, other.sock, token)
-        except (TimeoutError, OSError, asyncio.CancelledError, ExceptionGroup):
-            pass
-        finally:
-            if self._waiting.get((token, side)) is met:
-                del self._waiting[token, side]
-            self._leave(caller)
-            if met.done() and not met.cancelled() and (partner := met.result()) is not None:
-                self._leave(partner)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.patience):
+                        other, answer = await met, REPLACED
+                if other is None:
+                    await asyncio.get_running_loop().sock_sendall(caller.sock, answer)
+                else:
+                    await self._join(caller.sock, other.sock, token)
+            finally:
+                if self._waiting.get((token, side)) is met:
+                    del self._waiting[token, side]
+                self._leave(caller)
+                if met.done() and not met.cancelled() and (partner := met.result()) is not None:
+                    self._leave(partner)
 
     async def _join(self, one: socket.socket, two: socket.socket, token: bytes) -> None:
         """Copy both ways; both members have called anew, so an earlier pair of theirs is dead."""
         own = asyncio.current_task()
         assert own is not None
-        older = self._pairs.get(token)
-        if older is not None:
-            older.cancel()
+        if token in self._pairs:
+            self._pairs[token].cancel()
         self._pairs[token] = own
         try:
             for end in (one, two):

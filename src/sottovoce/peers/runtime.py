@@ -67,7 +67,6 @@ from sottovoce.peers.transport import (
     BAD_FRAME,
     CLOCK,
     TlsTransport,
-    Transport,
     TransportConfig,
     apart_in_words,
 )
@@ -105,11 +104,10 @@ class PeerConfig:
         batches); by default protective.
     timing : by default as agreed.
     revoked : fingerprints that are no longer accepted.
-    listen : another address than the agreed one.
+    listen, relay : another address or relay than the agreed one.
     secrets : the folder of the mask key, which is erased once the first row is durable.
     transport : called with the arguments of `TlsTransport`.
     health : a port of the loopback interface for ``/healthz`` and ``/metrics``; None for neither.
-    relay : another relay than the agreed one, for neighbors that cannot be called.
     proxy : the HTTP proxy through which this machine calls others.
     member_directory : the run is charged to its lifetime ledger before anything else happens.
     population : whose records they are; None for the first.
@@ -131,7 +129,7 @@ class PeerConfig:
     revoked: Iterable[str] = ()
     listen: str | None = None
     secrets: str | Path | None = None
-    transport: Callable[..., Transport] = TlsTransport
+    transport: Callable[..., TlsTransport] = TlsTransport
     health: int | None = None
     relay: str = ""
     proxy: Proxy | None = None
@@ -154,11 +152,6 @@ class PeerConfig:
             )
 
     @property
-    def node(self) -> int:
-        """This member's number."""
-        return self.agreement.index(self.identity.name)
-
-    @property
     def secrets_folder(self) -> str | Path | None:
         """Where the mask key is, if sums are masked."""
         if not self.agreement.masked:
@@ -179,13 +172,6 @@ class PeerConfig:
             witness=self.agreement.witness,
         )
 
-    def transport_config(self, log: Log) -> TransportConfig:
-        """Return the names of the run and how to reach the others."""
-        relay = self.relay or self.agreement.relay
-        pace, spans_from = self.agreement.timing.pace, time.monotonic() - time.time()
-        names = self.agreement.run_id, self.agreement.session
-        return TransportConfig(*names, relay, self.proxy, log, pace, spans_from)
-
 
 def _clock_ahead() -> float:
     """Return the wall clock minus a clock that nobody sets and that counts while the machine sleeps."""
@@ -200,36 +186,31 @@ class Peer:
     Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger; with a
     member directory also pinned certificates, the lifetime budget, and that this run and these records are
     the lifetime ledger's.
-
-    Examples
-    --------
-    A peer does not start on an agreement that somebody has not signed.
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> file, (ada, bo) = example_agreement()
-    >>> Peer(PeerConfig(read_agreement(file), ada, None, file.parent / "state"))
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: the agreement is not signed by ada; every member signs with `peer agree`.
     """
 
     def __init__(self, config: PeerConfig) -> None:
         config.check()
         self.config, self.agreement, self.identity = config, config.agreement, config.identity
-        self.node, self.timing = config.node, config.core_timing
-        self.log: Log = config.log
+        agreement, timing, self.names = config.agreement, config.agreement.timing, config.agreement.names
+        self.node, self.timing = agreement.index(config.identity.name), config.core_timing
         self._clock_ahead = _clock_ahead()
-        self.names = self.agreement.names
-        self.agreed_run = AgreedRun(self.agreement, module=config.module, weights=config.weights)
+        # spans are those of the wall clock at the start; from then on nobody who sets it can move them
+        self._spans_from = time.monotonic() - time.time()
+        self.agreed_run = AgreedRun(agreement, module=config.module, weights=config.weights)
         self._secrets = config.secrets_folder
-        key = read_mask_key(self._secrets, self.agreement.run_id, self.agreement.membership_version)
+        key = read_mask_key(self._secrets, agreement.run_id, agreement.membership_version)
         with contextlib.ExitStack() as hold:  # the previous run may send nothing while it is counted
-            start, earlier = self._continue_from(hold)
-            self.before = earlier
+            start, self.before = self._continue_from(hold)
             program = self.agreed_run.program(self.node, config.records, config.noise, key, start)
             spending = self.agreed_run.spending(self.node)
-            self._check_contacts(program.contacts)
+            strays = set(program.contacts) - set(agreement.neighbors(self.node))
+            if strays:
+                raise ConfigError(
+                    f"The protocol connects {self.identity.name} with {self.names[min(strays)]}, who are not "
+                    "neighbors in the agreed graph; agree on a graph that has this edge."
+                )
             self.before.require(self.agreed_run, self.node)
-            self.ledger = self._open_ledger(earlier, program.contacts, key is not None)
+            self.ledger = self._open_ledger(program.contacts, key is not None)
         self.state = self.ledger.folder
         self.pace_missed = 0
         self._wake = asyncio.Event()
@@ -242,56 +223,46 @@ class Peer:
         try:
             if start is not None and not self.ledger.newest()[0]:
                 save_model(self.state / START, start)  # a restart needs it before the first row
-            if self.agreement.masked and key is None and self.ledger.load().state is None:
+            if agreement.masked and key is None and self.ledger.load().state is None:
                 raise self._no_key()
-            certificates = [member.certificate.encode() for member in self.agreement.members]
-            # spans are those of the wall clock at the start; from then on nobody who sets it can move them
-            transport_config = config.transport_config(self._log_transport)
-            self._spans_from = transport_config.spans_from
+            certificates = [member.certificate.encode() for member in agreement.members]
             codec = replace(self.agreed_run.codec, signer=CertificateSigner(self.identity, certificates))
             self.core = Core(program, codec, self.ledger, spending, self.timing, bound=self.agreed_run.bound)
-            self.transport: Transport = config.transport(
-                self.agreement.members,
+            relay, names = config.relay or agreement.relay, (agreement.run_id, agreement.session)
+            self.transport = config.transport(
+                agreement.members,
                 self.node,
                 self.identity,
                 program.contacts,
                 self._deliver,
                 largest=codec.largest,
                 revoked=config.revoked,
-                config=transport_config,
+                config=TransportConfig(*names, relay, config.proxy, self.log, timing.pace, self._spans_from),
             )
         except BaseException:
             self.ledger.close()
             raise
-        self.log = self._log_or_stop
         self._erase_key()
         self._health = None if config.health is None else Health(self.report, config.health)
         self._systemd = SystemdNotifier(os.environ)
 
-    def _check_contacts(self, contacts: Iterable[int]) -> None:
-        strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
-        if strays:
-            raise ConfigError(
-                f"The protocol connects {self.identity.name} with {self.names[strays[0]]}, who are not "
-                "neighbors in the agreed graph; agree on a graph that has this edge."
-            )
-
-    def _open_ledger(self, earlier: EarlierVersions, contacts: tuple[int, ...], keyed: bool) -> RunLedger:
+    def _open_ledger(self, contacts: tuple[int, ...], keyed: bool) -> RunLedger:
         """Charge the run, then find or create its ledger."""
         agreement, config, directory = self.agreement, self.config, self.config.member_directory
-        about = self._about(contacts)
+        about, earlier, run_id = self._about(contacts), self.before, agreement.run_id.hex()
         if directory is None:
             assert config.state is not None
             # without a lifetime ledger the folder itself records that it is over
             if earlier.state_folder is not None:
-                give_up(earlier.state_folder, agreement.run_id.hex())
+                give_up(earlier.state_folder, run_id)
             return RunLedger(config.state, session=agreement.session, node=self.node, about=about)
         directory.pinned_certificates.require(agreement, directory.identity.fingerprint)
-        if agreement.masked and not keyed and agreement.run_id.hex() not in directory.lifetime_ledger.runs:
+        if agreement.masked and not keyed and run_id not in directory.lifetime_ledger.runs:
             raise self._no_key()  # before it is charged: it could not begin
-        run, population = self.agreed_run, config.population
         ledger = directory.open_run(
-            directory.charge_of(run, self.node, population=population, continues=earlier.runs),
+            directory.charge_of(
+                self.agreed_run, self.node, population=config.population, continues=earlier.runs
+            ),
             config.records,
             node=self.node,
             session=agreement.session,
@@ -302,23 +273,24 @@ class Peer:
         )
         folder = config.state
         if folder is not None and Path(folder).expanduser().absolute() != ledger.folder.absolute():
-            self.log({"event": "known", "run_id": agreement.run_id.hex(), "state": str(ledger.folder)})
+            config.log({"event": "known", "run_id": run_id, "state": str(ledger.folder)})
         return ledger
 
     def _about(self, contacts: tuple[int, ...]) -> dict[str, Any]:
         """Return the public facts that the ledger keeps for `peer status`."""
+        agreement, run = self.agreement, self.agreed_run
         about = {
-            "title": self.agreement.title,
+            "title": agreement.title,
             "members": self.names,
-            "rounds": self.agreed_run.rounds,
-            "steps": self.agreed_run.steps,
-            "algorithm": self.agreement.algorithm.name,
-            "epsilon": self.agreement.budget.epsilon,
-            "delta": self.agreement.budget.delta,
-            "adjacency": self.agreed_run.plan.adjacency,
+            "rounds": run.rounds,
+            "steps": run.steps,
+            "algorithm": agreement.algorithm.name,
+            "epsilon": agreement.budget.epsilon,
+            "delta": agreement.budget.delta,
+            "adjacency": run.plan.adjacency,
             "contacts": list(contacts),
-            "noise_amplification": self.agreed_run.noise_amplification(self.node),
-            "tolerate": self.agreed_run.tolerate,
+            "noise_amplification": run.noise_amplification(self.node),
+            "tolerate": run.tolerate,
         }
         return {**about, "before": list(self.before.parts)} if self.before.parts else about
 
@@ -369,7 +341,16 @@ class Peer:
             if self._health is not None:
                 await self._health.start()
             await self.transport.start(self.config.listen)
-            self._log_listening()
+            own = self.agreement.members[self.node]
+            self.log(
+                {
+                    "event": "listening",
+                    "member": own.name,
+                    "run_id": self.agreement.run_id.hex(),
+                    "address": self.config.listen or (own.address if own.reachable else ""),
+                    "calls": [self.names[s] for s in self.core.program.contacts],
+                }
+            )
             self._systemd.ready()
             with self._systemd.step():
                 out = self.core.start(time.monotonic())
@@ -405,10 +386,7 @@ class Peer:
         """
         self._stopping = True
         if not self.core.finished and self.core.failed is None:
-            self.core.failed = TryLater(
-                f"Stopped at round {self.core.durable_at} of {self.agreed_run.rounds}, everything spent is "
-                "recorded; start the same command again to go on."
-            )
+            self.core.failed = TryLater(f"Stopped at {self._at}; start the same command again to go on.")
         self._wake.set()
 
     def request_stop(self) -> None:
@@ -454,14 +432,13 @@ class Peer:
         jump = _clock_ahead() - self._clock_ahead
         if abs(jump) > CLOCK:
             return TryLater(
-                f"This machine's clock jumped ({apart_in_words(jump)}), and now the certificate of {name} "
-                f"is expired; the run stopped at round {self.core.durable_at} of {self.agreed_run.rounds}, "
-                "everything spent is recorded; correct the clock and start the same command again."
+                f"This machine's clock jumped ({apart_in_words(jump)}), and now the certificate of {name} is "
+                f"expired; stopped at {self._at}; correct the clock and start the same command again."
             )
         return IdentityError(
-            f"The certificate of {name} expired during the run, which ends at round {self.core.durable_at} "
-            f"of {self.agreed_run.rounds}, everything spent is recorded; renew it (`peer keygen --renew`) "
-            "and continue with `peer membership --certificate`, or correct this machine's clock."
+            f"The certificate of {name} expired during the run, which ends at {self._at}; renew it "
+            "(`peer keygen --renew`) and continue with `peer membership --certificate`, or correct this "
+            "machine's clock."
         )
 
     async def _paced_turn(self, pace: float) -> None:
@@ -534,7 +511,7 @@ class Peer:
 
     # ---- reporting -------------------------------------------------------------------------------
 
-    def _log_or_stop(self, event: dict[str, Any]) -> None:
+    def log(self, event: dict[str, Any]) -> None:
         """Log an event; a run that can no longer be watched stops, to go on when it can."""
         try:
             self.config.log(event)
@@ -542,17 +519,14 @@ class Peer:
             self.stop()
             if isinstance(self.core.failed, TryLater):
                 self.core.failed = TryLater(
-                    f"The log cannot be written ({error.strerror}), so the run stopped at round "
-                    f"{self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded; make "
+                    f"The log cannot be written ({error.strerror}), so the run stopped at {self._at}; make "
                     "room and start the same command again."
                 )
 
-    def _log_listening(self) -> None:
-        own = self.agreement.members[self.node]
-        address = self.config.listen or (own.address if own.reachable else "")
-        calls = [self.names[s] for s in self.core.program.contacts]
-        event = {"event": "listening", "member": own.name, "run_id": self.agreement.run_id.hex()}
-        self.log({**event, "address": address, "calls": calls})
+    @property
+    def _at(self) -> str:
+        """Where the run is, for messages about its end."""
+        return f"round {self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded"
 
     def _log_round(self) -> None:
         at = self.core.durable_at
@@ -560,12 +534,15 @@ class Peer:
             return
         self._logged_at = at
         self._progress_at = self._logged_waiting = time.monotonic()
-        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self.core.draws}
-        self.log({**event, "waiting": self._waiting})
-
-    def _log_transport(self, event: dict[str, Any]) -> None:
-        self.log(event)
-        self._reported_at = -math.inf  # `peer status` shows it at once
+        self.log(
+            {
+                "event": "round",
+                "at": at,
+                "of": self.agreed_run.rounds,
+                "releases": self.core.draws,
+                "waiting": self._waiting,
+            }
+        )
 
     def _log_waiting(self, now: float) -> None:
         """Log now and then who is waited for, and write what `peer status` shows of a running peer."""
@@ -573,11 +550,11 @@ class Peer:
         silent = now - self._progress_at
         due = silent > _LOG_WAITING_AFTER and now - self._logged_waiting > max(_LOG_WAITING_AFTER, silent / 2)
         if due and not self.core.finished:
-            self._logged_waiting = now
-            reasons = self._reasons_away()
+            self._logged_waiting, reasons = now, self._reasons_away()
             people = [{"member": name, "why": reasons.get(name, "")} for name in self._waiting]
-            event = {"event": "waiting", "for": people, "seconds": round(silent), "at": self.core.durable_at}
-            self.log(event)
+            self.log(
+                {"event": "waiting", "for": people, "seconds": round(silent), "at": self.core.durable_at}
+            )
         if now - self._reported_at > _REPORT_EVERY:
             self._reported_at = now
             self._write_live()
@@ -599,8 +576,7 @@ class Peer:
         known = "; ".join(f"{name} {reasons[name]}" for name in missing if reasons.get(name))
         return LostPeer(
             f"{', '.join(missing) or 'A neighbor'} did not come back within {self.timing.give_up:g} seconds"
-            f"{f' ({known})' if known else ''}; the run stopped at round {self.core.durable_at} of "
-            f"{self.agreed_run.rounds}, everything spent is recorded; start the same command again to go on."
+            f"{f' ({known})' if known else ''}; stopped at {self._at}; start the same command again to go on."
         )
 
     def report(self) -> dict[str, Any]:

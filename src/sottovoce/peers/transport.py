@@ -24,7 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sottovoce import __version__
 from sottovoce.errors import FrameError, IdentityError, PeerError
@@ -51,15 +51,13 @@ _QUEUE = 256
 _CONNECTIONS = 4  # of one member; the oldest is closed, it is most likely a dead one
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
 _HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
-_CONTROL, _BURST = 40.0, 120.0  # control frames of a member: a second, and at once
-_NEWS, _NEWS_BURST = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
-_FRAMES = 4_000  # frames a second of one connection before it is paused
-_REFUSED, _REFUSED_BURST = (
-    500.0,
-    1_000.0,
-)  # frames of a member that are refused before its connection is paused
-_CALLS, _CALLS_BURST = 1.0, 20.0  # connections of a member: a second, and at once
-_LINES, _LINES_BURST = 0.1, 20.0  # lines of the log about the connections of a member
+# what one member may do: so often a second, and so often at once
+_CONTROL = 40.0, 120.0  # control frames
+_NEWS = 1_000.0, 3_000.0  # frames of heads and receipts: one or a few with every row
+_FRAMES = 4_000.0, 1_000.0  # frames of one connection before it is paused
+_REFUSED = 500.0, 1_000.0  # refused frames before their connection is paused
+_CALLS = 1.0, 20.0  # connections
+_LINES = 0.1, 20.0  # lines of the log about its connections
 LOG_AGAIN = 10.0  # seconds before another refusal of the same member for the same reason is logged
 BAD_FRAME = "not a frame of this run"
 CLOCK = 60.0  # seconds that two clocks may differ without a message
@@ -148,38 +146,6 @@ class TransportConfig(NamedTuple):
     spans_from: float = 0.0
 
 
-class Transport(Protocol):
-    """What carries frames between a peer and its contacts; `Peer` uses nothing else of it.
-
-    An implementation hands every frame that arrives to the ``deliver`` it was constructed with, under the
-    number of the member that is proved to have sent it. It may lose frames: they are requested again.
-    """
-
-    async def start(self, address: str | None = None) -> None:
-        """Begin to listen, at ``address`` or at the agreed one, and to send."""
-
-    def send(self, to: int, raw: bytes) -> None:
-        """Queue bytes for a contact."""
-
-    def push(self, seconds: float) -> None:
-        """Send what is queued for so long; nothing is read and nobody is let in meanwhile."""
-
-    def expired(self, *members: int) -> list[int]:
-        """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
-
-    async def flush(self, seconds: float) -> None:
-        """Wait at most so long until what is queued has arrived; nothing is sent later."""
-
-    async def stop(self) -> None:
-        """End listening and sending."""
-
-    def refuse(self, sender: int, why: str, details: str = "") -> None:
-        """Count a frame or a call of a member that was not taken, and log it now and then."""
-
-    def report(self) -> dict[str, Any]:
-        """Return ``neighbors`` (connected or not, and why) and what was refused; nothing is about data."""
-
-
 class NeighborState:
     """What is known of one neighbor: its connections, its queue, and why it is not connected."""
 
@@ -191,16 +157,13 @@ class NeighborState:
         self.why = self.package = ""
         self.heard = self.clock = 0.0
         self.frames = 0
-        self.calls = RateLimit(_CALLS, _CALLS_BURST)
-        self.lines = RateLimit(_LINES, _LINES_BURST)
-        self.control = RateLimit(_CONTROL, _BURST)
-        self.news = RateLimit(_NEWS, _NEWS_BURST)
-        self.refused = RateLimit(_REFUSED, _REFUSED_BURST)
+        self.calls, self.lines = RateLimit(*_CALLS), RateLimit(*_LINES)
+        self.control, self.news, self.refused = RateLimit(*_CONTROL), RateLimit(*_NEWS), RateLimit(*_REFUSED)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits to be sent."""
-        return not self.queue and all(connection.idle for connection in self.connections)
+    def next_message(self, connection: Connection) -> bytes | None:
+        """Return what a connection sends next; only the newest one sends."""
+        newest = next(reversed(self.connections), None)
+        return self.queue.popleft() if self.queue and connection is newest else None
 
 
 class TlsTransport:
@@ -215,6 +178,11 @@ class TlsTransport:
     largest : length of the largest frame of the run; more is refused unread.
     revoked : fingerprints that are no longer accepted.
     clock : seconds since 1970; a connection does not outlive the certificate that opened it.
+
+    Guarantees
+    ----------
+    Every frame is handed to ``deliver`` under the number of the member that is proved to have sent it. Frames
+    may be lost: they are requested again. What `report` returns does not depend on data.
     """
 
     def __init__(
@@ -248,13 +216,21 @@ class TlsTransport:
             self._sender = PacedSender(config.pace, config.spans_from, 2 * self.largest + (1 << 20))
 
     async def start(self, address: str | None = None) -> None:
+        """Begin to listen, at ``address`` or at the agreed one, and to call."""
         if not self.contacts:
             raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
         if address is not None or self.members[self.node].reachable:
-            await self._listen(address or self.members[self.node].address)
+            await self.listen(address or self.members[self.node].address)
         self._tasks += [asyncio.create_task(self._keep(s)) for s in self.contacts]
 
+    async def listen(self, address: str) -> None:
+        """Let neighbors connect to an address."""
+        roots = [self.members[s].certificate for s in self.contacts]
+        self.listener = Listener(address, self._enter, context=server_context(self.identity, roots))
+        await self.listener.open()
+
     def send(self, to: int, raw: bytes) -> None:
+        """Queue bytes for a contact."""
         contact = self._known.get(to)
         if contact is None:
             return
@@ -267,9 +243,10 @@ class TlsTransport:
         self._pour(to)
 
     def push(self, seconds: float) -> None:
+        """Send what is queued for so long; nothing is read and nobody is let in meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            busy = {each.tls.fileno(): each for each in self._connections if not each.idle}
+            busy = {each.tls.fileno(): each for each in self._connections if each.unsent is not None}
             if not busy:
                 time.sleep(left)
                 return
@@ -280,22 +257,27 @@ class TlsTransport:
                 busy[number].write()
 
     def expired(self, *members: int) -> list[int]:
+        """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
         now = self.clock()
         return [s for s in members or self._until if now > self._until[s]]
 
     async def flush(self, seconds: float) -> None:
+        """Wait at most so long until what is queued has arrived; nothing is sent later."""
         self._leaving = True
         contacts = self._known.values()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not all(contact.idle for contact in contacts):
+                while any(contact.queue for contact in contacts) or any(
+                    each.unsent is not None for each in self._connections
+                ):
                     await asyncio.sleep(0.005)
                 for connection in self._connections:
                     connection.leave()
-                while any(contact.connections for contact in contacts):
+                while self._connections:
                     await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
+        """End listening and sending."""
         self._leaving = True
         for task in self._tasks:
             task.cancel()
@@ -312,36 +294,29 @@ class TlsTransport:
         return [each for contact in self._known.values() for each in contact.connections]
 
     def report(self) -> dict[str, Any]:
+        """Return ``neighbors`` (connected or not, and why) and what was refused."""
         now = time.monotonic()
         neighbors = {
             self.members[s].name: {
                 "connected": bool(c.connections),
                 "seconds_since_heard": round(now - c.heard, 1) if c.heard else None,
                 "frames": c.frames,
-                "queued": len(c.queue),
                 "clock_ahead": round(c.clock, 1),
                 "package": c.package,
                 "why": "" if c.connections else c.why,
             }
             for s, c in self._known.items()
         }
-        listener = {} if self.listener is None else {**self.listener.counts, "waiting": self.listener.waiting}
         refused = [{"from": who, "why": why, "count": n} for (who, why), n in sorted(self.refusals.items())]
-        listening = self.listener is not None
-        return {"neighbors": neighbors, "refused": refused, "listener": listener, "listening": listening}
+        listener = {} if self.listener is None else {**self.listener.counts, "waiting": self.listener.waiting}
+        return {"neighbors": neighbors, "refused": refused, "listener": listener}
 
     # ---- connecting ------------------------------------------------------------------------------
-
-    async def _listen(self, address: str) -> None:
-        roots = [self.members[s].certificate for s in self.contacts]
-        self.listener = Listener(address, self._enter, context=server_context(self.identity, roots))
-        await self.listener.open()
 
     async def _enter(self, tls: ssl.SSLSocket, host: str) -> None:
         """Accept a connection that has passed TLS if its certificate and its agreement are right."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
-            tls.close()
             self._refuse("a stranger", "the certificate is not a neighbor's")
             raise PeerError("a stranger")
         if not self._known[sender].calls.take(time.monotonic()):
@@ -349,8 +324,9 @@ class TlsTransport:
             tls.close()
             return
         try:
-            await self._greet(tls, sender, calling=False)
+            await self._greet(tls, sender)
         except PeerError as error:
+            tls.close()
             self.refuse(sender, "another agreement, keys or version", str(error))
             if not self._known[sender].connections:
                 self._known[sender].why = str(error)
@@ -375,7 +351,9 @@ class TlsTransport:
             try:
                 await self._call(to, context)
             except (PeerError, OSError) as error:
-                self._trouble(to, str(error))
+                if contact.why != str(error) and not contact.connections and not self._leaving:
+                    contact.why = str(error)
+                    self._log(to, "trouble", why=contact.why)
             if contact.connections:
                 pause = _PAUSE
             else:
@@ -399,34 +377,34 @@ class TlsTransport:
         try:
             async with asyncio.timeout(PATIENCE):
                 tls = await tls_handshake(sock, context, server=server)
-                if shown_fingerprint(tls) != bytes.fromhex(other.fingerprint):
-                    tls.close()
-                    raise PeerError(_OTHER)
-                await self._greet(tls, to, calling=True)
+                with closed_on_error(tls):
+                    if shown_fingerprint(tls) != bytes.fromhex(other.fingerprint):
+                        raise PeerError(_OTHER)
+                    await self._greet(tls, to, calling=True)
         except TimeoutError:
-            raise PeerError(
-                "is reached, but says nothing: something else listens there, or it is busy"
-            ) from None
+            problem = "is reached, but says nothing: something else listens there, or it is busy"
         except ssl.SSLError as error:
-            raise PeerError(_in_words(error)) from None
+            problem = _in_words(error)
         except OSError as error:
-            raise PeerError(
+            problem = (
                 f"closed the connection before a word ({error.strerror or error}): it has another agreement "
                 "without this member's certificate, has revoked it, or is stopping"
-            ) from None
+            )
+        else:
+            return
+        raise PeerError(problem)
 
-    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
+    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool = False) -> None:
         """Exchange hellos; if both ends hold one agreement, keep the connection."""
         contact = self._known[to]
         own = Hello(self.config.run_id, self.config.session, self.clock(), __version__)
-        with closed_on_error(tls):
-            try:
-                await write_message(tls, own.to_bytes())
-                theirs = Hello.read(await read_message(tls, HELLO.size))
-            except FrameError as error:
-                raise PeerError(f"answers, but {error}".rstrip(".")) from None
-            if not theirs.only_check and (why := theirs.against(own)):
-                raise PeerError(why)
+        try:
+            await write_message(tls, own.to_bytes())
+            theirs = Hello.read(await read_message(tls, HELLO.size))
+        except FrameError as error:
+            raise PeerError(f"answers, but {error}".rstrip(".")) from None
+        if not theirs.only_check and (why := theirs.against(own)):
+            raise PeerError(why)
         if theirs.only_check or self._leaving:
             tls.close()
             return
@@ -436,11 +414,11 @@ class TlsTransport:
         connection = Connection(
             tls,
             largest=self.largest,
+            next_message=contact.next_message,
             on_message=partial(self._receive, to),
             on_close=partial(self._lost, to),
-            on_drained=partial(self._pour, to),
         )
-        contact.connections[connection] = RateLimit(_FRAMES, _FRAMES / 4)
+        contact.connections[connection] = RateLimit(*_FRAMES)
         if len(contact.connections) > _CONNECTIONS:
             next(iter(contact.connections)).close()
         contact.up.set()
@@ -451,13 +429,6 @@ class TlsTransport:
             self._log(to, "clock", apart=apart_in_words(contact.clock))
         self._pour(to)
 
-    def _trouble(self, to: int, why: str) -> None:
-        """Log why a contact is not connected, when the reason is new."""
-        contact = self._known[to]
-        if contact.why != why and not contact.connections and not self._leaving:
-            contact.why = why
-            self._log(to, "trouble", why=why)
-
     def _log(self, to: int, event: str, **details: str | bool) -> None:
         """Log what happened to the connection with a contact, unless it happens all the time."""
         if self._known[to].lines.take(time.monotonic()):
@@ -467,12 +438,8 @@ class TlsTransport:
 
     def _pour(self, to: int) -> None:
         contact = self._known[to]
-        if not contact.connections or (contact.queue and self.expired(to, self.node)):
-            return
-        connection = next(reversed(contact.connections))
-        # one frame at a time is the connection's own; the others wait here, where newer ones replace them
-        while contact.queue and connection.open and connection.idle:
-            connection.send(contact.queue.popleft())
+        if contact.connections and not (contact.queue and self.expired(to, self.node)):
+            next(reversed(contact.connections)).write()
 
     def _receive(self, sender: int, connection: Connection, raw: bytes) -> None:
         contact, now = self._known[sender], time.monotonic()
@@ -502,6 +469,7 @@ class TlsTransport:
                 connection.pause(0.1)
 
     def refuse(self, sender: int, why: str, details: str = "") -> None:
+        """Count a frame or a call of a member that was not taken, and log it now and then."""
         self._refuse(self.members[sender].name, why, details)
 
     def _refuse(self, who: str, why: str, details: str = "") -> None:
@@ -518,7 +486,8 @@ class TlsTransport:
         if connection not in contact.connections:
             return
         del contact.connections[connection]
-        contact.queue.extendleft(reversed(connection.take_back()))
+        if connection.unsent is not None:
+            contact.queue.appendleft(connection.unsent)
         if isinstance(error, FrameError):
             self.refuse(to, BAD_FRAME, str(error))
         if contact.connections:
@@ -527,9 +496,9 @@ class TlsTransport:
         contact.up.clear()
         contact.down.set()
         if not self._leaving:
-            contact.why = "closed the connection"
-            if error is not None:
-                contact.why = f"the connection broke ({_plain(error)})"
+            contact.why = (
+                "closed the connection" if error is None else f"the connection broke ({_plain(error)})"
+            )
             self._log(to, "lost", why=contact.why)
 
 
@@ -543,15 +512,13 @@ def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:
 
 def _in_words(error: ssl.SSLError) -> str:
     """Return what a failed handshake means for the person who looks for its cause."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if "not yet valid" in error.verify_message:
-            return "shows a certificate that is not valid yet: compare the clocks of both machines"
-        if "expired" in error.verify_message:
-            return "shows a certificate that has expired by this machine's clock"
-        return _OTHER
-    reason = (error.reason or "").replace("_", " ").lower()
+    own = not isinstance(error, ssl.SSLCertVerificationError)
+    reason = (error.reason or str(error) if own else error.verify_message).replace("_", " ").lower()
     if "expired" in reason or "not yet valid" in reason:
-        return "finds this member's certificate expired or not valid yet: compare the clocks of both machines"
+        finds = "finds this member's certificate" if own else "shows a certificate that is"
+        return f"{finds} expired or not valid yet: compare the clocks of both machines"
+    if not own:
+        return _OTHER
     if "alert" in reason or "unknown ca" in reason or "certificate" in reason:
         return (
             f"refuses this member's certificate ({reason}): it has another agreement without it, has revoked "
@@ -559,7 +526,7 @@ def _in_words(error: ssl.SSLError) -> str:
         )
     if "version" in reason or "wrong" in reason or "record" in reason:
         return f"answers, but does not speak TLS 1.3 ({reason}): something else listens there"
-    return f"broke off the handshake ({reason or error})"
+    return f"broke off the handshake ({reason})"
 
 
 def _plain(error: Exception) -> str:

@@ -6,9 +6,9 @@ Layout, little endian::
     | length u64 | run 32s | 0 0 0 0 | payload (length bytes) | SHA-256 of all that precedes | signature 64s
 
 A `FrameCodec` states what the frames of one run must look like; `FrameCodec.decode` compares sizes with it
-before it reads the payload, so nothing that arrives decides how much is allocated. There are eight kinds: a
-row of numbers, a position (how far a peer is, what it has of the other), a refusal, a request to drop one
-exchange of one round or its answer, the head of a member's ledger, a member's receipts for the heads of all
+before it reads the payload, so nothing that arrives decides how much is allocated. There are seven kinds:
+a row of numbers, a position (how far a peer is, what it has of the other), a request to drop one exchange
+of one round or its answer, the head of a member's ledger, a member's receipts for the heads of all
 others, news (heads and receipts of several members), and a summary of which heads and receipts a peer holds.
 
 Rows, heads and receipts are signed with the key of the member's certificate, so they can be shown to others;
@@ -33,7 +33,7 @@ from sottovoce.ledger.store import DIGEST, SIGNATURE, TRAILER, frame_digest
 
 MAGIC = b"SVOC"
 VERSION = 1
-KINDS = ROW, POSITION, REFUSAL, DROP, HEAD, RECEIPTS, NEWS, SUMMARY = 1, 2, 3, 4, 5, 6, 7, 8
+KINDS = ROW, POSITION, DROP, HEAD, RECEIPTS, NEWS, SUMMARY = 1, 2, 3, 4, 5, 6, 7
 SIGNED = (ROW, HEAD, RECEIPTS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s64s32sB7x")
@@ -45,13 +45,9 @@ _NEWS_BYTES = 1 << 18  # of one news frame, if not a single head and one member'
 HEAD_FRAME = HEADER.size + HEADS.size + TRAILER  # length of a whole frame that holds a head
 _KIND, _SENDER = 5, 8  # where the header holds the kind and the sender
 _ANSWER = HEADER.size + CONTROL.size - 8  # where a position holds whether it asks for an answer
-_NAMES = {
-    ROW: "row",
-    HEAD: "head",
-    RECEIPTS: "set of receipts",
-    NEWS: "news frame",
-    SUMMARY: "summary",
-}  # the others are positions
+_NAMES = dict(
+    zip(KINDS, ("row", "position", "drop", "head", "set of receipts", "news frame", "summary"), strict=True)
+)
 _DTYPES = {"float64": (1, "<f8"), "float32": (2, "<f4"), "int64": (3, "<i8"), "int32": (4, "<i4")}
 NOTHING = bytes(DIGEST)
 UNSIGNED = bytes(SIGNATURE)
@@ -211,18 +207,19 @@ class FrameCodec:
     @staticmethod
     def wants_answer(raw: bytes) -> bool:
         """Return whether a position or summary of this peer's own asks for an answer."""
-        return bool(raw[HEADER.size if FrameCodec.kind_of(raw) == SUMMARY else _ANSWER])
+        at = HEADER.size if FrameCodec.kind_of(raw) == SUMMARY else _ANSWER
+        return raw[at : at + 1] == b"\1"
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
         """Length of the payload by kind; of news, the largest."""
-        sizes = dict.fromkeys((POSITION, REFUSAL, DROP), CONTROL.size)
         row = self.dim * np.dtype(self.dtype).itemsize
         receipts = _VERSION.size + self.members * _RECEIPT.size + HEAD_FRAME
         several = min(self.members * (HEAD_FRAME + HEADER.size + receipts + TRAILER), _NEWS_BYTES)
         news = max(HEAD_FRAME, HEADER.size + receipts + TRAILER, several)
         summary = 8 + 2 * self.members * _HELD.size
-        return {**sizes, ROW: row, HEAD: HEADS.size, RECEIPTS: receipts, NEWS: news, SUMMARY: summary}
+        sizes = row, CONTROL.size, CONTROL.size, HEADS.size, receipts, news, summary
+        return dict(zip(KINDS, sizes, strict=True))
 
     def _whole(self, kind: int) -> int:
         """Return the length of a whole frame of a kind."""
@@ -288,15 +285,6 @@ class FrameCodec:
         )
         return self._frame(SUMMARY, sender, bytes([answer]).ljust(8, b"\0") + b"".join(lines))
 
-    def refusal(self, held: bytes, *, sender: int, round: int) -> bytes:
-        """Return the frame that refuses a second, different row for a round.
-
-        ``held`` is digest and signature of the first row, which only its sender can have made; the row itself
-        is not sent.
-        """
-        content = CONTROL.pack(round, round, held[:DIGEST], held[DIGEST:], NOTHING, 0)
-        return self._frame(REFUSAL, sender, content, round)
-
     def drop(self, round: int, *, sender: int, ask: bool, agreed: bool) -> bytes:
         """Return the frame that asks to drop the exchange of one round, or answers such a request.
 
@@ -343,7 +331,7 @@ class FrameCodec:
             raise FrameError("The frame belongs to another run; compare the agreements.")
         if kind not in self._sizes:
             raise FrameError(f"Kind {kind} is not a kind of frame.")
-        name, payload = _NAMES.get(kind, "position"), self._sizes[kind]
+        name, payload = _NAMES[kind], self._sizes[kind]
         if kind == NEWS:
             payload = self._news_payload(rows, dim)
         total = HEADER.size + payload + TRAILER
@@ -365,19 +353,24 @@ class FrameCodec:
                 raise FrameError(f"The signature of the frame is not that of member {sender}.")
         elif frame.signature != UNSIGNED:
             raise FrameError(_NOT_ZERO)
-        if kind == ROW:
-            if not np.isfinite(self.values(frame)).all():
+        if kind in (ROW, DROP):
+            if kind == ROW and not np.isfinite(self.values(frame)).all():
                 raise FrameError("The row holds NaN or infinity.")
-        elif kind != NEWS:  # its parts are read when they are newer than what is held
-            self._readers[kind](frame)
-        elif number:
+        elif kind != POSITION and number:
             raise FrameError(_NOT_ZERO)
+        if kind in self._readers:  # the parts of news are read when they are newer than what is held
+            self._readers[kind](frame)
         return frame
 
     @cached_property
     def _readers(self) -> dict[int, Callable[[Frame], object]]:
-        control = dict.fromkeys((POSITION, REFUSAL, DROP), self.read_position)
-        return {**control, HEAD: self.read_head, RECEIPTS: self.read_receipts, SUMMARY: self.read_summary}
+        return {
+            POSITION: self.read_position,
+            DROP: self.read_position,
+            HEAD: self.read_head,
+            RECEIPTS: self.read_receipts,
+            SUMMARY: self.read_summary,
+        }
 
     def _news_payload(self, heads: int, receipts: int) -> int:
         """Return the length of the payload of news with so many heads and receipts."""

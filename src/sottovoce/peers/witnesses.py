@@ -14,14 +14,13 @@ this replaces lost frames.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sottovoce.errors import LedgerError, PeerError
-from sottovoce.ledger.store import DIGEST, StoredRun, frame_digest
+from sottovoce.ledger.store import StoredRun, frame_digest
 from sottovoce.peers.wire_format import (
     HEAD,
     NOTHING,
@@ -42,7 +41,6 @@ Outgoing = list[tuple[int, bytes]]
 # honest member stays far below; beyond it a head is neither stored nor passed on.
 _HEADS, _HEADS_PER_SECOND, _HEADS_PER_ANNOUNCEMENT = 32.0, 1.0, 4.0
 _RECEIPTS_PER_HEAD = 4  # of one member, and for each other member
-_KEPT = 1024  # hashes of each member's rows, for the receipts of others that are behind
 _ISSUED = 256  # own heads whose receipts are recognized
 
 
@@ -87,15 +85,11 @@ class Witnesses:
         self._rows_since_announced = self._rows_since_new_head = 0
         self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
         self._chains: dict[int, bytes] = {}
-        self._rows_heard: dict[int, int] = {}  # of each member, in all its first rounds
-        self._lineages: dict[int, deque[bytes]] = {}  # the chained hashes of the newest of them
         self._allowances: dict[Key, tuple[float, float, int]] = {}
         for v, raw in stored.heads.items():
             self.heads[v] = self.codec.read_head(self.codec.decode(raw))
             self._map[HEAD, v] = _Signed(self.codec.peek_version(raw)[1], raw)
             self._durable[v] = frame_digest(raw)
-        for (r, sender), proof in sorted(stored.heard.items()):
-            self.heard(sender, r, proof)
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -186,13 +180,6 @@ class Witnesses:
             del self._chains[min(self._chains)]
         for v, head in self.heads.items():
             self._same_chain(v, head)
-
-    def heard(self, sender: int, r: int, proof: bytes) -> None:
-        """Extend the chained hash of a member's rows, as long as one came in every round."""
-        rows = self._lineages.setdefault(sender, deque(maxlen=_KEPT))
-        if self._rows_heard.get(sender, 0) == r:
-            self._rows_heard[sender] = r + 1
-            rows.append(hashlib.sha256((rows[-1] if rows else NOTHING) + proof[:DIGEST]).digest())
 
     # ---- exchange with contacts ------------------------------------------------------------------
 
@@ -321,9 +308,11 @@ class Witnesses:
         self._receipts_by = math.inf
         receipts = []
         for v in range(self.codec.members):
-            lineages = self._lineages.get(v)
-            lineage = lineages[-1] if lineages else NOTHING
-            receipts.append(Receipt(self._durable.get(v, NOTHING), self._rows_heard.get(v, 0), lineage))
+            head, history = self._durable.get(v, NOTHING), self.core.heard_of.get(v)
+            if history is None or history.complete < max(1, history.first):
+                receipts.append(Receipt(head))
+            else:
+                receipts.append(Receipt(head, history.complete, history.lineage(history.complete)))
         newer = self._map[HEAD, self._newer].raw if self._newer >= 0 else b""
         rows = self.core.store.newest()[0]
         content = Receipts(rows, self._sequence, self.nonce, tuple(receipts), newer)
@@ -406,9 +395,10 @@ class Witnesses:
 
     def _same_rows(self, w: int, v: int, receipt: Receipt) -> None:
         """Compare what another member heard of a third with what this peer heard, if both heard all."""
-        at, own = receipt.rows, self._lineages.get(v, deque())
-        place = at - 1 - (self._rows_heard.get(v, 0) - len(own))  # among the hashes that are kept
-        if 0 <= place < len(own) and own[place] != receipt.lineage:
+        at, own = receipt.rows, self.core.heard_of.get(v)
+        if own is None or not max(1, own.first) <= at <= own.complete:
+            return
+        if own.lineage(at) != receipt.lineage:
             note = f"member {v} sent other rows to member {w} before round {at}"
             self.core.incident(v, note, fatal=True)
             problem = (
