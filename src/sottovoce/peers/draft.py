@@ -17,7 +17,7 @@ from sottovoce.planfile.schema import DataSection
 from sottovoce.planfile.write import agreement_text
 
 # keys of [average] and [train] that an agreement does not have, or that every draft states
-_NOT_OPTIONS = {"algorithm", "fresh_graph", "evaluate_every", "values"} | {
+_NOT_OPTIONS = {"algorithm", "evaluate_every", "values"} | {
     *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate"),
 }
 

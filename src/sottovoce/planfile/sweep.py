@@ -30,11 +30,8 @@ SIMULATED = (
 def plan_trials(file: Path, choices: Mapping[str, Sequence[Any]], repeats: int = 1) -> list[Trial]:
     """Return one trial per combination of settings; all combinations are read and checked before.
 
-    Parameters
-    ----------
-    file : the plan file.
-    choices : values by place, ``"epsilon"``, ``"network"`` or a section and key such as ``"train.steps"``.
-    repeats : trials per combination, which differ in their noise.
+    ``choices`` are values by place: ``"epsilon"``, ``"network"``, or a section and key such as
+    ``"train.steps"``; ``repeats`` is the number of trials per combination, which differ in their noise.
     """
     problems: dict[str, None] = {}  # one sentence each
     for values in itertools.product(*choices.values()):
@@ -110,29 +107,21 @@ def _load(file: Path, settings: Mapping[str, Any], seed: int) -> tuple[LoadedPla
 
 
 def summarized(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one row per combination of the settings ``names``: means over repeats, deviations as ``std``.
-
-    Examples
-    --------
-    >>> summarized([{"epsilon": 1, "loss": 2.0}, {"epsilon": 1, "loss": 4.0}], ["epsilon"])
-    [{'epsilon': 1, 'loss': 3.0, 'loss std': 1.4142135623730951, 'trials': 2}]
-    """
+    """Return one row per combination of the settings ``names``: means over repeats, deviations as ``std``."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(str(row[name]) for name in names), []).append(row)
     answers = []
     for group in groups.values():
         answer = dict(group[0])
-        for key, value in group[0].items():
-            if isinstance(value, float) and key not in names and len(group) > 1:
-                values = np.array([row[key] for row in group], np.float64)
-                answer |= {key: float(values.mean()), f"{key} std": float(values.std(ddof=1))}
-        if answer.get("spent") is not None and len(group) > 1:  # one plan has one cost
-            answer["spent"] = max(row["spent"] for row in group)
-            answer.pop("spent std", None)
-        answer.pop("delta std", None)
-        answer.pop("promised std", None)
-        answers.append(answer | ({"trials": len(group)} if len(group) > 1 else {}))
+        if len(group) > 1:
+            for key, value in group[0].items():
+                # one plan has one cost
+                if isinstance(value, float) and key not in (*names, "spent", "delta", "promised"):
+                    values = np.array([row[key] for row in group], np.float64)
+                    answer |= {key: float(values.mean()), f"{key} std": float(values.std(ddof=1))}
+            answer["trials"] = len(group)
+        answers.append(answer)
     return answers
 
 

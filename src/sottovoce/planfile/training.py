@@ -64,6 +64,8 @@ def run_training(
     plan, records, section = loaded.plan, loaded.records, loaded.settings.train
     assert records is not None
     assert section is not None
+    if guarantees is None:
+        guarantees = [each.to_dict() for each in loaded.guarantees]
     options: dict[str, Any] = {
         "evaluate": records.adapter.evaluate,
         "every": section.evaluate_every or max(plan.steps // 20, 1),
@@ -71,7 +73,7 @@ def run_training(
         "on_evaluation": on_evaluation,
         "purpose": "training",
         "population": population,
-        "guarantees": [each.to_dict() for each in loaded.guarantees] if guarantees is None else guarantees,
+        "guarantees": guarantees,
     }
     noise = loaded.settings.noise.source
     if cluster is None:

@@ -111,13 +111,8 @@ def agreement_text(
     """Return the draft of an agreement of a plan; ``sottovoce peer agree`` adds the members.
 
     With masked sums its budget is ``budget``, (epsilon, delta). Over trees and gossip a member is charged
-    for its own noise alone, as if all others colluded.
-
-    Parameters
-    ----------
-    tables : title, graph and the sections of model and data.
-    protocol, options : of the algorithm; the options hold its noise multiplier.
-    sample_rate : of records, where they are sampled.
+    for its own noise alone, as if all others colluded. ``tables`` are title, graph and the sections of model
+    and data; ``options`` hold the noise multiplier.
     """
     values = {key: getattr(plan, key) for key in plan_options(plan.name)}
     clip_norm = float(values.get("radius", values.get("clip_norm")) or 0.0)
@@ -195,8 +190,7 @@ def _value(plan: Plan, key: str, value: Any) -> Any:
     if key == "learning_rate" and hasattr(value, "start"):
         rate = {name: part for name, part in vars(value).items() if part is not None}
         return value.start if value.end in (None, value.start) and not rate.get("warmup") else rate
-    described = plan.describe().get(key, value)
-    values = to_jsonable(described)
+    values = to_jsonable(plan.describe().get(key, value))
     if isinstance(values, dict):
         return {name: part for name, part in values.items() if part not in (None, [])}
     return values
