@@ -1,21 +1,26 @@
-"""The acts of a lifetime ledger: rows that are added, chained and read back with their balance."""
+"""The acts of a lifetime ledger, and what they add up to: populations, budgets, charges and totals."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from sottovoce.errors import ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
 from sottovoce.ledger.balance import (
-    Balance,
     Charge,
+    LifetimeBudget,
     Row,
     RunClosure,
+    charge_from_row,
     charge_to_row,
+    costs_from_row,
+    costs_to_row,
     covers,
+    curve_of_charges,
     require_lifetime_budget,
 )
 from sottovoce.ledger.chain import explained, read_lines
@@ -24,42 +29,91 @@ FORMAT = 1
 
 
 class Acts:
-    """The acts of a lifetime ledger, and the balance after them."""
+    """The rows of a lifetime ledger; populations with their budgets, charges and pinned certificates."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.rows, self.balance = list(rows), Balance()
-        for row in self.rows:
-            self.balance.apply(row)
+        self.rows: list[Row] = []
+        self.populations: dict[str, dict[tuple[str, str], LifetimeBudget]] = {}
+        self.charges: list[Charge] = []
+        self.pinned: dict[str, str] = {}
+        self.remarks: list[str] = []
+        for row in rows:
+            self._apply(row)
+
+    # ---- what they add up to ---------------------------------------------------------------------
+
+    @property
+    def runs(self) -> dict[str, Charge]:
+        """The charges that are runs, by hash."""
+        return {each.run_id: each for each in self.charges if each.run_id}
+
+    def run(self, run_id: str) -> Charge:
+        """Return the charge of a known run."""
+        if run_id not in self.runs:
+            raise ConfigError(
+                f"The lifetime ledger knows no run {run_id[:16]}; `peer budget` lists its runs."
+            )
+        return self.runs[run_id]
+
+    def named(self, population: str | None) -> str:
+        """Return the population that is charged: the first, unless another is named."""
+        name = next(iter(self.populations), None) if population is None else population
+        if name is None or name not in self.populations:
+            known = ", ".join(self.populations) or "none"
+            raise ConfigError(
+                f"There is no population {population or 'yet'} in the lifetime ledger (it has {known}); the "
+                "officer opens one with `peer budget --open`."
+            )
+        return name
+
+    def parent(self, new: Charge) -> Charge | None:
+        """Return the newest known run that ``new`` continues."""
+        return next((self.runs[run_id] for run_id in new.continues if run_id in self.runs), None)
+
+    def population_of(self, new: Charge) -> str:
+        """Return the population that ``new`` is charged to; a membership change does not change it."""
+        parent = self.parent(new)
+        if parent is None:
+            return self.named(new.population or None)
+        require_population(parent, new)
+        return parent.population
+
+    def forecast(self, new: Charge | None, population: str) -> list[Row]:
+        """Return for each lifetime budget what is spent, what ``new`` adds, and the total."""
+        before = [each for each in self.charges if each.population == population]
+        added = [] if new is None else [new]
+        parts = {"spent": before, "adds": added, "total": before + added}
+
+        def cost(charges: list[Charge], limit: LifetimeBudget) -> float:
+            return curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
+
+        limits = self.populations[population].values()
+        return [asdict(limit) | {name: cost(parts[name], limit) for name in parts} for limit in limits]
+
+    # ---- adding ----------------------------------------------------------------------------------
 
     def add(self, act: Row, why: str | None = None) -> None:
-        """Add one act."""
+        """Add one act, as it will be read back."""
         reason = {} if why is None else {"why": one_line(why, "the reason")}
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        row = json.loads(canonical_json({**act, **reason, "time": now}))  # as it will be read back
-        self.rows.append(row)
-        self.balance.apply(row)
+        self._apply(json.loads(canonical_json({**act, **reason, "time": now})))
 
     def charge(self, new: Charge) -> list[Row]:
         """Add a charge that is within the lifetime budgets; return the forecast."""
-        budgets = self.balance.forecast(new, new.population)
+        budgets = self.forecast(new, new.population)
         require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
         self.add(charge_to_row(new))
         return budgets
 
     def resume(self, known: Charge, new: Charge, new_records: str) -> None:
         """Require that a known run continues as it was charged."""
-        short = new.run_id[:16]
         if known.status == "closed":
             raise run_closed(new.run_id)
-        if new.population not in ("", known.population):
-            raise ConfigError(
-                f"The run {short} is charged to the population {known.population}, got {new.population}; a "
-                "run stays with the population it began with."
-            )
+        require_population(known, new)
         if not covers(known, new):
             raise ConfigError(
-                f"The run {short} was charged for other releases than it would make now; continue with the "
-                "version of the program that began it."
+                f"The run {new.run_id[:16]} was charged for other releases than it would make now; continue "
+                "with the version of the program that began it."
             )
         if new.records != known.records:
             self.change_records(new.run_id, new.records, new_records)
@@ -75,7 +129,7 @@ class Acts:
 
     def close(self, closure: RunClosure) -> None:
         """Add the end of a run."""
-        known = self.balance.run(closure.run_id)
+        known = self.run(closure.run_id)
         if known.status == "closed":
             raise ConfigError(
                 f"The run {closure.run_id[:16]} is closed already; there is nothing left to do."
@@ -85,10 +139,45 @@ class Acts:
             agreed = () if not closure.releases else closure.guarantees or known.guarantees
             # the local cost of what left holds against everybody, so of the agreed ones only exact ones stay
             against_members = tuple(each for each in agreed if each.label == "exact")
-            left = replace(known, releases=closure.releases, guarantees=against_members)
-            act["releases"] = [release.to_dict() for release in left.releases]
-            act["guarantees"] = [guarantee.to_dict() for guarantee in left.guarantees]
+            act |= costs_to_row(replace(known, releases=closure.releases, guarantees=against_members))
         self.add(act, closure.why)
+
+    def _apply(self, row: Row) -> None:
+        self.rows.append(row)
+        match row["act"]:
+            case "created":
+                pass
+            case "population":
+                budgets = [LifetimeBudget(**each) for each in row["budgets"]]
+                self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
+            case "budget":
+                budget = LifetimeBudget(**row["budget"])
+                self.populations[row["population"]][budget.kind] = budget
+            case "charge":
+                self.charges.append(charge_from_row(row))
+            case "start":
+                self._amend(row["run_id"], status="started")
+            case "end":
+                self._amend(row["run_id"], status="ended")
+            case "records":
+                self._amend(row["run_id"], records=row["records"])
+            case "close":
+                costs = costs_from_row(row) if "releases" in row else {}
+                self._amend(row["run_id"], status="closed", **costs)
+            case "trust":
+                self.pinned[row["name"]] = row["fingerprint"]
+            case "restored":
+                if row["alone"]:
+                    self.remarks.append(
+                        f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: "
+                        "releases made after that copy, if any, are not in these totals."
+                    )
+            case act:
+                raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
+
+    def _amend(self, run_id: str, **changes: Any) -> None:
+        at = next(i for i, each in enumerate(self.charges) if each.run_id == run_id)
+        self.charges[at] = replace(self.charges[at], **changes)
 
 
 def read_acts(path: Path) -> Acts:
@@ -121,6 +210,15 @@ def run_closed(run_id: str) -> ConfigError:
     return ConfigError(
         f"The run {run_id[:16]} was closed in this member's lifetime ledger; agree on a new run."
     )
+
+
+def require_population(known: Charge, new: Charge) -> None:
+    """Raise if ``new`` names another population than the run that it is, or continues."""
+    if new.population not in ("", known.population):
+        raise ConfigError(
+            f"The run {known.run_id[:16]} is charged to the population {known.population}, got "
+            f"{new.population}; a run stays with the population it began with."
+        )
 
 
 def one_line(text: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""What a member's acts add up to: populations, their lifetime budgets, charges and totals.
+"""Lifetime budgets and charges, and what charges cost together.
 
 A charge holds guarantees that `account` returned (`sottovoce.ledger.cost`), not epsilons, and beside them the
 releases they are about. Totals are the sums of those guarantees, computed again every time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from sottovoce import _validate
@@ -17,7 +17,7 @@ from sottovoce._format import compared, number
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee
 from sottovoce.accounting.release import Release
-from sottovoce.errors import BudgetExceeded, CannotCompose, ConfigError, InvalidInput, LedgerError
+from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput
 from sottovoce.ledger.cost import (
     LIFETIME_VIEWS,
     colluders_of,
@@ -36,15 +36,7 @@ class LifetimeBudget:
 
     ``view`` is ``"local"`` (whatever all others do), ``"outsider"``, ``"network"`` (one member in every run)
     or ``"colluders:c"`` (any c members in every run). A weaker adversary than one member accepts no budget.
-
-    Examples
-    --------
-    >>> LifetimeBudget(5.0, 1e-5, "replace-one").view
-    'network'
-    >>> LifetimeBudget(5.0, 1e-5, "replace-one", "central")
-    Traceback (most recent call last):
-    sottovoce.errors.InvalidInput: a lifetime budget is against local, outsider, network or colluders:c, got 'central'.
-    """  # noqa: E501
+    """
 
     epsilon: float
     delta: float
@@ -73,22 +65,13 @@ class LifetimeBudget:
 class Charge:
     """What one agreed run, or one training on this machine, costs its population.
 
-    Parameters
-    ----------
-    population : whose records were used.
-    what : one line for people.
-    releases : everything that one agent may release, run-length coded, as planned; of a closed run, what
-        left.
-    guarantees : what `account` says of it, at most one for each adjacency and view. Missing local ones are
-        those of ``releases``, seen in full.
-    node : the agent whose people the population is; None where all agents are on this machine.
-    run_id : hash of the agreement; empty for a training.
-    records : keyed digest of the records it began with.
-    state : the folder of its ledger, relative to the member directory if it lies inside.
-    status : ``charged`` (it has no ledger yet and may not send), ``started``, ``ended`` or ``closed`` (never
-        resumed).
-    training : the name of a training that can continue after an interruption.
-    continues : after a membership change, the runs it continues, newest first.
+    ``releases`` are everything that one agent may release, as planned; of a closed run, what left.
+    ``guarantees`` are what `account` says of it, at most one for each adjacency and view; missing local ones
+    are those of ``releases``, seen in full. ``node`` is the agent whose people the population is, None where
+    all agents are on this machine. A run has the hash of its agreement as ``run_id``, a keyed digest of its
+    ``records``, the folder of its ledger (``state``) and, after a membership change, the runs it
+    ``continues``, newest first. Its ``status`` is ``charged`` (it has no ledger yet and may not send),
+    ``started``, ``ended`` or ``closed`` (never resumed). ``training`` names a training that can continue.
     """
 
     population: str
@@ -172,15 +155,6 @@ def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "loc
     ----------
     An upper bound for adaptive composition: the sum of what `Charge.guarantee` says of each. A person may be
     the one who loses most in every charge.
-
-    Examples
-    --------
-    >>> release = Release(0, 0, sensitivity=1.0, noise_std=2.0, adjacency="add-remove")
-    >>> one = Charge("patients", "a mean", (release,))
-    >>> curve_of_charges([one] * 4, "add-remove").mu, curve_of_charges([one], "replace-one").mu
-    (1.0, 1.0)
-    >>> curve_of_charges([one], "user").epsilon(1e-5)
-    inf
     """
     curves = [each.guarantee(adjacency, view).curve for each in charges]
     try:
@@ -194,130 +168,26 @@ def _kind(guarantee: Guarantee) -> tuple[str, str]:
     return guarantee.adjacency, view_name(guarantee)
 
 
-@dataclass
-class Balance:
-    """Populations with their budgets, charges and pinned certificates, after all acts so far."""
-
-    populations: dict[str, dict[tuple[str, str], LifetimeBudget]] = field(default_factory=dict)
-    charges: list[Charge] = field(default_factory=list)
-    pinned: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-
-    @property
-    def runs(self) -> dict[str, Charge]:
-        return {each.run_id: each for each in self.charges if each.run_id}
-
-    def run(self, run_id: str) -> Charge:
-        if run_id not in self.runs:
-            raise ConfigError(
-                f"The lifetime ledger knows no run {run_id[:16]}; `peer budget` lists its runs."
-            )
-        return self.runs[run_id]
-
-    def named(self, population: str | None) -> str:
-        """Return the population that is charged: the first, unless another is named."""
-        if not self.populations:
-            raise ConfigError(
-                "The lifetime ledger has no population yet; the officer opens one with `peer budget --open`."
-            )
-        if population is None:
-            return next(iter(self.populations))
-        if population not in self.populations:
-            raise ConfigError(
-                f"The lifetime ledger has no population {population!r}, only {', '.join(self.populations)}; "
-                "the officer opens another with `peer budget --open`."
-            )
-        return population
-
-    def parent(self, new: Charge) -> Charge | None:
-        """Return the newest known run that ``new`` continues."""
-        return next((self.runs[run_id] for run_id in new.continues if run_id in self.runs), None)
-
-    def population_of(self, new: Charge) -> str:
-        """Return the population that ``new`` is charged to; a membership change does not change it."""
-        parent = self.parent(new)
-        if parent is None:
-            return self.named(new.population or None)
-        if new.population not in ("", parent.population):
-            raise ConfigError(
-                f"The run {parent.run_id[:16]} that this one continues is charged to the population "
-                f"{parent.population}, got {new.population}; a run stays with the population it began with."
-            )
-        return parent.population
-
-    def apply(self, row: Row) -> None:
-        """Add one act."""
-        match row["act"]:
-            case "created":
-                pass
-            case "population":
-                budgets = [LifetimeBudget(**each) for each in row["budgets"]]
-                self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
-            case "budget":
-                budget = LifetimeBudget(**row["budget"])
-                self.populations[row["population"]][budget.kind] = budget
-            case "charge":
-                self.charges.append(charge_from_row(row))
-            case "start":
-                self._amend(row["run_id"], status="started")
-            case "end":
-                self._amend(row["run_id"], status="ended")
-            case "records":
-                self._amend(row["run_id"], records=row["records"])
-            case "close":
-                changes: Row = {"status": "closed"}
-                if "releases" in row:
-                    changes["releases"] = tuple(Release(**each) for each in row["releases"])
-                    changes["guarantees"] = _guarantees(row["guarantees"])
-                self._amend(row["run_id"], **changes)
-            case "trust":
-                self.pinned[row["name"]] = row["fingerprint"]
-            case "restored":
-                if row["alone"]:
-                    self.remarks.append(
-                        f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: "
-                        "releases made after that copy, if any, are not in these totals."
-                    )
-            case act:
-                raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
-
-    def forecast(self, new: Charge | None, population: str) -> list[Row]:
-        """Return for each lifetime budget what is spent, what ``new`` adds, and the total."""
-        before = [each for each in self.charges if each.population == population]
-        added = [] if new is None else [new]
-        parts = {"spent": before, "adds": added, "total": before + added}
-
-        def cost(charges: list[Charge], limit: LifetimeBudget) -> float:
-            return curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
-
-        limits = self.populations[population].values()
-        return [asdict(limit) | {name: cost(parts[name], limit) for name in parts} for limit in limits]
-
-    def _amend(self, run_id: str, **changes: Any) -> None:
-        at = next(i for i, each in enumerate(self.charges) if each.run_id == run_id)
-        self.charges[at] = replace(self.charges[at], **changes)
-
-
 def charge_to_row(new: Charge) -> Row:
     """Return a charge as the content of a row; run ledgers hold it too."""
-    row: Row = {
-        "act": "charge",
-        "population": new.population,
-        "what": new.what,
-        "releases": [release.to_dict() for release in new.releases],
-        "guarantees": [guarantee.to_dict() for guarantee in new.guarantees],
-    }
+    row: Row = {"act": "charge", "population": new.population, "what": new.what, **costs_to_row(new)}
     if new.training:
         row["training"] = new.training
     if new.run_id:
-        row |= {
-            "run_id": new.run_id,
-            "node": new.node,
-            "records": new.records,
-            "state": new.state,
-            "continues": list(new.continues),
-        }
+        row |= {name: getattr(new, name) for name in ("run_id", "node", "records", "state", "continues")}
     return row
+
+
+def costs_to_row(new: Charge) -> Row:
+    """Return the releases and guarantees of a charge as plain values."""
+    parts = {"releases": new.releases, "guarantees": new.guarantees}
+    return {name: [each.to_dict() for each in values] for name, values in parts.items()}
+
+
+def costs_from_row(row: Mapping[str, Any]) -> Row:
+    """Return the releases and guarantees that `costs_to_row` wrote, as arguments of `Charge`."""
+    guarantees = tuple(map(Guarantee.from_dict, row["guarantees"]))
+    return {"releases": tuple(Release(**each) for each in row["releases"]), "guarantees": guarantees}
 
 
 def charge_from_row(row: Mapping[str, Any]) -> Charge:
@@ -326,18 +196,13 @@ def charge_from_row(row: Mapping[str, Any]) -> Charge:
     return Charge(
         row["population"],
         row["what"],
-        tuple(Release(**each) for each in row["releases"]),
-        _guarantees(row["guarantees"]),
         node=row.get("node"),
         status="charged" if words["run_id"] else "ended",
         since=row.get("time", ""),
         continues=tuple(row["continues"]) if words["run_id"] else (),
+        **costs_from_row(row),
         **words,
     )
-
-
-def _guarantees(stored: Iterable[Mapping[str, Any]]) -> tuple[Guarantee, ...]:
-    return tuple(map(Guarantee.from_dict, stored))
 
 
 def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:
