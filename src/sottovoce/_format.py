@@ -51,7 +51,6 @@ FIELDS: Mapping[str, Quantity] = {
     "epsilon_claimed": "epsilon",
     "epsilon_colluders": "epsilon",
     "epsilon_local": "epsilon",
-    "epsilon_mean": "epsilon",
     "epsilon_network": "epsilon",
     "epsilon_of_one_run": "epsilon",
     "epsilon_of_the_search": "epsilon",

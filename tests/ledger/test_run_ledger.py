@@ -33,16 +33,8 @@ WIRE = FrameCodec(RUN, 2, 50, 4, "float64")
 
 def entry(r, forget=()):
     release = Release(sender=0, step=r, sensitivity=1.0, noise_std=2.0)
-    frame = WIRE.row(np.arange(4.0) + r, sender=0, round=r)
-    return Entry(
-        r,
-        (release,),
-        frame,
-        f"state {r}".encode() * 20,
-        ((r, 1, hashlib.sha256(b"%d" % r).digest()),),
-        "",
-        forget,
-    )
+    frame, heard = WIRE.row(np.arange(4.0) + r, sender=0, round=r), hashlib.sha256(b"%d" % r).digest()
+    return Entry(r, (release,), frame, f"state {r}".encode() * 20, ((r, 1, heard),), forget=forget)
 
 
 def filled(folder, rows=6):
@@ -72,34 +64,30 @@ def test_stores_agree(kind, tmp_path):
     """One contract for every store: what was committed is what is loaded."""
     disk = SimulatedDisk()
 
+    @contextlib.contextmanager
     def store():
-        if kind == "file":
-            return opened(tmp_path / "s")
-        return SimulatedStore(disk, lambda: 0)
+        if kind == "simulated":
+            yield SimulatedStore(disk, lambda: 0)
+            return
+        with contextlib.closing(opened(tmp_path / "s")) as ledger:
+            yield ledger
 
-    first = store()
-    assert first.load().state is None
-    for r in range(5):
-        first.commit(entry(r, forget=(r - 2,) if r >= 2 else ()))
-    if kind == "file":
-        first.close()
-    again = store()
-    saved = again.load()
-    assert saved.at == 4
-    assert saved.state == entry(4).state
-    assert sorted(saved.outbox) == [3, 4]
-    assert sorted(saved.sent) == [0, 1, 2, 3, 4]
-    assert saved.outbox[4] == entry(4).frame
-    assert len(saved.heard) == 5
-    assert [release.step for release in saved.releases] == [0, 1, 2, 3, 4]
-    again.commit(Entry(4, (), b"", b"state", (), "drop 4 1"))
-    if kind == "file":
-        again.close()
-    last = store()
-    assert last.load().notes == ["drop 4 1"]
-    assert last.load().sent == saved.sent
-    if kind == "file":
-        last.close()
+    with store() as first:
+        assert first.load().state is None
+        for r in range(5):
+            first.commit(entry(r, forget=(r - 2,) if r >= 2 else ()))
+    with store() as again:
+        saved = again.load()
+        assert (saved.at, saved.state) == (4, entry(4).state)
+        assert sorted(saved.outbox) == [3, 4]
+        assert sorted(saved.sent) == [0, 1, 2, 3, 4]
+        assert saved.outbox[4] == entry(4).frame
+        assert len(saved.heard) == 5
+        assert [release.step for release in saved.releases] == [0, 1, 2, 3, 4]
+        again.commit(Entry(4, (), b"", b"state", (), "drop 4 1"))
+    with store() as last:
+        assert last.load().notes == ["drop 4 1"]
+        assert last.load().sent == saved.sent
 
 
 def test_files_are_for_the_owner_only(tmp_path):
@@ -402,12 +390,6 @@ def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
     fcntl.flock(lock, fcntl.LOCK_SH)  # as `peer status` does, for a moment
     threading.Timer(0.06, os.close, [lock]).start()
     assert len(contents(tmp_path / "s").releases) == 1
-
-
-@pytest.mark.parametrize("name", ["état № 1", "run #3", "50% ?mode=rwc", "a" * 200, "[bold]x[/y]"])
-def test_folders_of_any_name_can_be_read(name, tmp_path):
-    filled(tmp_path / name, rows=2).close()
-    assert read_ledger(tmp_path / name)["rows"] == 2
 
 
 def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):

@@ -49,10 +49,10 @@ def test_all_is_well_and_nothing_was_made(group):
 
 WRONG = {
     "a certificate for an agreement": (
-        lambda g: {"agreement": g.folder / "m0" / "certificate.pem"}, "agreement", "is a certificate, not an"
+        lambda g: {"agreement": g.folder / "m0" / "certificate.pem"}, "agreement", "is not valid TOML"
     ),
     "an archive for an agreement": (
-        lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is an archive"
+        lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is not valid TOML"
     ),
     "a draft": (lambda g: {"agreement": draft(g)}, "agreement", "no [[members]]"),
     "a version too new": (lambda g: {"agreement": newer(g)}, "agreement", "version 3; this sottovoce"),
@@ -130,19 +130,6 @@ def test_each_neighbor_is_asked_and_nothing_is_sent(group):
     assert findings["clock"].passed
     assert lone["m1"].passed
     assert heard == 0
-
-
-def test_two_who_wait_see_that_they_reach_each_other(group):
-    async def scene():
-        return await asyncio.gather(*[around(group, i, wait=1.5) for i in (0, 1)])
-
-    first, second = asyncio.run(scene())
-    assert first["m1"].passed
-    assert second["m0"].passed
-    assert "it reached this machine" in second["m0"].says
-    assert not second["m2"].passed
-    assert not second["m2"].fatal
-    assert "nobody listens" in second["m2"].says
 
 
 @pytest.mark.parametrize(("hours", "words"), [(1, "1 h 0 min ahead"), (-25, "1 d 1 h behind")])

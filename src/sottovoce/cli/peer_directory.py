@@ -27,6 +27,8 @@ from sottovoce.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sottovoce.ledger.balance import LifetimeBudget
+
 
 def init(
     folder: Annotated[Path, Argument(help="The member directory: a new folder, or one to show.")],
@@ -49,18 +51,13 @@ def init(
     Example:
         sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     """
-    from sottovoce.ledger.balance import LifetimeBudget
     from sottovoce.peers.identity import CERTIFICATE, proquint
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
 
     if name is not None:
-        if epsilon is None or adjacency is None:
-            raise ConfigError(
-                "A member directory needs --epsilon and --adjacency, the lifetime budget of its population."
-            )
-        limit = LifetimeBudget(epsilon, delta, adjacency, view)
+        budgets = [_lifetime_budget(epsilon, delta, adjacency, view)]
         own = MemberDirectory.create(
-            folder, name, population=population, budgets=[limit], copy=copy, why=why, days=days
+            folder, name, population=population, budgets=budgets, copy=copy, why=why, days=days
         )
     else:
         own = MemberDirectory(folder)
@@ -84,6 +81,14 @@ def init(
         *(f"Assumed: {sentence}" for sentence in ASSUMPTIONS),
     ]
     emit(result, json, lines)
+
+
+def _lifetime_budget(epsilon: float | None, delta: float, adjacency: str | None, view: str) -> LifetimeBudget:
+    from sottovoce.ledger.balance import LifetimeBudget
+
+    if epsilon is None or adjacency is None:
+        raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
+    return LifetimeBudget(epsilon, delta, adjacency, view)
 
 
 def trust(
@@ -136,20 +141,17 @@ def budget(
 
     \b
     Examples:
-        sottovoce peer budget
         sottovoce peer budget --raise 8 --adjacency add-remove --why "vote of 3 May"
         sottovoce peer budget --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
         sottovoce peer budget --close 3f54dcc1 --why "south has left"
         sottovoce peer budget --restore --why "the disk was replaced"
     """
-    from sottovoce.ledger.balance import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
     own = require_directory(directory)
     ledger = own.lifetime_ledger
     if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
         raise ConfigError("--open, --raise, --close and --restore exclude each other; give one of them.")
-    limit = raise_ if raise_ is not None else epsilon
     if restore:
         own.restore(why)
     elif close:
@@ -157,14 +159,10 @@ def budget(
         if len(matches) != 1:
             raise ConfigError(f"{len(matches)} runs begin with {close}; give more of the hash.")
         own.close(matches[0], why)
-    elif open_ or raise_ is not None:
-        if limit is None or adjacency is None:
-            raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
-        new = LifetimeBudget(limit, delta, adjacency, view)
-        if open_:
-            ledger.open_population(open_, [new], why)
-        else:
-            ledger.set_budget(population, new, why)
+    elif open_:
+        ledger.open_population(open_, [_lifetime_budget(epsilon, delta, adjacency, view)], why)
+    elif raise_ is not None:
+        ledger.set_budget(population, _lifetime_budget(raise_, delta, adjacency, view), why)
     entries = [each for each in ledger.summary() if population in (None, each["population"])]
     result = {"directory": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
 
@@ -190,18 +188,17 @@ def keygen(
     continues with it through `peer membership --certificate`.
 
     \b
-    Examples:
+    Example:
         sottovoce peer keygen identity --name north
-        sottovoce peer keygen ~/.sottovoce/identity --renew
     """
     from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint, renew_certificate
 
     if not renew and not name:
         raise ConfigError("A new identity needs --name, the member's name in agreements.")
     identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
-    certificate = folder / CERTIFICATE
-    words = proquint(identity.fingerprint)
-    result = {"name": identity.name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
+    certificate, fingerprint = folder / CERTIFICATE, identity.fingerprint
+    words = proquint(fingerprint)
+    result = {"name": identity.name, "certificate": str(certificate), "fingerprint": fingerprint}
     reading = f"Give {certificate} to the other members and read its words to them by telephone."
     emit({**result, "words": words}, json, [f"{identity.name}: {words}", reading])
 

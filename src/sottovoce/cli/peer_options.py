@@ -47,9 +47,6 @@ PreviousOption = Annotated[
         help="After a change of membership, the agreement before it; all before it if that ledger is lost.",
     ),
 ]
-RelayOption = Annotated[
-    str, Option(help="Another relay than the agreed one, for neighbors that accept no connections.")
-]
 ProxyOption = Annotated[
     str, Option(envvar="SOTTOVOCE_PROXY", help="Connect through this HTTP proxy, http://host:port.")
 ]
@@ -110,13 +107,16 @@ def require_directory(folder: Path | None) -> MemberDirectory:
     return directory
 
 
-def identity_folder(
-    identity: Path | None, directory: MemberDirectory | None, state: Path | None, *, needs_state: bool = True
-) -> Path:
-    """Return the folder with the member's key; without a member directory it must be named."""
-    if directory is not None:
-        return directory.identity_folder if identity is None else identity
+def find_member(
+    directory: Path | None, identity: Path | None, state: Path | None = None, *, needs_state: bool = True
+) -> tuple[MemberDirectory | None, Path]:
+    """Return the member directory, if there is one, and the folder with the member's key."""
+    from sottovoce.peers.member_directory import find_member_directory
+
+    own = find_member_directory(directory, identity=identity)
+    if own is not None:
+        return own, own.identity_folder if identity is None else identity
     if identity is None or (needs_state and state is None):
         needed = "--identity and --state are" if needs_state else "--identity is"
         raise ConfigError(f"Without a member directory {needed} needed; `peer init` creates a directory.")
-    return identity
+    return None, identity

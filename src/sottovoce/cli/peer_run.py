@@ -22,13 +22,13 @@ from sottovoce.cli.peer_options import (
     Population,
     PreviousOption,
     ProxyOption,
-    RelayOption,
     State,
     StateOption,
     checked_address,
     exit_codes,
-    identity_folder,
+    find_member,
     private_process,
+    require_directory,
 )
 from sottovoce.errors import ConfigError, LedgerError, PeerError
 
@@ -49,9 +49,6 @@ def run(
     population: Population = None,
     new_data: Annotated[str, Option(help="Why the records differ from those the run began with.")] = "",
     previous: PreviousOption = None,
-    previous_state: Annotated[
-        Path | None, Option(help="Its state folder, for a run without a member directory.")
-    ] = None,
     listen: Listen = None,
     revoke: Annotated[
         list[str] | None, Option(help="A certificate fingerprint that is no longer accepted.")
@@ -60,7 +57,6 @@ def run(
         Path | None, Option(help="The file that builds the agreed network, if members wrote it.")
     ] = None,
     weights: Annotated[Path | None, Option(help="The agreed initial weights.")] = None,
-    relay: RelayOption = "",
     proxy: ProxyOption = "",
     health: Health = None,
     log_level: Annotated[str, Option(help="debug (every round), info, warning or error.")] = "info",
@@ -77,7 +73,7 @@ def run(
     \b
     Examples:
         sottovoce peer run agreement.toml --identity identity --data mine.npz --state state
-        sottovoce peer run agreement.toml --data mine.csv --health 9400 --proxy http://proxy.example:8080
+        sottovoce peer run agreement.toml --data mine.csv --health 9400
     """
     import signal
 
@@ -86,15 +82,13 @@ def run(
     from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
-    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.runtime import MODEL, STATEMENT, Peer, PeerConfig
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes does not end the run
     log = Log(json=json, level=log_level)
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
-    own = find_member_directory(directory, identity=identity)
-    key = identity_folder(identity, own, state)
+    own, key = find_member(directory, identity, state)
     member = read_identity(key)
     if own is None and not json:
         console(error=True).print(
@@ -112,12 +106,10 @@ def run(
         member_directory=own,
         population=population,
         new_records=new_data,
-        previous_state=previous_state,
         previous=[read_agreement(each) for each in previous or ()],
         start=agreement.with_suffix(".npz"),
         module=module,
         weights=weights,
-        relay=checked_address(relay, "The relay"),
         proxy=parse_proxy(proxy) if proxy else None,
         health=health,
     )
@@ -178,30 +170,17 @@ def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
     )
 
 
-def status(
-    state: State,
-    watch: Annotated[bool, Option("--watch", help="Show it again every two seconds.")] = False,
-    json: Json = False,
-) -> None:
+def status(state: State, json: Json = False) -> None:
     """Print how far a peer is, whom it has heard, what it has spent and what is left.
 
     \b
-    Examples:
-        sottovoce peer status state
-        sottovoce peer status ~/.sottovoce/runs/HASH --watch
+    Example:
+        sottovoce peer status ~/.sottovoce/runs/HASH
     """
-    import time
-
     from sottovoce.peers.status import read_status
 
-    while True:
-        now = read_status(state)
-        if watch and not json:
-            console().clear()
-        emit(now, json, lambda screen: _show_status(screen, now))  # noqa: B023
-        if not watch or not now["running"]:
-            return
-        time.sleep(2.0)
+    now = read_status(state)
+    emit(now, json, lambda screen: _show_status(screen, now))
 
 
 def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
@@ -281,16 +260,11 @@ def ledger(
 
 def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
     from sottovoce.ledger.run_ledger import verify_ledger
-    from sottovoce.peers.member_directory import find_member_directory
 
-    own = None if state is not None else find_member_directory(directory)
-    findings: list[dict[str, Any]]
     if state is not None:
         findings = [{"ledger": str(state), "rows": verify_ledger(state), "problem": ""}]
-    elif own is not None:
-        findings = own.verify()
     else:
-        raise ConfigError("There is no member directory on this machine; name the state folder to check.")
+        findings = require_directory(directory).verify()
     problems = [each["problem"] for each in findings if each["problem"]]
     if problems:
         raise LedgerError(f"{len(problems)} of {len(findings)} ledgers are not whole: {' '.join(problems)}")
@@ -341,43 +315,32 @@ def check(
     directory: DirectoryOption = None,
     population: Population = None,
     listen: Listen = None,
-    relay: RelayOption = "",
     proxy: ProxyOption = "",
-    wait: Annotated[
-        float, Option(help="Seconds to listen for neighbors, whether they reach us.", min=0, max=86_400)
-    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Check everything before a run: files, records, privacy cost, disk, port and each neighbor.
 
     Draws no noise and sends only the greeting of a connection. Exit code 0: all is well. 75: only neighbors
-    are missing. 78: something on this machine is wrong. With --wait on both sides two members see whether
-    they can reach each other before the run.
+    are missing. 78: something on this machine is wrong.
 
     \b
-    Examples:
+    Example:
         sottovoce peer check agreement.toml --data mine.csv
-        sottovoce peer check agreement.toml --identity identity --state state --data mine.csv --wait 60
     """
     import asyncio
 
     from sottovoce.peers.connection import parse_proxy
-    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.preflight import check_files, check_neighbors
 
-    own = find_member_directory(directory, identity=identity)
-    key = identity_folder(identity, own, state, needs_state=False)
+    own, key = find_member(directory, identity, needs_state=False)
     http_proxy = parse_proxy(proxy) if proxy else None
     listen = checked_address(listen or "", "The address in --listen") or None
-    other_relay = checked_address(relay, "The relay")
     files = check_files(
         agreement, identity=key, data=data, state=state, member_directory=own, population=population
     )
     findings = list(files.findings)
     if files.agreement is not None and files.identity is not None:
-        neighbors = check_neighbors(
-            files.agreement, files.identity, listen=listen, relay=other_relay, proxy=http_proxy, wait=wait
-        )
+        neighbors = check_neighbors(files.agreement, files.identity, listen=listen, proxy=http_proxy)
         findings += asyncio.run(neighbors)
     problems = [each for each in findings if not each.passed]
 
@@ -401,7 +364,6 @@ def service(
     user: Annotated[str, Option(help="The account it runs under; empty for a unit of a user.")] = "",
     health: Health = None,
     listen: Listen = None,
-    relay: RelayOption = "",
     json: Json = False,
 ) -> None:
     """Write a systemd unit that runs this member's peer and restarts it when that can help.
@@ -413,24 +375,23 @@ def service(
     from sottovoce._io import atomic_write
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_identity
-    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.service import peer_unit
 
     agreed = read_agreement(agreement)
-    own = find_member_directory(directory, identity=identity)
+    own, key = find_member(directory, identity, state)
     program = Path(sys.argv[0]).resolve()
     installed = program.name == "sottovoce"
     command, unit = peer_unit(
         [program] if installed else [Path(sys.executable), "-m", "sottovoce.cli.main"],
         agreed,
         agreement,
-        read_identity(identity_folder(identity, own, state)).name,
+        read_identity(key).name,
         data=data,
         identity=identity,
         state=state,
         member_directory=own,
         user=user,
-        options={"--listen": listen, "--relay": relay or None, "--health": health},
+        options={"--listen": listen, "--health": health},
     )
     atomic_write(out, unit)
 

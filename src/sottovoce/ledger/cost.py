@@ -62,7 +62,7 @@ def view_name(guarantee: Guarantee) -> str:
 
 
 def require_lifetime_guarantee(guarantee: Guarantee, node: int | None) -> None:
-    """Raise unless a guarantee is valid, against a whole class of view, and about ``node`` (None: everybody)."""
+    """Raise unless a guarantee is valid, against a whole class of view, and about ``node`` (None: all)."""
     view, about = view_name(guarantee), guarantee.adversary.user
     if not guarantee.valid:
         raise NotAGuarantee(

@@ -25,8 +25,8 @@ _KEY, _NONCE = 32, 12
 class StateKey:
     """The key of the newest saved state.
 
-    ``state`` is that state, encrypted; None if there is none yet, and then the file is made. ``context`` names
-    the ledger; a state of another ledger is refused.
+    ``state`` is that state, encrypted; without one the file is made. ``context`` names the ledger; a state of
+    another ledger is refused.
 
     Guarantees
     ----------

@@ -24,12 +24,8 @@ def agreed_model(
 ) -> Fitted:
     """Return what a member has learned in a peers' run, as a fitted model that can be saved and used.
 
-    Parameters
-    ----------
-    plan : the plan that ran, `AgreedRun.plan`.
-    row : the parameters this member ended with.
-    privacy : what this member has revealed.
-    about : provenance of the result.
+    ``plan`` is the one that ran, ``row`` the parameters this member ended with, ``privacy`` what it has
+    revealed, ``about`` the provenance of the result.
     """
     model, data, delta = agreement.model, agreement.data, agreement.budget.delta
     if model.kind == "mean":

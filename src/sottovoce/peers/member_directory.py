@@ -65,16 +65,6 @@ class MemberDirectory:
     A run is started once in its life, whatever folder is named: it is charged to the lifetime ledger before
     its ledger exists, and a run that is known goes on in its own folder or is refused. A ledger that is
     missing, or older than its head in the copy, is refused.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> directory = MemberDirectory.create(
-    ...     folder + "/north", "north", population="patients", copy=folder + "/copy",
-    ...     budgets=[LifetimeBudget(5.0, 1e-5, "replace-one")])
-    >>> MemberDirectory(folder + "/north").name, directory.lifetime_ledger.charges
-    ('north', [])
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -100,15 +90,8 @@ class MemberDirectory:
     ) -> MemberDirectory:
         """Make a member directory with an identity, an empty lifetime ledger and its first population.
 
-        Parameters
-        ----------
-        folder : new; for the owner only.
-        name : the member's name in agreements.
-        population, budgets : whose records are used here, and their lifetime budgets.
-        copy : a folder outside the member directory, best on another disk; by default in this user's state
-            folder.
-        why : the officer's reason, for the lifetime ledger.
-        days : how long the certificate is valid.
+        ``copy`` is a folder outside the member directory, best on another disk; by default in this user's
+        state folder. ``days`` is how long the certificate is valid.
         """
         folder, budgets = Path(folder).expanduser().absolute(), tuple(budgets)
         if (folder / MEMBER_FILE).exists():
@@ -195,14 +178,10 @@ class MemberDirectory:
     ) -> RunLedger:
         """Charge a run, or find it, and return its ledger; only then may it send.
 
-        Parameters
-        ----------
-        new, records, node : what the run costs, and this member's records and number.
-        session : names the ledger where the run's hash alone does not (masked sums name their keys too).
-        about : public facts for the ledger.
-        state : where a new run keeps its ledger, by default ``runs/HASH``; a known one stays where it is.
-        new_records : why the records differ from those the run began with.
-        closing : the runs that a membership change continues are closed in the same write.
+        ``session`` names the ledger where the run's hash alone does not (masked sums name their keys too).
+        ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known run stays.
+        ``new_records`` says why the records differ from those the run began with. The runs in ``closing``,
+        which a membership change continues, are closed in the same write.
 
         Guarantees
         ----------
@@ -250,14 +229,11 @@ class MemberDirectory:
         known = self.lifetime_ledger.run(run_id)
         place = self.folder / known.state
         with at_rest(place):  # a running peer would release more than is counted here
-            left: list[Release] | None = None
-            if known.status == "charged":
-                left = []  # nothing may be sent before the lifetime ledger says that the ledger exists
-            else:
-                with suppress(LedgerError):
-                    left = read_ledger(place, head_file=self.head_file(bytes.fromhex(run_id)))[
-                        "saved"
-                    ].releases
+            # nothing may be sent before the lifetime ledger says that the ledger exists
+            left: list[Release] | None = [] if known.status == "charged" else None
+            head_file = self.head_file(bytes.fromhex(run_id))
+            with suppress(LedgerError):
+                left = read_ledger(place, head_file=head_file)["saved"].releases if left is None else left
             self.lifetime_ledger.close(run_id, left, why)
             self._erase_keys_of_closed_runs()
         return self.lifetime_ledger.run(run_id)
@@ -315,12 +291,6 @@ def find_member_directory(
     The folder named; else the one around an identity; else the variable ``SOTTOVOCE_HOME``; else
     ``~/.sottovoce``. Whoever uses the identity of a member directory is charged to its lifetime ledger, named
     or not.
-
-    Examples
-    --------
-    >>> find_member_directory("/nowhere")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: /nowhere is not a member directory; `sottovoce peer init` makes one.
     """
     around = Path(identity).expanduser().resolve().parent if identity is not None else None
     if around is not None and (around / MEMBER_FILE).exists():

@@ -40,14 +40,9 @@ from sottovoce.peers.member_directory import MemberDirectory
 class EarlierVersions:
     """What earlier membership versions cost one member, carried from one ledger to the next.
 
-    Parameters
-    ----------
-    parts : one mapping per version, oldest first: run, releases, the guarantee they come to, and whether the
-        ledger was there to say so or everything planned had to be counted.
-    runs : the runs that this version goes on from, newest first.
-    closings : how the lifetime ledger closes those that are still open there.
-    state_folder : of the run that is continued, where there is one.
-    remarks : what whoever signs should know, one sentence each.
+    ``parts`` has one mapping per version, oldest first: run, releases, the guarantee they come to, and what
+    that was read from. ``runs`` are the runs that this
+    version goes on from, newest first; ``closings`` say how the lifetime ledger closes those that are open.
     """
 
     parts: tuple[dict[str, Any], ...] = ()
@@ -89,14 +84,10 @@ def earlier_versions(
 ) -> EarlierVersions:
     """Return what a member spent in the run that ``agreement`` continues; changes nothing.
 
-    Parameters
-    ----------
-    previous : the agreement of the version before; where its ledger is lost, those of all versions before.
-    agreement, name : the new version and this member's name.
-    member_directory : its lifetime ledger says which runs are known and finds their ledgers.
-    state : the folder of the run before, without a member directory.
-    hold : keeps the folders that were counted from being opened by a peer, for as long as it is open; where
-        one is running there `ConfigError` is raised. Without it a running peer's run is counted as planned.
+    ``previous`` is the agreement of the version before; where its ledger is lost, those of all versions
+    before. ``state`` is the folder of the run before, without a member directory. ``hold`` keeps the folders
+    that were counted from being opened by a peer, for as long as it is open; where one is running there
+    `ConfigError` is raised. Without it a running peer's run is counted as planned.
 
     Guarantees
     ----------
@@ -104,15 +95,6 @@ def earlier_versions(
     than its head or still being written by a peer, everything that was planned. A version about which neither
     an agreement nor a ledger nor the lifetime ledger says anything is an error, never counted as nothing.
     Other versions of the same run that this member directory began, and gave up for this one, are counted.
-
-    Examples
-    --------
-    A run that continues nothing has nothing behind it.
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> agreement = read_agreement(example_agreement()[0])
-    >>> earlier_versions(None, agreement, "ada", member_directory=None).parts
-    ()
     """
     if not agreement.continues:
         return EarlierVersions()
@@ -151,8 +133,8 @@ class _VersionChain:
             self.runs.append(run_id)
             run_id = self._add_version(run_id)
         self._siblings()
-        parts, runs, closings = tuple(reversed(self.parts)), tuple(self.runs), tuple(self.closings)
-        return EarlierVersions(parts, runs, closings, self.state_folder, tuple(self.remarks))
+        lists = (self.parts[::-1], self.runs, self.closings)
+        return EarlierVersions(*map(tuple, lists), self.state_folder, tuple(self.remarks))
 
     def _missing(self, run_id: str) -> ConfigError:
         return ConfigError(
@@ -281,32 +263,12 @@ def draft_membership_change(
 ) -> Agreement:
     """Write the agreement of the next membership version, and beside it the model it goes on from.
 
-    Parameters
-    ----------
-    path : the new agreement; the model is written to the same name with ``.npz``.
-    old : the agreement of the run that goes on.
-    state : this member's state folder of that run, stopped.
-    without : members who leave.
-    moved : new addresses by name.
-    certificates : new certificates of members, whether their key is new or only the date.
-    graph : the graph of those who remain; by default the old one without those who leave.
+    ``state`` is this member's state folder of the stopped run. ``without`` are members who leave, ``moved``
+    new addresses by name, ``certificates`` new ones of members; ``graph`` is that of those who remain, by
+    default the old one without those who leave.
 
-    Returns
-    -------
-    The new agreement, signed by nobody. Masked sums of fewer members get more noise each, so that what a
+    The new agreement is signed by nobody. Masked sums of fewer members get more noise each, so that what a
     member and its colluders see is as noisy as before.
-
-    Examples
-    --------
-    An average is one step; it is done or not:
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> file = example_agreement()[0]
-    >>> draft_membership_change(
-    ...     file.with_name("next.toml"), read_agreement(file), file.parent / "none", without=["bo"])
-    Traceback (most recent call last):
-        ...
-    sottovoce.errors.ConfigError: An average has one step, so nothing of it can go on; agree on a new run.
     """
     if old.plan.query_kind == "value":
         raise ConfigError("An average has one step, so nothing of it can go on; agree on a new run.")
@@ -335,28 +297,6 @@ def draft_membership_change(
     except DataError as error:
         raise ConfigError(f"The model to go on from cannot be written: {error}") from None
     return agreement
-
-
-def cost_of_change(old: Agreement, new: Agreement, state: str | Path) -> dict[str, Any]:
-    """Return what the member of ``state`` has spent so far, and what a new membership version adds for each.
-
-    The totals assume that the other members have spent as much as this one; their own ledgers know exactly.
-    """
-    stored = read_ledger(state)
-    agreed_run, delta = AgreedRun(new), new.budget.delta
-    spent = AgreedRun(old).spent(stored["node"], stored["saved"].releases)
-    earlier = EarlierVersions(tuple(stored["about"].get("before", ())))
-    rows = []
-    for node, member in enumerate(new.members):
-        adds = agreed_run.charged_guarantee(node)
-        total = earlier.total([spent, adds], delta)
-        rows.append({"member": member.name, "adds": adds.epsilon(delta), "total": total, "view": adds.label})
-    return {
-        "spent_by": old.members[stored["node"]].name,
-        "spent": earlier.total([spent], delta),
-        "delta": delta,
-        "members": rows,
-    }
 
 
 def model_digest(model: np.ndarray) -> str:
@@ -395,26 +335,6 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
             "file beside the agreement from whoever drafted it."
         )
     return model
-
-
-def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ...]:
-    """Return a sentence if a run goes on from another model than the one in this member's own folder.
-
-    It costs no privacy: what is released is accounted for any model. But whoever drafted it chose it, and a
-    member that stood at the same step can see whether it is the common one.
-    """
-    if not agreement.start or state is None:
-        return ()
-    try:
-        step, model = _reached(state)
-    except ConfigError:
-        return ()
-    if model_digest(model) == agreement.start:
-        return ()
-    return (
-        f"it goes on from another model than this member directory has after step {step}: ask whoever "
-        "drafted it at which step it stood, and why",
-    )
 
 
 def _reached(state: str | Path) -> tuple[int, np.ndarray]:

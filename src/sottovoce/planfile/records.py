@@ -73,14 +73,9 @@ class PlanRecords(NamedTuple):
 
 @dataclass(frozen=True)
 class DataReader:
-    """Reads the records that ``[data]`` describes.
+    """Reads the records that ``[data]`` describes, for so many agents, or one part per user (None).
 
-    Parameters
-    ----------
-    section, folder : the section, and where its files are looked for.
-    agents : how many agents hold the records; None for one part per user.
-    names : of the nodes.
-    accept : what may be read of private records and is not charged.
+    ``accept`` names what may be read of private records and is not charged.
     """
 
     section: DataSection

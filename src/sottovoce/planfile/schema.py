@@ -21,8 +21,6 @@ from sottovoce.accounting.guarantee import ViewName
 from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from sottovoce.accounting.budget import Budget
     from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
     from sottovoce.protocols import NamedProtocol
@@ -372,50 +370,34 @@ def _message(where: str, problems: Sequence[str]) -> str:
 
 
 def _problems(error: ValidationError, section: type[BaseModel], blanks: Collection[str] = ()) -> list[str]:
-    """Return one sentence per problem, except at ``blanks``.
-
-    A key that only looks missing, since it is misspelled, is left out.
-    """
+    """Return one sentence per problem, except at ``blanks``."""
     sentences: dict[str, str] = {}
-    meant: set[str] = set()
-    problems = error.errors()
-    # a list that is too short because its entries are wrong has no problem of its own
-    inner = {one["loc"][:end] for one in problems for end in range(len(one["loc"]))}
-    whole = [one for one in problems if one["type"] != "too_short" or one["loc"] not in inner]
-    for problem in sorted(whole, key=lambda one: one["type"] != "extra_forbidden"):
-        *path, key = map(str, problem["loc"] or [""])
+    for problem in error.errors():
+        unknown = problem["type"] == "extra_forbidden"
         # pydantic names the alternatives of a union by their types
+        *path, key = map(str, problem["loc"] or [""])
         parts = [part for part in path if not part[:1].isupper() and "[" not in part]
-        if problem["type"] == "extra_forbidden" or not (key[:1].isupper() or "[" in key):
+        if unknown or not (key[:1].isupper() or "[" in key):
             parts.append(key)
-        place = _place(parts)
-        if problem["type"] == "extra_forbidden":
+        place = f"[{parts[0]}] {'.'.join(parts[1:])}".strip() if any(parts) else ""
+        if len(parts) == 1 and parts[0] in _TOP_KEYS:
+            place = parts[0]
+        value = repr(problem["input"])
+        shown = value if len(value) <= 60 else value[:57] + "..."
+        text = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}, got {shown}."
+        sentence = f"{place}: {text}"
+        if unknown:
             known = _known_keys(section, parts[:-1])
             near = did_you_mean(parts[-1], known)
-            meant |= {_place([*parts[:-1], key]) for key in known if repr(key) in near}
-            sentences[place] = f"{place} is not known{near}; expected one of {', '.join(known)}."
-        elif place not in sentences and place not in meant and place not in blanks:
-            sentences[place] = _sentence(place, problem)
+            sentence = f"{place} is not known{near}; expected one of {', '.join(known)}."
+        elif problem["type"] == "missing":
+            sentence = f"{place} is missing."
+        elif problem["type"] == "value_error":  # raised by a check of this package
+            message = problem["msg"].removeprefix("Value error, ").rstrip(".") + "."
+            sentence = f"{place}: {message}" if place else message
+        if place not in blanks:
+            sentences.setdefault(place, sentence)
     return list(sentences.values())
-
-
-def _sentence(place: str, problem: ErrorDetails) -> str:
-    if problem["type"] == "missing":
-        return f"{place} is missing."
-    if problem["type"] == "value_error":  # raised by a check of this package
-        message = problem["msg"].removeprefix("Value error, ").rstrip(".") + "."
-        return f"{place}: {message}" if place else message
-    value = repr(problem["input"])
-    shown = value if len(value) <= 60 else value[:57] + "..."
-    return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}, got {shown}."
-
-
-def _place(parts: Sequence[str]) -> str:
-    if not any(parts):
-        return ""
-    if len(parts) == 1:
-        return parts[0] if parts[0] in _TOP_KEYS else f"[{parts[0]}]"
-    return f"[{parts[0]}] {'.'.join(parts[1:])}"
 
 
 def _known_keys(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
