@@ -481,7 +481,7 @@ BUGS = [
          edited("self.parts += earlier", "pass"), "all_six or later_version"),
         ("a lost ledger costs nothing", "_VersionChain._add_run",
          edited("tuple(agreed_run.plan.releases(node)) if left is None", "() if left is None"), "lost"),
-        ("a lost ledger forgets the versions before its own", "_VersionChain._without_ledger",
+        ("a lost ledger forgets the versions before its own", "_VersionChain._add_run",
          edited("return old.continues", "return ''"), "lost or begun"),
         ("the forecast of a change forgets the interrupted step", "_VersionChain._by_its_ledger",
          edited('tuple(stored["saved"].releases)', 'tuple(stored["saved"].releases)[:-1]'),

@@ -6,12 +6,7 @@ import json
 import pytest
 
 from sottovoce.algorithms.registry import ALGORITHMS
-from sottovoce.errors import (
-    BudgetExceeded,
-    ConfigError,
-    IdentityError,
-    LedgerError,
-)
+from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError, LedgerError
 from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.runtime import Peer, PeerConfig

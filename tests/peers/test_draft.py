@@ -113,7 +113,7 @@ def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tm
     for wrong, words in (
         (text.replace("intercept = true", "intercept = true\nunit_rows = true"), "unit_rows"),
         (text.replace('name = "masked"', 'name = "tree"\nkind = "uniform"'), "one name"),
-        (text.replace('"logistic"', '"logistic"\nl2 = 0.1'), "got logistic and l2"),
+        (text.replace('"logistic"', '"logistic"\nl2 = 0.1'), "cannot say [objective] logistic and l2"),
     ):
         (tmp_path / "plan.toml").write_text(wrong)
         refused = call("peer", "draft", "plan.toml", "-o", "draft.toml")

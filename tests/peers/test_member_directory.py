@@ -12,20 +12,10 @@ import numpy as np
 import pytest
 from tests.peers.conftest import Members
 
-from sottovoce.errors import (
-    BudgetExceeded,
-    ConfigError,
-    DataError,
-    IdentityError,
-    LedgerError,
-)
+from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError
 from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.run_ledger import HEAD_FILE
-from sottovoce.peers.agreement import (
-    member_entry,
-    sign_agreement,
-    write_agreement,
-)
+from sottovoce.peers.agreement import member_entry, sign_agreement, write_agreement
 from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory, find_member_directory

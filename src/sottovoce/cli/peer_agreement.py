@@ -54,9 +54,7 @@ def draft(
 
 def agree(
     file: Annotated[Path, Argument(help="A draft (with --member and --out) or an agreement.")],
-    member: Annotated[
-        list[str] | None, Option("--member", "-m", help="CERTIFICATE@HOST:PORT, in the graph's order.")
-    ] = None,
+    member: Annotated[list[str] | None, Option("-m", "--member", help="CERTIFICATE@HOST:PORT.")] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Write the agreement here.")] = None,
     sign: Annotated[Path | None, Option(help="Sign with the identity in this folder.")] = None,
     merge: Annotated[list[Path] | None, Option(help="Add the signatures in another member's copy.")] = None,
@@ -64,16 +62,14 @@ def agree(
     population: Population = None,
     previous: PreviousOption = None,
     data: Annotated[Path | None, Option(help="Also check this member's records.")] = None,
-    yes: Annotated[
-        str, Option(help="The run's hash, or its first 8 digits: you have read what you sign.")
-    ] = "",
+    yes: Annotated[str, Option(help="The run's hash, or 8 digits: you have read what you sign.")] = "",
     json: Json = False,
 ) -> None:
     """Build, check and sign an agreement; its privacy cost is printed before anything is signed.
 
     A member with a directory reads the summary first, without --sign; signing then needs the run's hash that
-    the summary names. When a run continues after a change of membership, --previous counts what the run
-    before has released instead of all that it had planned.
+    the summary names. Members are in the order of the graph's nodes. When a run continues after a change of
+    membership, --previous counts what the run before has released instead of all that it had planned.
 
     \b
     Examples:
@@ -202,9 +198,7 @@ def membership(
     directory: DirectoryOption = None,
     without: Annotated[list[str] | None, Option(help="A member who leaves.")] = None,
     moved: Annotated[list[str] | None, Option(help="A member's new address: east=host:port.")] = None,
-    certificate: Annotated[
-        list[Path] | None, Option(help="A member's new certificate, of a new key or a new date.")
-    ] = None,
+    certificate: Annotated[list[Path] | None, Option(help="A member's new certificate.")] = None,
     graph: Annotated[str | None, Option(help="The graph of those who remain.")] = None,
     json: Json = False,
 ) -> None:

@@ -38,9 +38,7 @@ def init(
     delta: Delta = 1e-5,
     adjacency: Adjacency = None,
     view: View = "network",
-    copy: Annotated[
-        Path | None, Option(help="Folder for the lifetime ledger's copy, best on another disk.")
-    ] = None,
+    copy: Annotated[Path | None, Option(help="For the ledger's copy, best on another disk.")] = None,
     why: Why = "the member directory was created",
     days: Days = 730.0,
     json: Json = False,
@@ -127,9 +125,7 @@ def budget(
     open_: Annotated[str | None, Option("--open", help="Open another population.")] = None,
     raise_: Annotated[float | None, Option("--raise", help="Set a lifetime budget of this epsilon.")] = None,
     close: Annotated[str | None, Option("--close", help="Give up a run permanently, by its hash.")] = None,
-    restore: Annotated[
-        bool, Option("--restore", help="Continue from the longer copy after one was lost or restored.")
-    ] = False,
+    restore: Annotated[bool, Option("--restore", help="Continue from the longer copy.")] = False,
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     adjacency: Adjacency = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from sottovoce._format import compared, number, significant
+from sottovoce._format import Quantity, compared, number, significant
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import console, emit, safe, table
 from sottovoce.cli.peer_options import (
@@ -22,6 +22,7 @@ from sottovoce.cli.peer_options import (
     Population,
     PreviousOption,
     ProxyOption,
+    Records,
     State,
     StateOption,
     checked_address,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 @exit_codes()
 @private_process()
 def run(
-    agreement: Annotated[Path, Argument(help="The agreement, signed by all.")],
-    data: Annotated[Path, Option(help="This member's records, CSV or NPZ; they stay here.")],
+    agreement: AgreementFile,
+    data: Records,
     identity: IdentityOption = None,
     state: StateOption = None,
     directory: DirectoryOption = None,
@@ -50,12 +51,8 @@ def run(
     new_data: Annotated[str, Option(help="Why the records differ from those the run began with.")] = "",
     previous: PreviousOption = None,
     listen: Listen = None,
-    revoke: Annotated[
-        list[str] | None, Option(help="A certificate fingerprint that is no longer accepted.")
-    ] = None,
-    module: Annotated[
-        Path | None, Option(help="The file that builds the agreed network, if members wrote it.")
-    ] = None,
+    revoke: Annotated[list[str] | None, Option(help="A fingerprint that is no longer accepted.")] = None,
+    module: Annotated[Path | None, Option(help="The file of an agreed network of one's own.")] = None,
     weights: Annotated[Path | None, Option(help="The agreed initial weights.")] = None,
     proxy: ProxyOption = "",
     health: Health = None,
@@ -219,10 +216,7 @@ def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
 @exit_codes()
 def ledger(
     state: Annotated[Path | None, Argument(help="The state folder of a running or stopped peer.")] = None,
-    verify: Annotated[
-        bool,
-        Option("--verify", help="Only check; without a folder, every ledger of the member directory."),
-    ] = False,
+    verify: Annotated[bool, Option("--verify", help="Only check; without a folder, every ledger.")] = False,
     directory: DirectoryOption = None,
     json: Json = False,
 ) -> None:
@@ -244,15 +238,15 @@ def ledger(
         raise ConfigError("Name the state folder whose ledger to print, or add --verify to check all.")
     proof = read_proof(state)
 
+    # what protects: noise downwards, what moves it and how often upwards
+    quantities: dict[str, Quantity] = {"sensitivity": "loss", "noise_std": "noise", "sample_rate": "loss"}
+
     def text(screen: Console) -> None:
-        rows = []
-        for r in proof["releases"]:
-            # what protects: noise downwards, what moves it and how often upwards
-            moves, rate = (significant(r[key], "loss") for key in ("sensitivity", "sample_rate"))
-            scales = [moves, significant(r["noise_std"], "noise"), rate]
-            rows.append([r["step"], r["count"], *scales])
-        heads = ["step", "count", "sensitivity", "noise std", "sample rate"]
-        screen.print(table(heads, rows, title="Releases"))
+        rows = [
+            [each["step"], each["count"], *(significant(each[key], kind) for key, kind in quantities.items())]
+            for each in proof["releases"]
+        ]
+        screen.print(table(["step", "count", *quantities], rows, title="Releases"))
         screen.print(f"{len(proof['sent'])} rows sent, {len(proof['heard'])} heard; head {proof['head']}")
 
     emit(proof, json, text)
@@ -261,9 +255,8 @@ def ledger(
 def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
     from sottovoce.ledger.run_ledger import verify_ledger
 
-    if state is not None:
-        findings = [{"ledger": str(state), "rows": verify_ledger(state), "problem": ""}]
-    else:
+    findings = [{"ledger": str(state), "rows": 0 if state is None else verify_ledger(state), "problem": ""}]
+    if state is None:
         findings = require_directory(directory).verify()
     problems = [each["problem"] for each in findings if each["problem"]]
     if problems:
@@ -272,10 +265,7 @@ def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
 
 
 def compare(
-    files: Annotated[
-        list[Path],
-        Argument(help="Outputs of `peer ledger --json`, or state folders, of two members or more."),
-    ],
+    files: Annotated[list[Path], Argument(help="State folders, or outputs of `peer ledger --json`.")],
     json: Json = False,
 ) -> None:
     """Compare the ledgers of members: a member that sent different messages to others is found.
@@ -356,7 +346,7 @@ def check(
 
 def service(
     agreement: AgreementFile,
-    data: Annotated[Path, Option(help="This member's records.")],
+    data: Records,
     out: Annotated[Path, Option("--out", "-o", help="The unit file to write.")],
     identity: IdentityOption = None,
     state: StateOption = None,

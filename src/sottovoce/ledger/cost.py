@@ -128,7 +128,6 @@ def guarantees_of_releases(releases: Iterable[Release], user: int | None = None)
 
 
 def _question(view: str) -> dict[str, Any]:
-    """Return a view of a lifetime budget as arguments of `account`."""
     count = colluders_of(view)
     return {"view": view} if count is None else {"view": "colluders", "colluders": count}
 
@@ -143,7 +142,6 @@ def _restated_releases(stated: OwnReleases, adjacency: str) -> OwnReleases:
 
 
 def _restated(release: Release, adjacency: str) -> Release:
-    """Return a record-level release under the other record-level adjacency."""
     if adjacency == "replace-one":  # one removed and one added: it moves at most twice as far
         return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
     # Removing a record moves a release no further than replacing one. With sampling, replace-one already

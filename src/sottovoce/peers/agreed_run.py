@@ -150,7 +150,6 @@ class AgreedRun:
 
     @property
     def _protocol(self) -> Any:
-        """The protocol of the first step."""
         return self.plan.schedule(0)
 
     @cached_property

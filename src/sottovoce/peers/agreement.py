@@ -26,7 +26,7 @@ from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms.plan import public_units
 from sottovoce.data.tables import Classes, Columns, Missing, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
-from sottovoce.peers.agreement_plan import agreed_plan
+from sottovoce.peers.agreement_plan import agreed_plan, contacts
 from sottovoce.peers.identity import (
     DAMAGED,
     MEMBER_NAME,
@@ -43,6 +43,7 @@ from sottovoce.secure_sum.keys import session_hash
 
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
+_HEXADECIMAL = re.compile("([0-9a-f]{2})*")
 _MOST_STEPS = 10_000_000
 Positive = Annotated[float, Field(gt=0)]
 _Numbers = Annotated[tuple[float, float], Field(strict=False)]
@@ -315,9 +316,9 @@ class Agreement(_Part):
 
     def _check_members(self) -> None:
         n, addresses = len(self.members), [member.address for member in self.members if member.reachable]
-        distinct = min(len({*self.names}), len({member.fingerprint for member in self.members}))
-        _refuse_if(distinct < n, "every member needs a name and a certificate of its own")
-        _refuse_if(len({*addresses}) < len(addresses), "every member needs an address of its own")
+        for values in (self.names, [member.fingerprint for member in self.members], addresses):
+            repeated = len({*values}) < len(values)
+            _refuse_if(repeated, "every member needs a name, a certificate and an address of its own")
         if self.relay:
             check_address(self.relay, "the address of the relay")
         _refuse_if(self.network.n != n, f"the graph {self.graph} has {self.network.n} nodes for {n} members")
@@ -341,15 +342,12 @@ class Agreement(_Part):
         names, edges = self.names, set(map(tuple, self.network.edges.tolist()))
         for k in {0, self.plan.steps - 1}:
             protocol = self.plan.schedule(k)
-            first = range(min(protocol.rounds, 2 * len(names) + 2))  # later rounds repeat these
-            for u, name in enumerate(names):
-                local = protocol.node_state(u)
-                strays = [v for t in first for v in local.sends(t) if (min(u, v), max(u, v)) not in edges]
-                if strays:
-                    raise ValueError(
-                        f"{protocol.name} connects {name} with {names[min(strays)]}, who are no neighbors in "
-                        f"{self.graph[:80]}; take a graph that has this edge, or a tree"
-                    )
+            rounds = min(protocol.rounds, 2 * len(names) + 2)  # later rounds repeat these
+            for u, v in sorted(contacts(protocol, len(names), rounds) - edges):
+                raise ValueError(
+                    f"{protocol.name} connects {names[u]} with {names[v]}, who are no neighbors in "
+                    f"{self.graph[:80]}; take a graph that has this edge, or a tree"
+                )
         for u, v in sorted(edges):
             if not (self.relay or self.members[u].reachable or self.members[v].reachable):
                 raise ValueError(
@@ -462,16 +460,15 @@ class Agreement(_Part):
     def check_signatures(self) -> SignatureCheck:
         """Return the members whose signature is valid, invalid or missing."""
         checked = SignatureCheck([], [], [])
-        for member in sorted(self.members, key=lambda each: each.name):
-            name, state = member.name, checked.missing
-            if name in self.signatures:
-                try:
-                    signature = bytes.fromhex(self.signatures[name])
-                except ValueError:
-                    signature = b""
-                valid = verify(member.certificate.encode(), signature, self.signed_content(name))
-                state = checked.valid if valid else checked.invalid
-            state.append(name)
+        for name, certificate in sorted((each.name, each.certificate.encode()) for each in self.members):
+            stated = self.signatures.get(name)
+            signature = bytes.fromhex(stated) if stated and _HEXADECIMAL.fullmatch(stated) else b""
+            if stated is None:
+                checked.missing.append(name)
+            elif verify(certificate, signature, self.signed_content(name)):
+                checked.valid.append(name)
+            else:
+                checked.invalid.append(name)
         return checked
 
     def require_signatures(self, *, where: str = "the agreement") -> None:

@@ -9,6 +9,7 @@ members on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from sottovoce.errors import ConfigError, MissingDependency, SottovoceError
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.planfile.schema import AGREED_ELSEWHERE, misplaced_options
+from sottovoce.protocols import Protocol
 from sottovoce.protocols.registry import BUILT_IN
 from sottovoce.protocols.registry import names as protocol_names
 
@@ -140,6 +142,18 @@ class AgreedNet:
     def describe(self) -> dict[str, Any]:
         """Return the network as plain values."""
         return self.model.model_dump(exclude={"kind"}, exclude_defaults=True)
+
+
+def contacts(protocol: Protocol, n: int, rounds: int, most: float = math.inf) -> set[tuple[int, int]]:
+    """Return the pairs of members whose peers connect in the first rounds; ``most`` are all there can be."""
+    pairs: set[tuple[int, int]] = set()
+    states = [protocol.node_state(u) for u in range(n)]
+    for t in range(rounds):
+        for u, state in enumerate(states):
+            pairs |= {(min(u, v), max(u, v)) for v in (*state.sends(t), *state.expects(t))}
+        if len(pairs) >= most:
+            break
+    return pairs
 
 
 def agreed_plan(

@@ -18,7 +18,7 @@ from sottovoce.planfile.write import agreement_text
 
 # keys of [average] and [train] that an agreement does not have, or that every draft states
 _NOT_OPTIONS = {"algorithm", "evaluate_every", "values"} | {
-    *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate"),
+    *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate")
 }
 
 _SCALED = (
@@ -74,47 +74,30 @@ def _require_agreeable(loaded: LoadedPlan, where: str) -> None:
     plan: Any = loaded.plan
     settings, data = loaded.settings, loaded.settings.data
     network, protocol = settings.network, settings.protocol
-    refused: list[tuple[object, str]] = [
-        (
-            network is None or network.graph is None or settings.model is not None,
-            "a draft is made from a plan with [network] graph and an average or a linear model; write the "
-            "agreement about another plan by hand",
-        ),
-        (
-            not isinstance(plan.noise_multiplier, float),
-            f"all members of an agreement have the same noise multiplier, got {plan.noise_multiplier}; state "
-            "one number, or leave it to [budget]",
-        ),
-        (
-            any(key is not None for key in (protocol.rounds, protocol.kind, protocol.root, protocol.fresh)),
-            'write the protocol as one name, for example name = "tree:kind=uniform"; an agreement has no '
-            "other place for its options",
-        ),
-    ]
+    options = (protocol.rounds, protocol.kind, protocol.root, protocol.fresh)
+    cannot = {
+        "a plan without [network] graph": network is None or network.graph is None,
+        "a [model]": settings.model is not None,
+        "unequal noise multipliers (state one number)": not isinstance(plan.noise_multiplier, float),
+        '[protocol] options (write one name, "tree:kind=uniform")': any(each is not None for each in options),
+    }
     if data is not None and settings.model is None:
-        losses, penalties = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball", "class_weight")
+        penalties = ("l1", "l2", "box", "ball", "class_weight")
         used = [name for name in penalties if getattr(plan.objective, name, None)]
+        other = used or plan.objective.loss not in ("logistic", "squared", "softmax")
         of_batch = plan.adjacency != "user" and plan.batch_size is not None
-        refused += [
-            (
-                plan.objective.loss not in losses or used,
-                f"an agreement has the loss {', '.join(losses)} and no {', '.join(penalties)}, got "
-                f"{' and '.join([plan.objective.loss, *used])}; change [objective], or train on one machine",
-            ),
-            (
-                of_batch and len(set(plan.sizes)) > 1,
-                "one batch size for sites of different sizes gives each another sample rate, which would "
-                "reveal its size; write sample_rate instead",
-            ),
-            (
-                (data.unit_rows and not _prepared(loaded, data)) or data.standardize,
-                "an agreement knows bounds, categories, missing and an intercept, but neither unit_rows nor "
-                "standardize; leave them out (the clip bounds what a record can do)",
-            ),
-        ]
-    for problem, sentence in refused:
-        if problem:
-            raise ConfigError(f"{where}: {sentence}.")
+        cannot |= {
+            f"[objective] {' and '.join([plan.objective.loss, *used])}": bool(other),
+            "one batch_size for unequal sites (write sample_rate)": of_batch and len(set(plan.sizes)) > 1,
+            "[data] unit_rows": data.unit_rows and not _prepared(loaded, data),
+            "[data] standardize": data.standardize,
+        }
+    problems = [words for words, wrong in cannot.items() if wrong]
+    if problems:
+        raise ConfigError(
+            f"{where}: an agreement cannot say {', '.join(problems)}; change it, or write the agreement "
+            "by hand."
+        )
 
 
 def _prepared(loaded: LoadedPlan, data: DataSection) -> bool:
@@ -124,7 +107,6 @@ def _prepared(loaded: LoadedPlan, data: DataSection) -> bool:
 
 
 def _columns(loaded: LoadedPlan, data: DataSection) -> dict[str, Any]:
-    """Return what the agreement says about members' files."""
     assert loaded.records is not None
     columns: Any = None if _prepared(loaded, data) else loaded.records.columns
     features = () if columns is None else tuple(columns.features)

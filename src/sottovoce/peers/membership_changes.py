@@ -99,8 +99,7 @@ def earlier_versions(
     if not agreement.continues:
         return EarlierVersions()
     agreements = [previous] if isinstance(previous, Agreement) else list(previous or ())
-    by_run = {each.run_id.hex(): each for each in agreements}
-    folder = None if state is None else Path(state)
+    by_run, folder = {each.run_id.hex(): each for each in agreements}, Path(state) if state else None
     return _VersionChain(by_run, agreement, name, member_directory, folder, hold).count()
 
 
@@ -133,8 +132,8 @@ class _VersionChain:
             self.runs.append(run_id)
             run_id = self._add_version(run_id)
         self._siblings()
-        lists = (self.parts[::-1], self.runs, self.closings)
-        return EarlierVersions(*map(tuple, lists), self.state_folder, tuple(self.remarks))
+        parts, runs, closings = tuple(self.parts[::-1]), tuple(self.runs), tuple(self.closings)
+        return EarlierVersions(parts, runs, closings, self.state_folder, tuple(self.remarks))
 
     def _missing(self, run_id: str) -> ConfigError:
         return ConfigError(
@@ -142,15 +141,20 @@ class _VersionChain:
             "name its agreement (--previous, once for each membership version before this one)."
         )
 
-    # ---- one function per case: each returns the run before, or nothing where that is counted, too ------
-
     def _add_version(self, run_id: str) -> str:
-        """Add what one version cost; the table of cases is in docs/peers.md."""
+        """Add what one version cost; return the run before, or nothing where that is counted, too.
+
+        The table of cases is in docs/peers.md.
+        """
         old, charge = self.agreements.get(run_id), self.known.get(run_id)
         if old is None:
             if charge is None:
                 raise self._missing(run_id)
-            return self._closed_without_agreement(charge)
+            # without an agreement: this version and those before it, as the lifetime ledger has them
+            for each in (charge, *(self.known[run] for run in charge.continues if run in self.known)):
+                self._add_charge(each, "closed in the lifetime ledger")
+            self.runs += charge.continues
+            return ""
         # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
         if self.name not in old.names or (charge is None and self.member_directory is not None):
             return old.continues
@@ -166,7 +170,7 @@ class _VersionChain:
             self.state_folder = folder
         if charge is not None and charge.status == "charged":
             # nothing may be sent before the lifetime ledger says that the ledger exists
-            return self._without_ledger(old, charge, (), "never started")
+            return self._add_run(old, charge, (), "never started")
         if folder is not None:
             try:
                 stored = self._read(folder, head_file)
@@ -174,21 +178,7 @@ class _VersionChain:
                 self.remarks.append(f"the run {run_id[:16]} is counted as planned: {error}")
             else:
                 return self._by_its_ledger(old, charge, folder, stored)
-        return self._without_ledger(old, charge, None, "lost: everything planned is counted")
-
-    def _closed_without_agreement(self, charge: Charge) -> str:
-        """Count a version, and those before it, as the lifetime ledger has them."""
-        for each in (charge, *(self.known[run] for run in charge.continues if run in self.known)):
-            self._add_charge(each, "closed in the lifetime ledger")
-        self.runs += charge.continues
-        return ""
-
-    def _without_ledger(
-        self, old: Agreement, charge: Charge | None, left: tuple[Release, ...] | None, source: str
-    ) -> str:
-        """Count ``left``, or with None everything planned."""
-        self._add_run(old, charge, left, source)
-        return old.continues
+        return self._add_run(old, charge, None, "lost: everything planned is counted")
 
     def _by_its_ledger(
         self, old: Agreement, charge: Charge | None, folder: Path, stored: dict[str, Any]
@@ -196,10 +186,10 @@ class _VersionChain:
         """Count what a ledger lists; where it lists the versions before it, too, nothing is left to count."""
         if stored["session"] != old.session.hex() or stored["node"] != old.index(self.name):
             raise ConfigError(f"The state folder {folder} belongs to another run than the one continued.")
-        self._add_run(old, charge, tuple(stored["saved"].releases), "whole")
+        continues = self._add_run(old, charge, tuple(stored["saved"].releases), "whole")
         earlier = list(reversed(stored["about"].get("before", [])))
         if not earlier:
-            return old.continues
+            return continues
         self.parts += earlier
         self.runs += [part["run_id"] for part in earlier]
         return ""
@@ -211,11 +201,9 @@ class _VersionChain:
             if run_id not in own and set(charge.continues) & own:
                 self._add_charge(charge, "another membership version of the same run")
 
-    # ---- parts ---------------------------------------------------------------------------------------
-
     def _add_run(
         self, old: Agreement, charge: Charge | None, left: tuple[Release, ...] | None, source: str
-    ) -> None:
+    ) -> str:
         """Add the releases of a run, with None those it planned, and close it in the lifetime ledger."""
         agreed_run, node, run_id = AgreedRun(old), old.index(self.name), old.run_id.hex()
         releases = tuple(agreed_run.plan.releases(node)) if left is None else left
@@ -224,6 +212,7 @@ class _VersionChain:
             why = f"continued by membership version {self.agreement.membership_version}"
             guarantees = () if left is None else agreed_run.cost_of_interrupted(node, left)
             self.closings.append(RunClosure(run_id, left, why, guarantees))
+        return old.continues
 
     def _read(self, folder: Path, head_file: Path | None) -> dict[str, Any]:
         """Return a ledger that no peer is writing."""

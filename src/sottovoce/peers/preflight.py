@@ -27,14 +27,7 @@ from sottovoce.peers.listener import Listener
 from sottovoce.peers.member_data import read_records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.status import read_status
-from sottovoce.peers.transport import (
-    CLOCK,
-    HELLO,
-    Hello,
-    TlsTransport,
-    TransportConfig,
-    apart_in_words,
-)
+from sottovoce.peers.transport import CLOCK, HELLO, Hello, TlsTransport, TransportConfig, apart_in_words
 
 _SOON = 30  # days before its end that a certificate is worth a word
 

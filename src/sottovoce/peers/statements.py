@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement_plan import contacts
 from sottovoce.peers.identity import proquint
 
 VERSION = 1
@@ -47,19 +48,13 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
 
 def connections(agreed_run: AgreedRun) -> list[tuple[int, int]]:
     """Return every pair of members whose peers connect in some round: the list for the firewalls."""
+    plan, edges = agreed_run.plan, len(agreed_run.agreement.network.edges)
     pairs: set[tuple[int, int]] = set()
-    last = None
-    for k in range(1 if agreed_run.plan.is_stationary else agreed_run.steps):
-        protocol = agreed_run.plan.schedule(k)
-        if protocol is last:
-            continue
-        last = protocol
-        locals_ = [protocol.node_state(u) for u in range(agreed_run.n)]
-        for t in range(protocol.rounds):
-            for u, local in enumerate(locals_):
-                pairs |= {(min(u, v), max(u, v)) for v in (*local.sends(t), *local.expects(t))}
-            if len(pairs) >= len(agreed_run.agreement.network.edges):  # more there cannot be
-                return sorted(pairs)
+    for k in range(1 if plan.is_stationary else plan.steps):
+        protocol = plan.schedule(k)
+        pairs |= contacts(protocol, plan.n, protocol.rounds, edges)
+        if len(pairs) >= edges:  # more there cannot be
+            break
     return sorted(pairs)
 
 

@@ -22,7 +22,7 @@ from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
-from sottovoce.errors import ConfigError
+from sottovoce.errors import ConfigError, DataError
 from sottovoce.graphs import Network
 from sottovoce.models.adapters import LinearAdapter
 from sottovoce.objectives import GLM
@@ -56,6 +56,18 @@ class LoadedPlan:
     def adversary(self) -> AdversaryOptions:
         """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
         return {} if self.settings.budget is None else self.settings.budget.budget.adversary
+
+    @property
+    def training_records(self) -> PlanRecords:
+        """The records of a training plan; raise if they are only announced."""
+        assert self.records is not None
+        assert self.settings.data is not None
+        if self.records.data is None:
+            raise DataError(
+                f"There is no file {self.settings.data.file}; its sizes are enough for sottovoce plan, not "
+                "for training."
+            )
+        return self.records
 
     @cached_property
     def privacy(self) -> Guarantee:
@@ -241,7 +253,6 @@ def _records(
 
 
 def _glm(settings: PlanFile) -> GLM:
-    """Return the linear model of [objective]."""
     options = {} if settings.objective is None else dict(settings.objective.model_extra or {})
     known = [item.name for item in fields(GLM) if item.name not in ("dim", "class_weight")]
     for key in options:

@@ -164,7 +164,6 @@ class DataReader:
         return private, reading, tuple(range(images.classes))
 
     def _refuse(self, keys: Sequence[str], sentence: str) -> None:
-        """Refuse keys that do not fit the kind of data."""
         for key in keys:
             if getattr(self.section, key) != DataSection.model_fields[key].default:
                 raise ConfigError(f"[data] {key} {sentence}")
@@ -255,10 +254,9 @@ class DataReader:
             raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
         if isinstance(section.features, str):
             raise ConfigError('[data] features of a table are columns: write features = ["age", "dose"].')
-        if section.bounds not in (None, "none") and section.standardize:
-            raise ConfigError("[data] takes bounds or standardize, got both; bounds cost nothing.")
-        if section.test_share > 0 and section.test_file is not None:
-            raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
+        scaled = section.bounds not in (None, "none")
+        if (scaled and section.standardize) or (section.test_share > 0 and section.test_file is not None):
+            raise ConfigError("[data] takes bounds or standardize, and test_share or test_file, not both.")
         if section.file is None or table_format(section.file) not in TABLE_FORMATS:
             return self._from_arrays()
         table = self._stand_ins() if self._sizes_only else read_table(self._file(section.file))
@@ -350,7 +348,6 @@ class DataReader:
         return private, feature_names
 
     def _read_arrays(self, name: Path) -> Dataset:
-        """Read a file of arrays, whose labels are numbers."""
         readers = {".npz": read_npz, ".svm": read_libsvm, ".libsvm": read_libsvm}
         kind = table_format(name)
         if kind not in readers:
@@ -365,7 +362,6 @@ class DataReader:
         rng: np.random.Generator | None = None,
         default: str = "equal",
     ) -> list[np.ndarray]:
-        """Return the row numbers of every user."""
         section = self.section
         users = self.agents or section.users or len(y)
         kind = section.partition or ("column" if section.group is not None and users > 1 else default)

@@ -26,15 +26,11 @@ if TYPE_CHECKING:
     from sottovoce.protocols import NamedProtocol
 
 VERSION = 1
-# What a plan file that `sottovoce columns` drafted leaves blank, with what belongs there.
-_BLANKS = {
-    "[network] graph": 'who talks to whom, for example "complete:8" for eight sites',
-    "[budget] epsilon": "what may be spent, for example 1.0",
-    "[budget] delta": "for example 1e-6",
-    "[objective] loss": '"logistic" for labels 0 and 1, "squared" for an amount',
-    "[data] label": "the column to predict",
-    "[data] classes": "the public names of the labels",
-}
+# What a plan file that `sottovoce columns` drafted leaves blank.
+_BLANKS = (
+    *(("network", "graph"), ("budget", "epsilon"), ("budget", "delta")),
+    *(("objective", "loss"), ("data", "label"), ("data", "classes")),
+)
 NOISE_OPTIONS = ("noise_multiplier", "noise_std", "noise_ratio")
 # Options of a plan that have another place than the algorithm's section: in a plan file, and in an agreement.
 _PLACES = {
@@ -284,12 +280,9 @@ def check_plan_file(tables: Mapping[str, Any], where: str) -> PlanFile:
 
 def _blanks(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return a sentence about every blank that a drafted file still has, by its place."""
-    sentences = {}
     sections = {name: table for name, table in tables.items() if isinstance(table, Mapping)}
-    for place, hint in _BLANKS.items():
-        section, key = place[1:].split("] ")
-        if sections.get(section, {}).get(key) in ("", []):
-            sentences[place] = f"{place} is blank: {hint}."
+    empty = [(name, key) for name, key in _BLANKS if sections.get(name, {}).get(key) in ("", [])]
+    sentences = {f"[{name}] {key}": f"[{name}] {key} is blank; fill it in." for name, key in empty}
     data = sections.get("data", {})
     amount = sections.get("objective", {}).get("loss") in ("squared", "huber")
     for key in ("bounds", "categories"):

@@ -16,7 +16,7 @@ from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.errors import ConfigError, InvalidInput, SottovoceError
 from sottovoce.planfile.read import LoadedPlan, average_values, check_tables, plan_from_settings, read_toml
 from sottovoce.planfile.schema import NOISE_OPTIONS
-from sottovoce.planfile.training import load_records, run_training
+from sottovoce.planfile.training import run_training
 from sottovoce.runners.sweep import Trial, grid, repeated
 
 _SHORT = {"epsilon": "budget.epsilon", "network": "network.graph"}
@@ -61,16 +61,15 @@ def run_trial(*, seed: int, file: str, content: str, **settings: Any) -> dict[st
         "against": str(loaded.privacy.adversary),
         "messages": plan.cost()["messages"],
     }
-    if isinstance(plan, PrivateAveraging):
-        assert values is not None
+    if isinstance(plan, PrivateAveraging) and values is not None:
         averages = plan.run(values, loaded.settings.noise.source).outputs["rows"]
         errors = averages - np.average(values, axis=0, weights=plan.site_weights)
         row |= {"rmse": float(np.sqrt(np.mean(errors**2))), "promised": noise_in_result(plan)}
     else:
         result = run_training(loaded)
         assert result is not None
-        assert loaded.records is not None
-        scores = loaded.records.adapter.rescaled(result.metrics) | loaded.records.score(result.coef)
+        records = loaded.training_records
+        scores = records.adapter.rescaled(result.metrics) | records.score(result.coef)
         row |= {name: scores[name] for name in _SCORES if name in scores}
     return dict(to_jsonable(row))
 
@@ -81,24 +80,18 @@ def _load(file: Path, settings: Mapping[str, Any], seed: int) -> tuple[LoadedPla
     for name, value in settings.items():
         section, dot, key = _SHORT.get(name, name).partition(".")
         if not dot or not isinstance(tables.setdefault(section, {}), dict):
-            raise InvalidInput(
-                f"a setting of a plan file is a section and a key, as train.steps=10,20, got {name!r}."
-            )
+            raise InvalidInput(f"a setting is a section and a key, as train.steps=10,20, got {name!r}.")
         tables[section][key] = value
         if name == "network":
             tables[section].pop("matrix", None)
     stated = [key for key in NOISE_OPTIONS if key in tables.get("noise", {})]
     if "epsilon" in settings and stated:
-        raise ConfigError(
-            f"{file.name} states [noise] {stated[0]}, so that an epsilon changes nothing; remove it from the "
-            "file."
-        )
+        raise ConfigError(f"{file.name} states [noise] {stated[0]}, so epsilon changes nothing; remove it.")
     tables["noise"] = {**tables.get("noise", {}), "seed": seed % 2**31}
     checked = check_tables(tables, file.parent, file.name)
     if checked.average is None:
-        loaded = load_records(plan_from_settings(checked, file.parent, file.name), file)
-        assert loaded.records is not None
-        loaded.plan.prepared(loaded.records.data)
+        loaded = plan_from_settings(checked, file.parent, file.name)
+        loaded.plan.prepared(loaded.training_records.data)
         return loaded, None
     values = average_values(checked.average.values, file.parent)
     loaded = plan_from_settings(checked, file.parent, file.name, dim=values.shape[1])

@@ -17,7 +17,7 @@ import numpy as np
 
 from sottovoce.accounting.wording import uncharged
 from sottovoce.data.images import ImageReading
-from sottovoce.errors import ConfigError, DataError
+from sottovoce.errors import ConfigError
 from sottovoce.models.adapters import SIMULATED, TEST
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.run_randomness import RunRandomness
@@ -31,19 +31,9 @@ SCORES = {"accuracy": max, "rmse": min}
 
 
 def load_training(file: Path, **options: object) -> LoadedPlan:
-    """Return the plan of a training file and its records; ``options`` replace options of the file."""
-    return load_records(load_file(file, section="train", **options), file)
-
-
-def load_records(loaded: LoadedPlan, file: Path) -> LoadedPlan:
-    """Return a loaded training plan; raise if its records are only announced."""
-    assert loaded.records is not None
-    assert loaded.settings.data is not None
-    if loaded.records.data is None:
-        raise DataError(
-            f"There is no file {file.parent / str(loaded.settings.data.file)}; the sizes in {file.name} are "
-            "enough for sottovoce plan, training needs the records."
-        )
+    """Return the plan of a training file, whose records are there; ``options`` replace the file's."""
+    loaded = load_file(file, section="train", **options)
+    _ = loaded.training_records
     return loaded
 
 
@@ -61,8 +51,7 @@ def run_training(
 
     With protective noise the runner charges the lifetime ledger of this machine, if it has one.
     """
-    plan, records, section = loaded.plan, loaded.records, loaded.settings.train
-    assert records is not None
+    plan, records, section = loaded.plan, loaded.training_records, loaded.settings.train
     assert section is not None
     if guarantees is None:
         guarantees = [each.to_dict() for each in loaded.guarantees]
@@ -85,24 +74,16 @@ def run_training(
 
 def fitted_model(loaded: LoadedPlan, result: Result) -> Fitted:
     """Return the model that a run of the plan has fitted."""
-    assert loaded.records is not None
-    assert loaded.settings.data is not None
-    records = loaded.records
+    records, section = loaded.training_records, loaded.settings.data
     privacy = loaded.guarantees[0] if loaded.settings.budget is None else loaded.privacy
     notes = [uncharged(name) for name in loaded.accepted]
     if loaded.settings.noise.seed is not None:
         notes.append(SIMULATED)
-    if loaded.settings.data.test_file is not None or isinstance(records.columns, ImageReading):
+    if (section and section.test_file) or isinstance(records.columns, ImageReading):
         notes.append(TEST)
-    return records.adapter.fitted(
-        loaded.plan,
-        result,
-        replace(privacy, assumptions=(*privacy.assumptions, *notes)),
-        loaded.delta,
-        columns=records.columns,
-        label=records.label,
-        builder=records.builder,
-    )
+    privacy = replace(privacy, assumptions=(*privacy.assumptions, *notes))
+    names = {"columns": records.columns, "label": records.label, "builder": records.builder}
+    return records.adapter.fitted(loaded.plan, result, privacy, loaded.delta, **names)
 
 
 def search(
@@ -113,19 +94,19 @@ def search(
     ``tick`` is called with the number of runs done. Every run is charged, none before every setting was read
     and there are records to score on.
     """
-    tried = list(product(clip_norms, rates))
-    score = ""
-    for clip_norm, rate in tried:
-        score = _score_name(load_training(file, learning_rate=rate, clip_norm=clip_norm), file)
+    options = [
+        {"clip_norm": clip_norm, "learning_rate": rate} for clip_norm, rate in product(clip_norms, rates)
+    ]
+    score = [_score_name(load_training(file, **each), file) for each in options][-1]
     rows: list[dict[str, float]] = []
     guarantees = []
-    for clip_norm, rate in tried:
-        loaded = load_training(file, learning_rate=rate, clip_norm=clip_norm)
+    for each in options:
+        loaded = load_training(file, **each)
         result = run_training(loaded)
         assert result is not None
-        assert loaded.records is not None
-        scores = {**result.metrics, **loaded.records.score(result.coef)}
-        rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
+        scores = {**result.metrics, **loaded.training_records.score(result.coef)}
+        row = {"clip_norm": each["clip_norm"], "rate": each["learning_rate"], score: float(scores[score])}
+        rows.append(row)
         guarantees.append(loaded.privacy)
         tick(len(rows))
     total, delta = reduce(add, guarantees), loaded.delta
@@ -142,8 +123,7 @@ def search(
 
 def _score_name(loaded: LoadedPlan, file: Path) -> str:
     """Return the score by which runs of a plan are compared, tried on its starting rows; raise if none."""
-    plan, records = loaded.plan, loaded.records
-    assert records is not None
+    plan, records = loaded.plan, loaded.training_records
     random = RunRandomness.from_rng(np.random.default_rng(0))
     data = plan.prepared(records.data)
     first = plan.starting(data, random, range(plan.n))
