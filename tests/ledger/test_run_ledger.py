@@ -156,19 +156,6 @@ def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     assert refused > len(damages) // 4
 
 
-@pytest.mark.parametrize("size", [0, 1, 64, 65, 500])
-def test_a_full_disk_stops_everything(size, files_no_larger_than, tmp_path):
-    """ENOSPC in the middle of a commit: the commit raises, later ones too, and nothing is half there."""
-    ledger = filled(tmp_path / "s", rows=2)
-    with files_no_larger_than((tmp_path / "s" / LEDGER).stat().st_size + size):
-        with pytest.raises(LedgerError, match="make room"):
-            ledger.commit(entry(2)._replace(state=b"x" * 3_000))
-        with pytest.raises(LedgerError, match="failed; nothing more"):
-            ledger.commit(entry(3))
-    ledger.close()
-    assert len(contents(tmp_path / "s").releases) == 2
-
-
 def test_an_io_error_stops_everything(tmp_path, monkeypatch):
     ledger = filled(tmp_path / "s", rows=2)
 

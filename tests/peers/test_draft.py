@@ -87,6 +87,11 @@ def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
     assert agreement.plan.center == plan.center
     charged = AgreedRun(agreement).charged_guarantee(0)
     assert charged.epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
+    for name in agreement.names:  # without a member directory nobody needs the hash
+        signed = call("peer", "agree", "agreement.toml", "--sign", name, "--json")
+    assert (signed.code, signed.json["missing"]) == (0, [])
+    assert signed.json["members"][0]["label_local"] == "ldp"
+    read_agreement(tmp_path / "agreement.toml").require_signatures()
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree:kind=uniform"])

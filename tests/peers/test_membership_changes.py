@@ -414,7 +414,7 @@ def test_a_version_stays_with_its_people_and_its_records(members):
         group.peer("m0", population="patients")
     others = group.records["m0"]._replace(X=group.records["m0"].X + 1)
     records, group.records["m0"] = group.records["m0"], others
-    with pytest.raises(DataError, match="--new-data"):
+    with pytest.raises(DataError, match="records differ"):
         group.peer("m0")
     assert (
         directory.lifetime_ledger.runs[group.agreement.continues].status == "started"

@@ -105,7 +105,7 @@ class Acts:
         self.add(charge_to_row(new))
         return budgets
 
-    def resume(self, known: Charge, new: Charge, new_records: str) -> None:
+    def resume(self, known: Charge, new: Charge) -> None:
         """Require that a known run continues as it was charged."""
         if known.status == "closed":
             raise run_closed(new.run_id)
@@ -115,17 +115,7 @@ class Acts:
                 f"The run {new.run_id[:16]} was charged for other releases than it would make now; continue "
                 "with the version of the program that began it."
             )
-        if new.records != known.records:
-            self.change_records(new.run_id, new.records, new_records)
-
-    def change_records(self, run_id: str, records: str, why: str) -> None:
-        """Add that a run continues with other records, which needs a reason."""
-        if not why:
-            raise DataError(
-                f"The records differ from those the run {run_id[:16]} began with; restore the file, or give "
-                "the reason with --new-data, which is recorded and opens no new budget."
-            )
-        self.add({"act": "records", "run_id": run_id, "records": records}, why)
+        require_same_records(known, new)
 
     def close(self, closure: RunClosure) -> None:
         """Add the end of a run."""
@@ -159,8 +149,6 @@ class Acts:
                 self._amend(row["run_id"], status="started")
             case "end":
                 self._amend(row["run_id"], status="ended")
-            case "records":
-                self._amend(row["run_id"], records=row["records"])
             case "close":
                 costs = costs_from_row(row) if "releases" in row else {}
                 self._amend(row["run_id"], status="closed", **costs)
@@ -219,6 +207,13 @@ def require_population(known: Charge, new: Charge) -> None:
             f"The run {known.run_id[:16]} is charged to the population {known.population}, got "
             f"{new.population}; a run stays with the population it began with."
         )
+
+
+def require_same_records(known: Charge, new: Charge) -> None:
+    """Raise if the records differ from those that a run, or the one it continues, began with."""
+    if new.records != known.records:
+        began = f"The records differ from those the run {known.run_id[:16]} began with"
+        raise DataError(f"{began}; restore the file, or agree on a new run.")
 
 
 def one_line(text: str, what: str) -> str:

@@ -21,7 +21,15 @@ from sottovoce._io import atomic_write
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, InvalidInput, LedgerError
-from sottovoce.ledger.acts import FORMAT, Acts, canonical_json, one_line, read_acts, run_closed
+from sottovoce.ledger.acts import (
+    FORMAT,
+    Acts,
+    canonical_json,
+    one_line,
+    read_acts,
+    require_same_records,
+    run_closed,
+)
 from sottovoce.ledger.balance import Charge, LifetimeBudget, Row, RunClosure, charge_to_row, covers
 from sottovoce.ledger.chain import exclusive, explained, written
 
@@ -110,10 +118,8 @@ class LifetimeLedger:
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
         """Name a population and its lifetime budgets; the officer answers for who belongs to it."""
         name, budgets = one_line(name, "a population's name"), tuple(budgets)
-        if not budgets:
-            raise InvalidInput(f"The population {name} needs a lifetime budget; give epsilon and delta.")
-        if len({budget.kind for budget in budgets}) < len(budgets):
-            raise InvalidInput("There is one lifetime budget for each adjacency and view; leave one out.")
+        if not budgets or len({budget.kind for budget in budgets}) < len(budgets):
+            raise InvalidInput(f"{name} needs one lifetime budget per adjacency and view, got {budgets}.")
         with self._changing() as acts:
             if name in acts.populations:
                 raise ConfigError(f"The population {name} is open already; raise its budget instead.")
@@ -153,23 +159,22 @@ class LifetimeLedger:
                 )
             return {"population": name, "budgets": acts.forecast(None, name)}
 
-    def charge_run(self, new: Charge, *, new_records: str = "", closing: Iterable[RunClosure] = ()) -> Charge:
+    def charge_run(self, new: Charge, *, closing: Iterable[RunClosure] = ()) -> Charge:
         """Charge a run in full, or return the charge of a known run.
 
-        Records that differ from those it began with are refused unless ``new_records`` gives the reason; the
-        change is recorded and opens no new budget. After a membership change the run is charged to the
-        population of the run that it continues, with the same records; ``closing`` ends earlier runs in the
-        same write, or not at all if this run is refused.
+        A run keeps its records. After a membership change it is charged to the population of the run that it
+        continues, with the same records; ``closing`` ends earlier runs in the same write, or not at all if
+        this run is refused.
         """
         with self._changing() as acts:
             known = acts.runs.get(new.run_id)
             if known is not None:
-                acts.resume(known, new, new_records)
-                return replace(known, records=new.records)
+                acts.resume(known, new)
+                return known
             parent = acts.parent(new)
             new = replace(new, population=acts.population_of(new))
-            if parent is not None and new.records != parent.records:
-                acts.change_records(parent.run_id, new.records, new_records)
+            if parent is not None:
+                require_same_records(parent, new)
             for each in closing:
                 acts.close(each)
             acts.charge(new)

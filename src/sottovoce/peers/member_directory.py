@@ -173,34 +173,32 @@ class MemberDirectory:
         session: bytes | None = None,
         about: Mapping[str, object] | None = None,
         state: str | Path | None = None,
-        new_records: str = "",
         closing: Iterable[RunClosure] = (),
     ) -> RunLedger:
         """Charge a run, or find it, and return its ledger; only then may it send.
 
         ``session`` names the ledger where the run's hash alone does not (masked sums name their keys too).
         ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known run stays.
-        ``new_records`` says why the records differ from those the run began with. The runs in ``closing``,
-        which a membership change continues, are closed in the same write.
+        The runs in ``closing``, which a membership change continues, are closed in the same write.
 
         Guarantees
         ----------
         Whatever stops in between, the lifetime ledger holds the run before its ledger can hold a row, and
         holds that the ledger exists before that row can leave.
         """
-        strays = self.strays()
-        if strays:
-            raise LedgerError(
-                f"The lifetime ledger does not know the run in {strays[0]}, so it is older than its runs; "
-                "`peer budget --restore` charges for it."
-            )
-        place = (
-            Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run_id
-        )
+        known_runs = self.lifetime_ledger.runs
+        for folder in self._run_folders():
+            if folder.name not in known_runs:
+                raise LedgerError(
+                    f"The lifetime ledger does not know the run in {folder}, so it is older than its runs; "
+                    "`peer budget --restore` charges for it."
+                )
+        usual = self.folder / "runs" / new.run_id
+        place = usual if state is None else Path(state).expanduser().absolute()
         inside = self.folder in place.parents
         named = str(place.relative_to(self.folder)) if inside else str(place)
         charge = replace(new, records=self.digest(records), state=named)
-        known = self.lifetime_ledger.charge_run(charge, new_records=new_records, closing=closing)
+        known = self.lifetime_ledger.charge_run(charge, closing=closing)
         self._erase_keys_of_closed_runs()
         place, run_id = self.folder / known.state, bytes.fromhex(known.run_id)
         if known.status != "charged" and not (place / LEDGER).exists():
@@ -229,11 +227,12 @@ class MemberDirectory:
         known = self.lifetime_ledger.run(run_id)
         place = self.folder / known.state
         with at_rest(place):  # a running peer would release more than is counted here
-            # nothing may be sent before the lifetime ledger says that the ledger exists
-            left: list[Release] | None = [] if known.status == "charged" else None
+            left: list[Release] | None = None
             head_file = self.head_file(bytes.fromhex(run_id))
             with suppress(LedgerError):
-                left = read_ledger(place, head_file=head_file)["saved"].releases if left is None else left
+                # nothing may be sent before the lifetime ledger says that the ledger exists
+                charged = known.status == "charged"
+                left = [] if charged else read_ledger(place, head_file=head_file)["saved"].releases
             self.lifetime_ledger.close(run_id, left, why)
             self._erase_keys_of_closed_runs()
         return self.lifetime_ledger.run(run_id)
@@ -267,11 +266,6 @@ class MemberDirectory:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""
         charges = map(read_charge, self._run_folders())
         return self.lifetime_ledger.restore(why, [charge for charge in charges if charge is not None])
-
-    def strays(self) -> list[Path]:
-        """Return the folders of runs started from here that the lifetime ledger does not know."""
-        known = set(self.lifetime_ledger.runs)
-        return [folder for folder in self._run_folders() if folder.name not in known]
 
     def _erase_keys_of_closed_runs(self) -> None:
         """Erase the keys in the saved states of runs that will never continue."""
