@@ -6,7 +6,7 @@ import json
 import pytest
 
 from sottovoce.algorithms.registry import ALGORITHMS
-from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError, LedgerError
+from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError
 from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.runtime import Peer, PeerConfig
@@ -229,17 +229,6 @@ def test_a_plan_beyond_the_budget_is_refused_before_anything_is_written(consorti
     with pytest.raises(BudgetExceeded, match="more noise"):
         start(group)
     assert not group.state(0).exists()
-
-
-def test_a_state_folder_of_another_run_is_refused(consortium, tmp_path_factory):
-    group = consortium()
-    peer = start(group)
-    peer.ledger.close()
-    edited(group, 'title = "a test"', 'title = "another test"')
-    for each in group.identities:
-        sign_agreement(group.file, each)
-    with pytest.raises(LedgerError, match="another run"):
-        start(group)
 
 
 def test_titles_in_any_script_are_kept_and_signed(consortium):

@@ -47,6 +47,26 @@ def test_all_is_well_and_nothing_was_made(group):
     assert sorted(group.folder.rglob("*")) == before  # not even the state folder
 
 
+def write(group, name, content):
+    (group.folder / name).write_bytes(content)
+    return group.folder / name
+
+
+def changed(group, old, new):
+    """Write another agreement: the group's with one change."""
+    return {"agreement": write(group, "changed.toml", group.file.read_bytes().replace(old, new))}
+
+
+def narrow(group):
+    np.savez(group.folder / "narrow.npz", X=np.zeros((4, 2)))
+    return {"data": group.folder / "narrow.npz"}
+
+
+def foreign(group):
+    make_identity(group.folder / "foreign", "m0")
+    return {"identity": group.folder / "foreign"}
+
+
 WRONG = {
     "a certificate for an agreement": (
         lambda g: {"agreement": g.folder / "m0" / "certificate.pem"}, "agreement", "is not valid TOML"
@@ -54,45 +74,24 @@ WRONG = {
     "an archive for an agreement": (
         lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is not valid TOML"
     ),
-    "a draft": (lambda g: {"agreement": draft(g)}, "agreement", "no [[members]]"),
-    "a version too new": (lambda g: {"agreement": newer(g)}, "agreement", "version 3; this sottovoce"),
-    "an unsigned change": (lambda g: {"agreement": changed(g)}, "signatures", "was changed after signing"),
-    "another column": (lambda g: {"data": narrow(g)}, "data", "got (4, 2)"),
-    "a PDF for records": (lambda g: {"data": pdf(g)}, "data", "is not text; export the table as CSV"),
-    "a foreign identity": (lambda g: {"identity": foreign(g)}, "identity", "another certificate for m0"),
+    "a draft": (
+        lambda g: {"agreement": write(g, "draft.toml", g.file.read_bytes().split(b"[[members]]")[0])},
+        "agreement", "no [[members]]",
+    ),
+    "a version too new": (
+        lambda g: changed(g, b"version = 1", b"version = 3"), "agreement", "version 3; this sottovoce"
+    ),
+    "an unsigned change": (
+        lambda g: changed(g, b"a test", b"a trap"), "signatures", "was changed after signing"
+    ),
+    "another column": (narrow, "data", "got (4, 2)"),
+    "a PDF for records": (
+        lambda g: {"data": write(g, "records.csv", b"%PDF-1.7\n\xe2\xe3\xcf\xd3")}, "data",
+        "is not text; export the table as CSV",
+    ),
+    "a foreign identity": (foreign, "identity", "another certificate for m0"),
     "no identity": (lambda g: {"identity": g.folder}, "identity", "peer keygen"),
 }  # fmt: skip
-
-
-def draft(g):
-    text = g.file.read_text()
-    (g.folder / "draft.toml").write_text(text[: text.index("[[members]]")])
-    return g.folder / "draft.toml"
-
-
-def newer(g):
-    (g.folder / "new.toml").write_text(g.file.read_text().replace("version = 1", "version = 3"))
-    return g.folder / "new.toml"
-
-
-def changed(g):
-    (g.folder / "changed.toml").write_text(g.file.read_text().replace("a test", "a trap"))
-    return g.folder / "changed.toml"
-
-
-def narrow(g):
-    np.savez(g.folder / "narrow.npz", X=np.zeros((4, 2)))
-    return g.folder / "narrow.npz"
-
-
-def pdf(g):
-    (g.folder / "records.csv").write_bytes(b"%PDF-1.7\n\xe2\xe3\xcf\xd3")
-    return g.folder / "records.csv"
-
-
-def foreign(g):
-    make_identity(g.folder / "foreign", "m0")
-    return g.folder / "foreign"
 
 
 @pytest.mark.parametrize("case", WRONG)
