@@ -253,9 +253,11 @@ def ledger(
 def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
     from sottovoce.ledger.run_ledger import verify_ledger
 
-    findings = [{"ledger": str(state), "rows": 0 if state is None else verify_ledger(state), "problem": ""}]
+    findings: list[dict[str, Any]]
     if state is None:
         findings = require_directory(directory).verify()
+    else:
+        findings = [{"ledger": str(state), "rows": verify_ledger(state), "problem": ""}]
     problems = [each["problem"] for each in findings if each["problem"]]
     if problems:
         raise LedgerError(f"{len(problems)} of {len(findings)} ledgers are not whole: {' '.join(problems)}")

@@ -180,8 +180,8 @@ def charge_to_row(new: Charge) -> Row:
 
 def costs_to_row(new: Charge) -> Row:
     """Return the releases and guarantees of a charge as plain values."""
-    parts = {"releases": new.releases, "guarantees": new.guarantees}
-    return {name: [each.to_dict() for each in values] for name, values in parts.items()}
+    guarantees = [guarantee.to_dict() for guarantee in new.guarantees]
+    return {"releases": [release.to_dict() for release in new.releases], "guarantees": guarantees}
 
 
 def costs_from_row(row: Mapping[str, Any]) -> Row:

@@ -303,7 +303,7 @@ class Agreement(_Part):
         large = self.budget.delta * (public_units(self.plan) or 0) > 1 and LARGE_DELTA not in self.accept
         sentence = str(self.delta_warning).rstrip(".")
         _refuse_if(large, f'{sentence}, or write accept = ["{LARGE_DELTA}"] at the top of the file')
-        wrong = self.continues and not self.membership_version
+        wrong = bool(self.continues and not self.membership_version)
         _refuse_if(wrong, "an agreement that continues a run needs a membership_version of at least 1")
         _refuse_if(self.start and not self.continues, "start belongs to an agreement that continues a run")
         self._check_signers()

@@ -170,7 +170,8 @@ class DataReader:
 
     def _model_options(self, private: IngestedRecords) -> tuple[ModelOptions, tuple[str, ...]]:
         """Return what the file says about labels, and what is read of private records without a charge."""
-        section, uncharged, accept = self.section, private.uncharged, ()
+        section, uncharged = self.section, private.uncharged
+        accept: tuple[str, ...] = ()
         bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
         if section.classes is None and np.asarray(private.targets).dtype.kind in "OUS":
             accept = ("class names",)
@@ -325,7 +326,7 @@ class DataReader:
         if section.bounds not in (None, "none"):
             pairs = _pairs(section.bounds, names)
             data = data.bounded([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-            scales = [Scale.from_bounds(*pair, name) for name, pair in zip(names, pairs, strict=True)]
+            scales = [Scale.from_bounds(a, b, name) for name, (a, b) in zip(names, pairs, strict=True)]
         if section.standardize:
             data = data.standardized()
             widths = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
@@ -389,6 +390,7 @@ def _network(
         raise ConfigError("[model] sha256 is the digest of module's file, weights_sha256 that of weights.")
     from sottovoce.objectives.nets.module_files import build_named, put_weights, read_weights
 
+    builder: dict[str, object]
     with prefix_errors("[model]"):
         if model.name is not None:
             builder = {"zoo": model.name, "options": _zoo_options(model.name, shape, classes) | model.options}

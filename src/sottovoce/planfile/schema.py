@@ -112,7 +112,7 @@ class NoiseSection(PlanSection):
 
     @field_validator(*NOISE_OPTIONS, mode="before")
     @classmethod
-    def _check_amount(cls, value: object, info: ValidationInfo) -> float | None:
+    def _check_amount(cls, value: Any, info: ValidationInfo) -> float | None:
         """Check an amount of noise as the plan does, whose option it is."""
         from sottovoce import _validate  # numpy comes with it
 
@@ -232,8 +232,8 @@ class PlanFile(PlanSection):
     title: str = ""
     accept: tuple[str, ...] = ()
     network: NetworkSection | None = None
-    protocol: ProtocolSection = ProtocolSection()
-    noise: NoiseSection = NoiseSection()
+    protocol: ProtocolSection = ProtocolSection(seed=0)
+    noise: NoiseSection = NoiseSection(seed=None)
     budget: BudgetSection | None = None
     average: AverageSection | None = None
     data: DataSection | None = None
@@ -327,8 +327,8 @@ def _misplaced(tables: Mapping[str, Any]) -> list[str]:
     keys = {*(TrainSection if average is None else AverageSection).model_fields} - {"adjacency"}
     try:
         # a name that is no text is a problem of the section itself
-        named = isinstance(name, str)
-        return problems + (misplaced_options(section, name, options, ELSEWHERE, keys) if named else [])
+        known = isinstance(name, str)
+        return problems + (misplaced_options(section, str(name), options, ELSEWHERE, keys) if known else [])
     except InvalidInput as error:
         return [*problems, f"[{section}]: {error}"]
 

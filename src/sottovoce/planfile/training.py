@@ -82,8 +82,10 @@ def fitted_model(loaded: LoadedPlan, result: Result) -> Fitted:
     if (section and section.test_file) or isinstance(records.columns, ImageReading):
         notes.append(TEST)
     privacy = replace(privacy, assumptions=(*privacy.assumptions, *notes))
-    names = {"columns": records.columns, "label": records.label, "builder": records.builder}
-    return records.adapter.fitted(loaded.plan, result, privacy, loaded.delta, **names)
+    columns, label, builder = records.columns, records.label, records.builder
+    return records.adapter.fitted(
+        loaded.plan, result, privacy, loaded.delta, columns=columns, label=label, builder=builder
+    )
 
 
 def search(
