@@ -36,10 +36,6 @@ def draft(
 
     The noise is the plan's. A member is charged for what the plan states against its members where sums are
     masked, and else for its own noise alone, as if all others colluded.
-
-    \b
-    Example:
-        sottovoce peer draft plan.toml -o draft.toml
     """
     from sottovoce._io import atomic_write
     from sottovoce.peers.draft import draft_agreement
@@ -206,10 +202,6 @@ def membership(
 
     The model continues from its last state, the interrupted step is done again. Every member who
     remains reads the file with `peer agree --previous`, signs it, and runs it with --previous.
-
-    \b
-    Example:
-        sottovoce peer membership agreement.toml --without east -o next.toml
     """
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_certificate

@@ -43,12 +43,7 @@ def init(
     days: Days = 730.0,
     json: Json = False,
 ) -> None:
-    """Create a member directory: identity, pinned certificates, and the lifetime ledger of all releases.
-
-    \b
-    Example:
-        sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
-    """
+    """Create a member directory: identity, pinned certificates, and the lifetime ledger of all releases."""
     from sottovoce.peers.identity import CERTIFICATE, proquint
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
 
@@ -97,13 +92,7 @@ def trust(
     forget: Annotated[str, Option(help="Trust the member of this name no longer.")] = "",
     json: Json = False,
 ) -> None:
-    """Pin another member's certificate, after its words were compared by telephone.
-
-    \b
-    Examples:
-        sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
-        sottovoce peer trust --forget south --why "south has left"
-    """
+    """Pin another member's certificate, after its words were compared by telephone."""
     from sottovoce.peers.identity import proquint
 
     pinned_certificates = require_directory(directory).pinned_certificates
@@ -133,15 +122,7 @@ def budget(
     why: Why = "",
     json: Json = False,
 ) -> None:
-    """Show all that was ever released and the lifetime budgets, or change them (with --why).
-
-    \b
-    Examples:
-        sottovoce peer budget --raise 8 --adjacency add-remove --why "vote of 3 May"
-        sottovoce peer budget --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
-        sottovoce peer budget --close 3f54dcc1 --why "south has left"
-        sottovoce peer budget --restore --why "the disk was replaced"
-    """
+    """Show all that was ever released and the lifetime budgets, or change them (with --why)."""
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
     own = require_directory(directory)
@@ -182,10 +163,6 @@ def keygen(
 
     With --renew the key gets a certificate with a new date, which the others pin; a running agreement
     continues with it through `peer membership --certificate`.
-
-    \b
-    Example:
-        sottovoce peer keygen identity --name north
     """
     from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint, renew_certificate
 

@@ -65,11 +65,6 @@ def run(
 
     Exit code 0: finished. 75: start the same command again later (stopped, a neighbor is away, disk full).
     78: a file, key or option is wrong. 1: anything else. SIGTERM stops it cleanly, SIGHUP is ignored.
-
-    \b
-    Examples:
-        sottovoce peer run agreement.toml --identity identity --data mine.npz --state state
-        sottovoce peer run agreement.toml --data mine.csv --health 9400
     """
     import signal
 
@@ -166,12 +161,7 @@ def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
 
 
 def status(state: State, json: Json = False) -> None:
-    """Print how far a peer is, whom it has heard, what it has spent and what is left.
-
-    \b
-    Example:
-        sottovoce peer status ~/.sottovoce/runs/HASH
-    """
+    """Print how far a peer is, whom it has heard, what it has spent and what is left."""
     from sottovoce.peers.status import read_status
 
     now = read_status(state)
@@ -221,11 +211,6 @@ def ledger(
     """Print every release and the digest of every row sent and heard; the whole chain is checked first.
 
     With --verify, for cron: exit code 0 if all ledgers are whole, 1 if one is damaged or older than its head.
-
-    \b
-    Examples:
-        sottovoce peer ledger state
-        sottovoce peer ledger --verify
     """
     from sottovoce.peers.status import read_proof
 
@@ -268,12 +253,7 @@ def compare(
     files: Annotated[list[Path], Argument(help="State folders, or outputs of `peer ledger --json`.")],
     json: Json = False,
 ) -> None:
-    """Compare the ledgers of members: a member that sent different messages to others is found.
-
-    \b
-    Example:
-        sottovoce peer compare north.json south.json east.json
-    """
+    """Compare the ledgers of members: a member that sent different messages to others is found."""
     from sottovoce.peers.status import compare_proofs, read_proof
 
     proofs = []
@@ -312,10 +292,6 @@ def check(
 
     Draws no noise and sends only the greeting of a connection. Exit code 0: all is well. 75: only neighbors
     are missing. 78: something on this machine is wrong.
-
-    \b
-    Example:
-        sottovoce peer check agreement.toml --data mine.csv
     """
     import asyncio
 
@@ -356,12 +332,7 @@ def service(
     listen: Listen = None,
     json: Json = False,
 ) -> None:
-    """Write a systemd unit that runs this member's peer and restarts it when that can help.
-
-    \b
-    Example:
-        sottovoce peer service agreement.toml --data mine.csv --user sottovoce -o sottovoce-north.service
-    """
+    """Write a systemd unit that runs this member's peer and restarts it when that can help."""
     from sottovoce._io import atomic_write
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_identity

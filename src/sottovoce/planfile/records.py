@@ -199,24 +199,17 @@ class DataReader:
 
     def _with_stated_sizes(self, records: PlanRecords) -> PlanRecords:
         """Return the records with the sizes that the file states; refuse sizes that they do not have."""
-        sizes, count = self.section.sizes, len(records.sizes)
+        sizes, actual, waiting = self.section.sizes, records.sizes, self._sizes_only
         if sizes is None:
             return records
-        stated = (sizes,) * count if isinstance(sizes, int) else sizes
-        if len(stated) != count or min(stated) < 1:
+        stated = (sizes,) * len(actual) if isinstance(sizes, int) else sizes
+        if len(stated) != len(actual) or min(stated) < 1 or not (waiting or stated == actual):
+            known = "" if waiting else f" ({', '.join(map(str, actual))})"
             raise ConfigError(
-                f"[data] sizes must be a number of records, or one per agent ({count}), each at least 1; got "
-                f"{sizes}."
+                f"[data] sizes must be the number of records of each of the {len(actual)} agents{known}, got "
+                f"{sizes}; leave them out otherwise: a privacy cost for other sizes is not this plan's."
             )
-        if self._sizes_only:
-            return records._replace(data=None, sizes=stated)
-        for member, size, actual in zip(self.names or range(count), stated, records.sizes, strict=True):
-            if size != actual:
-                raise ConfigError(
-                    f"[data] sizes states {size:,} records of member {member}, but there are {actual:,}; "
-                    "correct sizes, or leave them out: a privacy cost for other sizes is not this plan's."
-                )
-        return records
+        return records._replace(data=None, sizes=stated) if waiting else records
 
     def _stand_ins(self) -> Table:
         """Return columns as announced records will have them: what a plan knows of them hangs on no value."""
