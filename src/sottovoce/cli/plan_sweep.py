@@ -34,7 +34,7 @@ def sweep_plan(
 
     Finished trials are kept beside the table, in a folder, and are not repeated by the same command.
     """
-    from sottovoce.planfile.sweep import SIMULATED, as_csv, plan_trials, run_trial, summarized
+    from sottovoce.planfile.training import SWEEP_NOTE, as_csv, plan_trials, run_trial, summarized
     from sottovoce.runners.sweep import sweep
 
     if out is not None and out.suffix.lower() != ".csv":
@@ -63,12 +63,12 @@ def sweep_plan(
         cells = [[safe(v) if isinstance(v := row.get(name), str) else v for name in names] for row in means]
         kinds = [_QUANTITIES.get(name, "value") for name in names]
         screen.print(table(names, cells, title=safe(file.name), write=number, quantities=kinds))
-        screen.print(SIMULATED)
+        screen.print(SWEEP_NOTE)
         screen.print(
             f"Trials are kept in {safe(folder)}{'' if out is None else f', the table is {safe(out)}'}."
         )
 
-    emit({"plan": file.name, "simulated": True, "note": SIMULATED, "rows": rows, "means": means}, json, text)
+    emit({"plan": file.name, "simulated": True, "note": SWEEP_NOTE, "rows": rows, "means": means}, json, text)
 
 
 def choices(words: list[str]) -> dict[str, list[Any]]:

@@ -21,16 +21,21 @@ from sottovoce._io import atomic_write
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, InvalidInput, LedgerError
-from sottovoce.ledger.acts import (
+from sottovoce.ledger.balance import (
     FORMAT,
     Acts,
+    Charge,
+    LifetimeBudget,
+    Row,
+    RunClosure,
     canonical_json,
+    charge_to_row,
+    covers,
     one_line,
     read_acts,
     require_same_records,
     run_closed,
 )
-from sottovoce.ledger.balance import Charge, LifetimeBudget, Row, RunClosure, charge_to_row, covers
 from sottovoce.ledger.chain import exclusive, explained, written
 
 MEMBER_FILE, LEDGER_FILE = "member.json", "lifetime.ledger"
@@ -186,7 +191,7 @@ class LifetimeLedger:
         A run that was closed meanwhile may not send: closing counted what its ledger held.
         """
         with self._changing() as acts:
-            status = acts.run(run_id).status
+            status = acts.known_run(run_id).status
             if status == "closed":
                 raise run_closed(run_id)
             if status == "charged":
@@ -195,7 +200,7 @@ class LifetimeLedger:
     def end(self, run_id: str, *, draws: int, head: str) -> None:
         """Record that a run finished, with the head of its ledger."""
         with self._changing() as acts:
-            if acts.run(run_id).status in ("charged", "started"):
+            if acts.known_run(run_id).status in ("charged", "started"):
                 acts.add({"act": "end", "run_id": run_id, "draws": draws, "head": head})
 
     def close(self, run_id: str, releases: Iterable[Release] | None, why: str) -> None:
@@ -268,7 +273,7 @@ class LifetimeLedger:
 
     def run(self, run_id: str) -> Charge:
         """Return the charge of a known run, or raise."""
-        return self._acts().run(run_id)
+        return self._acts().known_run(run_id)
 
     @property
     def pinned(self) -> dict[str, str]:
