@@ -219,7 +219,7 @@ def _load_changed(file: Path, settings: Mapping[str, Any], seed: int) -> tuple[L
             tables[section].pop("matrix", None)
     stated = [key for key in NOISE_OPTIONS if key in tables.get("noise", {})]
     if "epsilon" in settings and stated:
-        raise ConfigError(f"{file.name} states [noise] {stated[0]}, so epsilon changes nothing; remove it.")
+        raise ConfigError(f"{file.name} states [noise] {stated[0]}; remove it, an epsilon changes nothing.")
     tables["noise"] = {**tables.get("noise", {}), "seed": seed % 2**31}
     checked = check_tables(tables, file.parent, file.name)
     if checked.average is None:
