@@ -17,7 +17,6 @@ from sottovoce.ledger.balance import Charge, LifetimeBudget, curve_of_charges
 from sottovoce.ledger.chain import written
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.objectives import GLM
-from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
 
 DELTA = 1e-5
@@ -76,15 +75,6 @@ def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releas
     lifetime.close(run(1).run_id, None, "given up")
     with pytest.raises(ConfigError, match="closed"):
         lifetime.charge_run(run(1))
-
-
-def test_a_closed_run_costs_what_left(tmp_path):
-    lifetime = new_ledger(tmp_path)
-    lifetime.charge_run(run(1))
-    lifetime.start(run(1).run_id)
-    lifetime.close(run(1).run_id, [replace(HUNDRED, steps=25)], "a member left")
-    (row,) = lifetime.summary()[0]["budgets"]
-    assert row["total"] == pytest.approx(gaussian_epsilon(5 / 12, DELTA), rel=1e-9)
 
 
 def test_populations_are_separate_and_named_by_an_act(tmp_path):
@@ -203,19 +193,6 @@ def test_sampled_users_and_sampled_records_add_up(tmp_path):
     one, other = (curve_of_charges([each], "add-remove").epsilon(DELTA / 2) for each in both)
     total = curve_of_charges(both, "add-remove").epsilon(DELTA)
     assert max(one, other) < total < 1.2 * (one + other)
-
-
-def test_trainings_and_runs_share_one_lifetime_ledger(tmp_path):
-    limit = LifetimeBudget(6.0, DELTA, "add-remove", "local")
-    directory = MemberDirectory.create(
-        tmp_path / "directory", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
-    )
-    directory.lifetime_ledger.charge_run(run(1))
-    summary = directory.lifetime_ledger.charge(None, [HUNDRED], "sv.fit of a net")
-    assert round(summary["budgets"][0]["total"], 3) == 5.3
-    with pytest.raises(BudgetExceeded):
-        directory.lifetime_ledger.charge("patients", [HUNDRED], "once more")
-    assert [each.what for each in directory.lifetime_ledger.charges] == ["run 1", "sv.fit of a net"]
 
 
 # ---- doubt ---------------------------------------------------------------------------------------------

@@ -7,9 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from sottovoce.errors import LostPeer, PeerError
-from sottovoce.peers import preflight as module
-from sottovoce.peers import transport
+from sottovoce.errors import LostPeer
 from sottovoce.peers.core import Timing
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.preflight import check_files, check_neighbors
@@ -168,20 +166,3 @@ def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, co
     assert isinstance(ends[0], LostPeer)
     assert "m1 did not come back" in str(ends[0])
     assert "with another agreement: b7e8" in str(ends[0])
-
-
-def test_checks_of_a_stranger_reach_nothing(group):
-    """Who is no neighbor gets no greeting, by TLS itself."""
-
-    async def scene():
-        peer = group.peers()[0]
-        running = asyncio.create_task(peer.run())
-        await asyncio.sleep(0.2)
-        members, own = group.agreement.members, group.identities[2]
-        probe = module._Probe(group.agreement, own, transport.TransportConfig())
-        with pytest.raises(PeerError, match=r"refuses this member's certificate|before a word"):
-            await probe._call(0, transport.client_context(own, members[0].certificate))
-        peer.stop()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(scene())
