@@ -102,8 +102,8 @@ RUNS = {
     "sottovoce/planfile/training.py:run_training",
 }
 # charged nothing: the noise is always simulated (tests/sottovoce_papers/test_sweep_command.py, tests/demo)
-SIMULATIONS = {"sottovoce/planfile/sweep.py:run_trial", "sottovoce/demo/clinics.py:_trained"}
-OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "balance", "ledger")
+SIMULATIONS = {"sottovoce/planfile/training.py:run_trial", "sottovoce/demo/clinics.py:_trained"}
+OTHER_RUNS = ("subprocess", "asyncio", "tracer", "peer", "part", "experiment", "find", "ledger")
 
 
 def calls(tree, scope=()):

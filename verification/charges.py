@@ -272,7 +272,7 @@ def history(seed: int, number: int, folder: Path) -> Iterator[dict[str, Any]]:
         chosen = priced(rng)
         views = frozenset(ledger.views(None))
         # a plan about records costs a budget about users infinity: charged all the same, to see that it does
-        with mock.patch("sottovoce.ledger.acts.require_lifetime_budget"):
+        with mock.patch("sottovoce.ledger.balance.require_lifetime_budget"):
             charge(ledger, chosen.plan, "run")
         charges.append(Charged(chosen, views))
         for row in ledger.summary()[0]["budgets"]:

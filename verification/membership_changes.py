@@ -42,7 +42,6 @@ from sottovoce.peers.agreement import (
 )
 from sottovoce.peers.identity import CERTIFICATE, KEY, make_identity
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.statements import read_statement
 from sottovoce.privacy import gaussian_epsilon
 from verification import store
 
@@ -204,6 +203,11 @@ def address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+def statement_of(group: Consortium, name: str) -> dict[str, Any]:
+    statement: dict[str, Any] = json.loads((group.state(name) / "statement.json").read_text())
+    return statement
+
+
 def mu(releases: Any) -> float:
     return math.sqrt(math.fsum(r.draws * (r.sensitivity / r.noise_std) ** 2 for r in releases))
 
@@ -215,12 +219,12 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
     group.start()
     group.reach(12)
     codes = group.stop()
-    rounds_done = read_statement(group.state("m4") / "statement.json")["rounds"]
+    rounds_done = statement_of(group, "m4")["rounds"]
     group.say(f"stopped at round {group.round()}; all start again")
     group.start()
     group.reach(12)
     codes |= group.stop()
-    went_on = read_statement(group.state("m4") / "statement.json")["rounds"]
+    went_on = statement_of(group, "m4")["rounds"]
     seen["restart"] = {
         "exit_codes": sorted(set(codes.values())), "rounds_before": rounds_done, "rounds_after": went_on,
     }  # fmt: skip
@@ -277,7 +281,7 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
     """Compare models, lifetime ledgers, run ledgers and statements at the end."""
     models = {(group.state(name) / "model.npz").read_bytes() for name in group.names}
     vectors = {np.load(group.state(name) / "model.npz")["parameters"].tobytes() for name in group.names}
-    statements = {name: read_statement(group.state(name) / "statement.json") for name in group.names}
+    statements = {name: statement_of(group, name) for name in group.names}
     lifetimes = {}
     for name in NAMES:
         releases = group.sent(name)

@@ -33,7 +33,7 @@ ROUNDING: Mapping[Quantity, str] = {
 }
 # names under which results, statements and ledgers store quantities
 _NAMES: Mapping[Quantity, str] = {
-    "epsilon": "epsilon epsilon_all_versions epsilon_claimed epsilon_colluders epsilon_local epsilon_mean "
+    "epsilon": "epsilon epsilon_all_versions epsilon_claimed epsilon_colluders epsilon_local "
     "epsilon_network epsilon_of_one_run epsilon_of_the_search epsilon_outsider epsilon_pairwise "
     "epsilon_typical epsilon_worst",
     "delta": "delta statistical_distance",

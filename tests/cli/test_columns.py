@@ -53,7 +53,7 @@ def test_from_a_table_to_its_draft_its_model_and_its_predictions(call, refused, 
     (tmp_path / "new.csv").write_text(clinic(500, 1))
     assert call("columns", "clinic.csv", "--label", "ill", "--group", "site", "-o", "plan.toml").code == 0
     blank = refused("train", "plan.toml")
-    assert blank.startswith("plan.toml has 6 problems: (1) [network] graph is blank: who talks to whom")
+    assert blank.startswith("plan.toml has 6 problems: (1) [network] graph is blank; fill it in")
     assert "[data] bounds is blank for 'visit', 'age'" in blank
     assert "[data] categories is blank for 'code'" in blank
     text = (tmp_path / "plan.toml").read_text()

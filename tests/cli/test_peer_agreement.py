@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from tests.peers.conftest import Consortium
 
-from sottovoce.peers.agreement import read_agreement
-
 
 @pytest.fixture
 def consortium(tmp_path):
@@ -22,34 +20,6 @@ def cli(call):
         return answer.code, json.loads(answer.out.splitlines()[-1]) if words[0] == "run" else answer.json
 
     return run
-
-
-def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
-    for name in ("north", "south"):
-        code, identity = cli("keygen", tmp_path / name, "--name", name)
-        assert code == 0
-        assert len(identity["fingerprint"]) == 64
-    draft = tmp_path / "draft.toml"
-    draft.write_text(
-        'version = 1\ntitle = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\n'
-        'protocol = "gossip:2"\nadjacency = "user"\nclip_norm = 1.0\nnoise_multiplier = 4.0\n'
-        '[model]\nkind = "mean"\nparameters = 2\n'
-        "[budget]\nepsilon = 5.0\ndelta = 1e-5\n"
-    )
-    members = [
-        w
-        for i, n in enumerate(("north", "south"))
-        for w in ("-m", f"{tmp_path / n}/certificate.pem@127.0.0.1:{7100 + i}")
-    ]
-    agreed = tmp_path / "agreement.toml"
-    code, built = cli("agree", draft, *members, "-o", agreed)
-    assert (code, built["missing"]) == (0, ["north", "south"])
-    assert built["members"][0]["label_local"] == "ldp"
-    for name in ("north", "south"):
-        code, signed = cli("agree", agreed, "--sign", tmp_path / name)
-        assert code == 0
-    assert signed["missing"] == []
-    read_agreement(agreed).require_signatures()
 
 
 def test_bad_input_on_the_command_line_is_a_sentence_and_a_code(cli, consortium, tmp_path):

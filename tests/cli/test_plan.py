@@ -117,7 +117,6 @@ def test_a_plan_of_unequal_sites_says_which_mean_it_computes(call, tmp_path, wei
 @pytest.mark.parametrize(
     ("budget", "sentence"),
     [
-        ("epsilon = 1e-9\ndelta = 1e-5\nmax_noise = 0.1", "No noise meets epsilon 1e-09"),
         ("epsilon = 1.0\ndelta = 0.0", "[budget] delta"),
         ("epsilon = -1.0\ndelta = 1e-5", "[budget] epsilon"),
         ("epsilon = 1.0", "[budget] delta is missing"),

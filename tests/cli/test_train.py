@@ -318,23 +318,7 @@ def test_training_that_diverges_is_one_sentence_and_leaves_no_model(call, tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-# ---- graphs drawn afresh, and other commands ---------------------------------------------------------------
-
-
-def test_fresh_graphs_are_a_function_of_the_public_seed(tmp_path, refused):
-    text = trained("muffliato-sgd").replace('"hypercube:3"', '"er:8:2:seed=1"')
-    text = text.replace("steps = 5", "steps = 5\nfresh_graph = true")
-    file = tmp_path / "plan.toml"
-    file.write_text(text)
-    first, second = (load_file(file).plan for _ in range(2))
-    edges = [[tuple(map(tuple, p.schedule(k).network.edges)) for k in range(5)] for p in (first, second)]
-    assert edges[0] == edges[1]
-    assert len(set(edges[0])) > 1
-    file.write_text(text.replace("rounds = 2", "rounds = 2\nseed = 5"))
-    other = load_file(file).plan
-    assert other.describe()["protocol"] != first.describe()["protocol"]  # another run, not its continuation
-    file.write_text(text.replace("er:8:2:seed=1", "ring:8"))
-    assert "er or geometric" in refused("train", "plan.toml")
+# ---- other commands --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

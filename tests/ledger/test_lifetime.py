@@ -17,7 +17,6 @@ from sottovoce.ledger.balance import Charge, LifetimeBudget, curve_of_charges
 from sottovoce.ledger.chain import written
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.objectives import GLM
-from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
 
 DELTA = 1e-5
@@ -68,34 +67,19 @@ def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releas
     assert len(lifetime.charges) == 1
     with pytest.raises(DataError, match="records differ"):
         lifetime.charge_run(replace(run(1), records="others"))
-    assert (
-        lifetime.charge_run(replace(run(1), records="others"), new_records="a patient left").records
-        == "others"
-    )
-    assert lifetime.runs[run(1).run_id].records == "others"
-    assert len(lifetime.charges) == 1  # it detects a change, it opens no budget
     with pytest.raises(ConfigError, match="other releases"):
-        lifetime.charge_run(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
+        lifetime.charge_run(replace(run(1), releases=(replace(HUNDRED, noise_std=1.0),)))
     lifetime.open_population("staff", [LifetimeBudget(1.0, DELTA, "user")], "a vote")
     with pytest.raises(ConfigError, match="charged to the population patients"):
-        lifetime.charge_run(replace(run(1), records="others", population="staff"))
+        lifetime.charge_run(replace(run(1), population="staff"))
     lifetime.close(run(1).run_id, None, "given up")
     with pytest.raises(ConfigError, match="closed"):
-        lifetime.charge_run(replace(run(1), records="others"))
-
-
-def test_a_closed_run_costs_what_left(tmp_path):
-    lifetime = new_ledger(tmp_path)
-    lifetime.charge_run(run(1))
-    lifetime.start(run(1).run_id)
-    lifetime.close(run(1).run_id, [replace(HUNDRED, steps=25)], "a member left")
-    (row,) = lifetime.summary()[0]["budgets"]
-    assert row["total"] == pytest.approx(gaussian_epsilon(5 / 12, DELTA), rel=1e-9)
+        lifetime.charge_run(run(1))
 
 
 def test_populations_are_separate_and_named_by_an_act(tmp_path):
     lifetime = new_ledger(tmp_path)
-    with pytest.raises(ConfigError, match="no population 'staff'"):
+    with pytest.raises(ConfigError, match="no population staff"):
         lifetime.charge("staff", [HUNDRED], "a mean")
     lifetime.open_population("staff", [LifetimeBudget(4.0, DELTA, "add-remove", "local")], "a vote")
     lifetime.charge("staff", [HUNDRED], "a mean")
@@ -189,8 +173,9 @@ def test_only_valid_guarantees_against_a_whole_view_and_about_everybody_are_char
         run(1, *plan.releases(1), guarantees=(network,), node=1)
     with pytest.raises(InvalidInput, match="releases of one adjacency"):
         lifetime.charge(None, [HUNDRED, *plan.releases(0)], "two kinds")
-    with pytest.raises(InvalidInput, match="outsider, network or colluders:c, got 'everyone'"):
-        LifetimeBudget(1.0, DELTA, "user", "everyone")
+    for view in ("everyone", "central", "colluders:0"):
+        with pytest.raises(InvalidInput, match=f"outsider, network or colluders:c, got '{view}'"):
+            LifetimeBudget(1.0, DELTA, "user", view)
     assert lifetime.path.read_bytes() == before
     lifetime.charge(None, plan.releases(0), "a mean", [network])
     assert lifetime.summary()[0]["budgets"][0]["total"] == pytest.approx(network.epsilon(DELTA), rel=1e-12)
@@ -208,26 +193,6 @@ def test_sampled_users_and_sampled_records_add_up(tmp_path):
     one, other = (curve_of_charges([each], "add-remove").epsilon(DELTA / 2) for each in both)
     total = curve_of_charges(both, "add-remove").epsilon(DELTA)
     assert max(one, other) < total < 1.2 * (one + other)
-
-
-def test_a_budget_is_never_against_less_than_one_member():
-    with pytest.raises(InvalidInput, match="central"):
-        LifetimeBudget(1.0, DELTA, "user", "central")
-    with pytest.raises(InvalidInput, match="colluders:0"):
-        LifetimeBudget(1.0, DELTA, "user", "colluders:0")
-
-
-def test_trainings_and_runs_share_one_lifetime_ledger(tmp_path):
-    limit = LifetimeBudget(6.0, DELTA, "add-remove", "local")
-    directory = MemberDirectory.create(
-        tmp_path / "directory", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
-    )
-    directory.lifetime_ledger.charge_run(run(1))
-    summary = directory.lifetime_ledger.charge(None, [HUNDRED], "sv.fit of a net")
-    assert round(summary["budgets"][0]["total"], 3) == 5.3
-    with pytest.raises(BudgetExceeded):
-        directory.lifetime_ledger.charge("patients", [HUNDRED], "once more")
-    assert [each.what for each in directory.lifetime_ledger.charges] == ["run 1", "sv.fit of a net"]
 
 
 # ---- doubt ---------------------------------------------------------------------------------------------
@@ -308,17 +273,6 @@ def test_a_full_disk_charges_nothing_that_is_sent(tmp_path, files_no_larger_than
         lifetime.charge_run(run(2))
     assert list(lifetime.runs) == [run(1).run_id]
     lifetime.charge_run(run(2))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
-    lifetime = filled(tmp_path)
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(LedgerError, match="cannot be written"):
-            lifetime.charge_run(run(2))
-    finally:
-        tmp_path.chmod(0o700)
 
 
 def test_the_row_is_on_the_disk_in_both_copies_before_start_returns(tmp_path, monkeypatch):

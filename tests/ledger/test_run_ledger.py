@@ -33,16 +33,8 @@ WIRE = FrameCodec(RUN, 2, 50, 4, "float64")
 
 def entry(r, forget=()):
     release = Release(sender=0, step=r, sensitivity=1.0, noise_std=2.0)
-    frame = WIRE.row(np.arange(4.0) + r, sender=0, round=r)
-    return Entry(
-        r,
-        (release,),
-        frame,
-        f"state {r}".encode() * 20,
-        ((r, 1, hashlib.sha256(b"%d" % r).digest()),),
-        "",
-        forget,
-    )
+    frame, heard = WIRE.row(np.arange(4.0) + r, sender=0, round=r), hashlib.sha256(b"%d" % r).digest()
+    return Entry(r, (release,), frame, f"state {r}".encode() * 20, ((r, 1, heard),), forget=forget)
 
 
 def filled(folder, rows=6):
@@ -72,34 +64,30 @@ def test_stores_agree(kind, tmp_path):
     """One contract for every store: what was committed is what is loaded."""
     disk = SimulatedDisk()
 
+    @contextlib.contextmanager
     def store():
-        if kind == "file":
-            return opened(tmp_path / "s")
-        return SimulatedStore(disk, lambda: 0)
+        if kind == "simulated":
+            yield SimulatedStore(disk, lambda: 0)
+            return
+        with contextlib.closing(opened(tmp_path / "s")) as ledger:
+            yield ledger
 
-    first = store()
-    assert first.load().state is None
-    for r in range(5):
-        first.commit(entry(r, forget=(r - 2,) if r >= 2 else ()))
-    if kind == "file":
-        first.close()
-    again = store()
-    saved = again.load()
-    assert saved.at == 4
-    assert saved.state == entry(4).state
-    assert sorted(saved.outbox) == [3, 4]
-    assert sorted(saved.sent) == [0, 1, 2, 3, 4]
-    assert saved.outbox[4] == entry(4).frame
-    assert len(saved.heard) == 5
-    assert [release.step for release in saved.releases] == [0, 1, 2, 3, 4]
-    again.commit(Entry(4, (), b"", b"state", (), "drop 4 1"))
-    if kind == "file":
-        again.close()
-    last = store()
-    assert last.load().notes == ["drop 4 1"]
-    assert last.load().sent == saved.sent
-    if kind == "file":
-        last.close()
+    with store() as first:
+        assert first.load().state is None
+        for r in range(5):
+            first.commit(entry(r, forget=(r - 2,) if r >= 2 else ()))
+    with store() as again:
+        saved = again.load()
+        assert (saved.at, saved.state) == (4, entry(4).state)
+        assert sorted(saved.outbox) == [3, 4]
+        assert sorted(saved.sent) == [0, 1, 2, 3, 4]
+        assert saved.outbox[4] == entry(4).frame
+        assert len(saved.heard) == 5
+        assert [release.step for release in saved.releases] == [0, 1, 2, 3, 4]
+        again.commit(Entry(4, (), b"", b"state", (), "drop 4 1"))
+    with store() as last:
+        assert last.load().notes == ["drop 4 1"]
+        assert last.load().sent == saved.sent
 
 
 def test_files_are_for_the_owner_only(tmp_path):
@@ -168,19 +156,6 @@ def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     assert refused > len(damages) // 4
 
 
-@pytest.mark.parametrize("size", [0, 1, 64, 65, 500])
-def test_a_full_disk_stops_everything(size, files_no_larger_than, tmp_path):
-    """ENOSPC in the middle of a commit: the commit raises, later ones too, and nothing is half there."""
-    ledger = filled(tmp_path / "s", rows=2)
-    with files_no_larger_than((tmp_path / "s" / LEDGER).stat().st_size + size):
-        with pytest.raises(LedgerError, match="make room"):
-            ledger.commit(entry(2)._replace(state=b"x" * 3_000))
-        with pytest.raises(LedgerError, match="failed; nothing more"):
-            ledger.commit(entry(3))
-    ledger.close()
-    assert len(contents(tmp_path / "s").releases) == 2
-
-
 def test_an_io_error_stops_everything(tmp_path, monkeypatch):
     ledger = filled(tmp_path / "s", rows=2)
 
@@ -193,13 +168,6 @@ def test_an_io_error_stops_everything(tmp_path, monkeypatch):
     with pytest.raises(LedgerError, match="failed; nothing more"):
         ledger.commit(entry(3))
     ledger.close()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_unwritable_folder_is_refused(tmp_path):
-    (tmp_path / "s").mkdir(mode=0o500)
-    with pytest.raises(LedgerError, match="cannot be used"):
-        opened(tmp_path / "s")
 
 
 def test_a_state_folder_that_is_a_file_is_refused(tmp_path):
@@ -374,18 +342,6 @@ def test_two_holders_of_one_folder_cannot_both_write(tmp_path):
     assert saved.state == entry(2).state
 
 
-def test_a_linked_folder_is_the_same_folder(tmp_path):
-    ledger = filled(tmp_path / "s", rows=2)
-    (tmp_path / "link").symlink_to(tmp_path / "s")
-    with pytest.raises(LedgerError, match="in use"):
-        opened(tmp_path / "link")
-    ledger.close()
-    assert len(contents(tmp_path / "link").releases) == 2
-    (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(LedgerError, match="cannot be used"):
-        opened(tmp_path / "astray")
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
 def test_a_folder_that_others_can_write_is_refused(mode, tmp_path):
     (tmp_path / "s").mkdir()
@@ -402,12 +358,6 @@ def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
     fcntl.flock(lock, fcntl.LOCK_SH)  # as `peer status` does, for a moment
     threading.Timer(0.06, os.close, [lock]).start()
     assert len(contents(tmp_path / "s").releases) == 1
-
-
-@pytest.mark.parametrize("name", ["état № 1", "run #3", "50% ?mode=rwc", "a" * 200, "[bold]x[/y]"])
-def test_folders_of_any_name_can_be_read(name, tmp_path):
-    filled(tmp_path / name, rows=2).close()
-    assert read_ledger(tmp_path / name)["rows"] == 2
 
 
 def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):

@@ -6,14 +6,8 @@ import json
 import pytest
 
 from sottovoce.algorithms.registry import ALGORITHMS
-from sottovoce.errors import (
-    BudgetExceeded,
-    ConfigError,
-    IdentityError,
-    LedgerError,
-    SottovoceError,
-)
-from sottovoce.peers.agreement import merge_signatures, parse_agreement, read_agreement, sign_agreement
+from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError
+from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.runtime import Peer, PeerConfig
 
@@ -99,47 +93,6 @@ def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, consort
     assert "\n" not in str(caught.value)
 
 
-SENTENCES = {
-    "no such protocol for it": {"protocol": "neighbor-sum"},
-    "no such protocol at all": {"protocol": "tre"},
-    "an option of a protocol": {"protocol": "gossip:1:kind=uniform"},
-    "a clip below zero": {"clip_norm": -1.0},
-    "noise below zero": {"noise_multiplier": -2.0},
-    "no step": {"steps": 0},
-    "a divisor alone": {"adjacency": "add-remove", "batch_size": 12.0},
-    "a rate alone": {"adjacency": "add-remove", "sample_rate": 0.5},
-    "a rate above one": {"adjacency": "add-remove", "batch_size": 12.0, "sample_rate": 1.5},
-    "an empty batch": {"adjacency": "add-remove", "batch_size": 0.0, "sample_rate": 0.5},
-    "a rate of zero": {"learning_rate": 0.0},
-    "another optimizer": {"optimizer": "lion"},
-}
-
-
-@pytest.mark.parametrize("case", SENTENCES)
-def test_python_and_agreement_refuse_in_the_same_sentence(case, consortium):
-    from sottovoce import algorithms, graphs
-    from sottovoce.objectives import GLM
-
-    plain = {
-        "protocol": "gossip:1",
-        "clip_norm": 1.0,
-        "noise_multiplier": 2.0,
-        "steps": 2,
-        "adjacency": "user",
-    }
-    options = {**plain, **SENTENCES[case]}
-    with pytest.raises(SottovoceError) as in_python:
-        algorithms.DPDSGD(GLM("logistic", dim=3), network=graphs.ring(3), **options)
-    with pytest.raises(ConfigError) as in_agreement:
-        consortium(algorithm={"name": "dp-dsgd", **options})
-    assert str(in_python.value).rstrip(".") in str(in_agreement.value)
-
-
-def test_an_agreement_without_noise_is_refused(consortium):
-    with pytest.raises(ConfigError, match="noise_multiplier must be positive in an agreement"):
-        consortium(algorithm={"name": "dp-dsgd", "protocol": "gossip:1", "noise_multiplier": 0.0, "steps": 2})
-
-
 def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):
     """Whatever class the registry has: what it declares is taken, everything else is refused by it."""
     from sottovoce.algorithms.registry import algorithm
@@ -219,11 +172,6 @@ def test_leaving_exchanges_out_is_for_plain_gossip(consortium):
         consortium(algorithm={"protocol": "tree"}, timing=timing)
 
 
-def test_edges_can_be_listed(consortium):
-    group = consortium(graph="edges:0-1,1-2")
-    assert group.agreement.network.edges.tolist() == [[0, 1], [1, 2]]
-
-
 def test_only_what_all_signed_runs(consortium):
     group = consortium()
     edited(group, "noise_multiplier = 2.0", "noise_multiplier = 1.0")
@@ -281,24 +229,6 @@ def test_a_plan_beyond_the_budget_is_refused_before_anything_is_written(consorti
     with pytest.raises(BudgetExceeded, match="more noise"):
         start(group)
     assert not group.state(0).exists()
-
-
-def test_a_state_folder_of_another_run_is_refused(consortium, tmp_path_factory):
-    group = consortium()
-    peer = start(group)
-    peer.ledger.close()
-    edited(group, 'title = "a test"', 'title = "another test"')
-    for each in group.identities:
-        sign_agreement(group.file, each)
-    with pytest.raises(LedgerError, match="another run"):
-        start(group)
-
-
-def test_a_small_agreement_in_memory_is_read_too():
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        parse_agreement(b"\xff\xfe", "it")
-    with pytest.raises(ConfigError):
-        parse_agreement(b"title = 'x'", "it")
 
 
 def test_titles_in_any_script_are_kept_and_signed(consortium):

@@ -200,7 +200,7 @@ def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, m
             {},
             "file:function",
         ),
-        ({"module": "x:build", "module_sha256": "0", "weights_sha256": "0" * 64}, {}, "64 hexadecimal"),
+        ({"module": "x:build", "module_sha256": "0", "weights_sha256": "0" * 64}, {}, "should match pattern"),
         ({}, {"bounds": {"age": [0, 100]}}, "bounds lacks 'blood pressure'"),
         ({}, {"bounds": {"age": [9, 1], "blood pressure": [0, 1]}}, "low < high"),
         ({}, {"classes": ["a", "a"]}, "two or more different names"),

@@ -87,6 +87,11 @@ def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
     assert agreement.plan.center == plan.center
     charged = AgreedRun(agreement).charged_guarantee(0)
     assert charged.epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
+    for name in agreement.names:  # without a member directory nobody needs the hash
+        signed = call("peer", "agree", "agreement.toml", "--sign", name, "--json")
+    assert (signed.code, signed.json["missing"]) == (0, [])
+    assert signed.json["members"][0]["label_local"] == "ldp"
+    read_agreement(tmp_path / "agreement.toml").require_signatures()
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree:kind=uniform"])
@@ -113,7 +118,7 @@ def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tm
     for wrong, words in (
         (text.replace("intercept = true", "intercept = true\nunit_rows = true"), "unit_rows"),
         (text.replace('name = "masked"', 'name = "tree"\nkind = "uniform"'), "one name"),
-        (text.replace('"logistic"', '"logistic"\nl2 = 0.1'), "got logistic and l2"),
+        (text.replace('"logistic"', '"logistic"\nl2 = 0.1'), "cannot say [objective] logistic and l2"),
     ):
         (tmp_path / "plan.toml").write_text(wrong)
         refused = call("peer", "draft", "plan.toml", "-o", "draft.toml")
@@ -152,17 +157,16 @@ def test_the_plan_of_an_advice_becomes_a_draft(words, call, tmp_path):
 def test_an_agreement_of_one_member_and_one_over_another_file_are_refused(call, tmp_path):
     (tmp_path / "plan.toml").write_text(AVERAGE)
     assert call("peer", "draft", "plan.toml", "-o", "draft.toml").code == 0
-    for name in ("a", "b", "c"):
+    members = []
+    for i, name in enumerate("abc"):
         assert call("peer", "keygen", name, "--name", name).code == 0
-    members = [
-        word for i, name in enumerate("abc") for word in ("-m", f"{name}/certificate.pem@h:{7000 + i}")
-    ]
-    done = call("peer", "agree", "draft.toml", *members[:2], "-o", "new.toml")
-    assert done.code == 1
-    assert "two members or more, got 1" in done.err
-    assert not (tmp_path / "new.toml").exists()
+        members += ["-m", f"{name}/certificate.pem@h:{7000 + i}"]
     key = (tmp_path / "a" / "key.pem").read_bytes()
-    done = call("peer", "agree", "draft.toml", *members, "-o", "a/key.pem")
-    assert done.code == 1
-    assert "exists already" in done.err
+    for words, sentence in (
+        ((*members[:2], "-o", "new.toml"), "two members or more, got 1"),
+        ((*members, "-o", "a/key.pem"), "exists already"),
+    ):
+        done = call("peer", "agree", "draft.toml", *words)
+        assert (done.code, sentence in done.err) == (1, True)
+    assert not (tmp_path / "new.toml").exists()
     assert (tmp_path / "a" / "key.pem").read_bytes() == key

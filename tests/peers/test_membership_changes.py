@@ -253,23 +253,13 @@ def test_a_new_key_must_be_pinned_and_everybody_signs(interrupted):
         group.run()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "changes something"),
-        ({"without": ["nobody"]}, "not a member"),
-        ({"without": ["m0"]}, None),
-    ],
-)
-def test_drafts(changes, words, members):
-    group = members(n=3, protocol="tree")
-    group.run(stop_at=6)
-    if words is None:
-        draft_membership_change(group.folder / "x.toml", group.agreement, group.state("m1"), **changes)
-        assert read_agreement(group.folder / "x.toml").graph == "edges:0-1"
-        return
-    with pytest.raises(ConfigError, match=words):
-        draft_membership_change(group.folder / "x.toml", group.agreement, group.state("m0"), **changes)
+def test_drafts(interrupted):
+    file, state = interrupted.folder / "x.toml", interrupted.state("m1")
+    for changes, words in (({}, "changes something"), ({"without": ["nobody"]}, "not a member")):
+        with pytest.raises(ConfigError, match=words):
+            draft_membership_change(file, interrupted.agreement, state, **changes)
+    draft_membership_change(file, interrupted.agreement, state, without=["m0"])
+    assert read_agreement(file).graph == "edges:0-1"
 
 
 def test_a_statement_says_its_version(members):
@@ -280,17 +270,12 @@ def test_a_statement_says_its_version(members):
     assert result["compared"] == ["m1", "m2"]
 
 
-def test_the_command_shows_the_cost_and_writes_what_is_signed(interrupted, call):
+def test_the_command_writes_what_is_signed(interrupted, call):
     group, out = interrupted, interrupted.folder / "next.toml"
     command = ("peer", "membership", group.file, "--directory", group.directories["m0"].folder, "-o", out)
     answer = call(*command, "--moved", "m2=elsewhere.example:2", "--json")
     assert answer.code == 0
-    result = answer.json
-    assert result["run_id"] == read_agreement(out).run_id.hex()
-    spent = mu(group.releases("m0", group.agreement))
-    assert result["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
-    total = math.hypot(spent, 2 / Z * math.sqrt(result["steps"]))
-    assert result["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    assert answer.json["run_id"] == read_agreement(out).run_id.hex()
     assert call(*command, "--moved", "m2").code == 1
 
 
@@ -429,7 +414,7 @@ def test_a_version_stays_with_its_people_and_its_records(members):
         group.peer("m0", population="patients")
     others = group.records["m0"]._replace(X=group.records["m0"].X + 1)
     records, group.records["m0"] = group.records["m0"], others
-    with pytest.raises(DataError, match="--new-data"):
+    with pytest.raises(DataError, match="records differ"):
         group.peer("m0")
     assert (
         directory.lifetime_ledger.runs[group.agreement.continues].status == "started"
@@ -483,13 +468,3 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     group.file, group.previous = old_file, None
     with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run_id.hex()[:16]}"):
         run(places, 99)
-
-
-def test_the_summary_says_when_a_version_goes_on_from_another_model(interrupted):
-    group = interrupted
-    first = group.file
-    state = group.state("m0")
-    group.next(moved={"m2": "elsewhere.example:2"})
-    assert group.forecast("m0", first)["remarks"] == []
-    np.savez(state / "model.npz", parameters=np.ones(2))
-    assert any("another model" in remark for remark in group.forecast("m0", first)["remarks"])

@@ -1,38 +1,10 @@
-"""Statements of members are read back; files of another version are refused."""
-
-import json
+"""What a member reads before it signs."""
 
 import pytest
 
 from sottovoce.errors import ConfigError
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.statements import UNPACED, read_statement, signing_summary
-
-STATEMENT = {"version": 1, "run_id": "ab", "guarantee": {"epsilon": 1.5}}
-
-
-def test_a_statement_is_read_as_it_was_written(tmp_path):
-    (tmp_path / "statement.json").write_text(json.dumps(STATEMENT))
-    assert read_statement(tmp_path / "statement.json") == STATEMENT
-
-
-@pytest.mark.parametrize("version", [None, 0, 2, "1", True])
-def test_unknown_versions_are_refused(tmp_path, version):
-    (tmp_path / "statement.json").write_text(json.dumps(STATEMENT | {"version": version}))
-    with pytest.raises(ConfigError, match="this program reads version 1; upgrade"):
-        read_statement(tmp_path / "statement.json")
-
-
-@pytest.mark.parametrize("text", ["version = 1", "[]", '{"run_id": "ab"}'])
-def test_other_files_are_refused(tmp_path, text):
-    (tmp_path / "statement.json").write_text(text)
-    with pytest.raises(ConfigError, match="is not a statement"):
-        read_statement(tmp_path / "statement.json")
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_statement(tmp_path / "statement.json")
+from sottovoce.peers.statements import UNPACED, signing_summary
 
 
 def test_the_summary_states_what_answer_times_reveal(consortium):

@@ -1,6 +1,5 @@
 """Bad input to a plan: one sentence, the same in Python, in a plan file and in an agreement."""
 
-import json
 import math
 import tomllib
 from dataclasses import fields
@@ -98,19 +97,13 @@ def in_a_file(kind, options, folder):
 
 
 def in_an_agreement(kind, options, example):
-    def written(value):
-        if isinstance(value, (list, tuple)):
-            return "[" + ", ".join(map(written, value)) + "]"
-        words = {str: json.dumps(value) if isinstance(value, str) else "", bool: str(value).lower()}
-        return words.get(type(value), repr(value))
-
-    part = {"name": kind.name, **options}
-    lines = ["version = 1", 'title = "a test"', 'graph = "path:2"', "[algorithm]"]
-    lines += [f"{key} = {written(value)}" for key, value in part.items()]
-    lines += ["[model]", 'kind = "logistic"', "parameters = 2", "[budget]", "epsilon = 900.0", "delta = 1e-5"]
-    for member in example["members"]:
-        lines += ["[[members]]", *(f"{key} = {written(value)}" for key, value in member.items())]
-    return parse_agreement("\n".join(lines).encode(), "agreement")
+    tables = {
+        **example,
+        "algorithm": {"name": kind.name, **options},
+        "model": {"kind": "logistic", "parameters": 2},
+        "budget": {"epsilon": 900.0, "delta": 1e-5},
+    }
+    return parse_agreement(to_toml(tables).encode(), "agreement")
 
 
 @pytest.fixture(scope="module")

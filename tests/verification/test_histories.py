@@ -10,8 +10,7 @@ from verification.histories import History
 
 from sottovoce.ledger import charge as charge_module
 from sottovoce.ledger import run_ledger as ledger_module
-from sottovoce.ledger.acts import Acts, read_acts
-from sottovoce.ledger.balance import charge_to_row
+from sottovoce.ledger.balance import Acts, charge_to_row, read_acts
 from sottovoce.ledger.charge import CHARGE_FILE
 from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.ledger.run_ledger import RunLedger

@@ -70,10 +70,6 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
     if noise is not None:
         assessment["noise_in_result"] = noise
-        limit = None if budget is None else budget.max_noise
-        if limit is not None and noise > limit:
-            sentence = f"The result would carry {noise:.3g} of noise, more than the {limit:g} allowed."
-            assessment |= {"feasible": False, "verdict": sentence}
     assessment["hides"] = _HIDES[plan.adjacency] if has_noise(plan) else "nothing: no noise is added"
     assessment["reads"] = _files_read(loaded)
     return assessment | _usefulness(loaded, assessment, simulated)

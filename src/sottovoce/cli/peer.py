@@ -14,12 +14,19 @@ ABOUT = """One organization's side of a run: member directory, key, agreement, r
 Examples:
     sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     sottovoce peer trust south.pem --why "read aloud by Dr. Sud"
-    sottovoce peer budget
+    sottovoce peer budget --raise 8 --adjacency add-remove --why "vote of 3 May"
+    sottovoce peer budget --close 3f54dcc1 --why "south has left"
     sottovoce peer keygen identity --name north
     sottovoce peer draft plan.toml -o draft.toml
     sottovoce peer agree agreement.toml --sign identity
+    sottovoce peer check agreement.toml --data mine.csv
+    sottovoce peer run agreement.toml --data mine.csv --health 9400
     sottovoce peer run agreement.toml --identity identity --data mine.csv --state state
     sottovoce peer status state
+    sottovoce peer ledger --verify
+    sottovoce peer compare north.json south.json
+    sottovoce peer service agreement.toml --data mine.csv -o sottovoce-north.service
+    sottovoce peer membership agreement.toml --without east -o next.toml
 """
 peer = typer.Typer(help=ABOUT, no_args_is_help=True, pretty_exceptions_enable=False)
 FIRST = (init, trust, budget, keygen, draft, agree, check)

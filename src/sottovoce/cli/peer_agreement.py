@@ -10,8 +10,14 @@ from typer import Argument, Option
 
 from sottovoce._format import compared, number, significant
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import console, emit, progress, safe, table
-from sottovoce.cli.peer_options import DirectoryOption, Population, PreviousOption, StateOption
+from sottovoce.cli.output import console, emit, safe, table
+from sottovoce.cli.peer_options import (
+    DirectoryOption,
+    Population,
+    PreviousOption,
+    StateOption,
+    require_directory,
+)
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,11 +36,6 @@ def draft(
 
     The noise is the plan's. A member is charged for what the plan states against its members where sums are
     masked, and else for its own noise alone, as if all others colluded.
-
-    \b
-    Examples:
-        sottovoce peer draft plan.toml -o draft.toml
-        sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
     """
     from sottovoce._io import atomic_write
     from sottovoce.peers.draft import draft_agreement
@@ -49,9 +50,7 @@ def draft(
 
 def agree(
     file: Annotated[Path, Argument(help="A draft (with --member and --out) or an agreement.")],
-    member: Annotated[
-        list[str] | None, Option("--member", "-m", help="CERTIFICATE@HOST:PORT, in the graph's order.")
-    ] = None,
+    member: Annotated[list[str] | None, Option("-m", "--member", help="CERTIFICATE@HOST:PORT.")] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Write the agreement here.")] = None,
     sign: Annotated[Path | None, Option(help="Sign with the identity in this folder.")] = None,
     merge: Annotated[list[Path] | None, Option(help="Add the signatures in another member's copy.")] = None,
@@ -59,24 +58,18 @@ def agree(
     population: Population = None,
     previous: PreviousOption = None,
     data: Annotated[Path | None, Option(help="Also check this member's records.")] = None,
-    yes: Annotated[
-        str, Option(help="The run's hash, or its first 8 digits: you have read what you sign.")
-    ] = "",
-    exact: Annotated[
-        bool, Option("--exact", help="Compute the cost against each single member of long runs, too.")
-    ] = False,
+    yes: Annotated[str, Option(help="The run's hash, or 8 digits: you have read what you sign.")] = "",
     json: Json = False,
 ) -> None:
     """Build, check and sign an agreement; its privacy cost is printed before anything is signed.
 
     A member with a directory reads the summary first, without --sign; signing then needs the run's hash that
-    the summary names. When a run continues after a change of membership, --previous counts what the run
-    before has released instead of all that it had planned.
+    the summary names. Members are in the order of the graph's nodes. When a run continues after a change of
+    membership, --previous counts what the run before has released instead of all that it had planned.
 
     \b
     Examples:
         sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
-        sottovoce peer agree agreement.toml
         sottovoce peer agree agreement.toml --data mine.csv
         sottovoce peer agree agreement.toml --sign identity --yes 3f54dcc1
         sottovoce peer agree agreement.toml --merge from-south.toml
@@ -98,11 +91,8 @@ def agree(
         agreement, file = add_members(file, member, out), out
     else:
         agreement = read_agreement(file)
-    pairs = len(agreement.members) * (len(agreement.members) - 1)
-    with progress("pairs of members", pairs if exact else None, quiet=json or not exact) as tick:
-        agreed_run = AgreedRun(agreement, wait_for_exact=exact, progress=tick)
-        rows = agreed_run.table()
-    summary = signing_summary(agreed_run)
+    agreed_run = AgreedRun(agreement)
+    rows, summary = agreed_run.table(), signing_summary(agreed_run)
     if data is not None:
         read_records(data, agreement)
     if not json:
@@ -126,7 +116,7 @@ def agree(
         agreement = sign_agreement(file, read_identity(sign), secrets=sign)
     signatures = agreement.check_signatures()
     signed = signatures.valid
-    missing = [each.name for each in agreement.members if each.name not in signed]
+    missing = [name for name in agreement.names if name not in signed]
     result = {
         "file": str(file),
         "run_id": agreement.run_id.hex(),
@@ -168,10 +158,10 @@ def _show_cost(screen: Console, agreement: Agreement, rows: Sequence[Mapping[str
     screen.print(safe(f"{agreement.title}: {algorithm.name} over {protocol} on {agreement.graph}"))
     screen.print(f"Run {agreement.run_id.hex()}")
     views = {"local": "all messages seen"}
-    if "epsilon_colluders" in rows[0]:  # masked sums
+    if many:  # masked sums
         members = "one member" if many == 1 else f"{many} members"
         views = {"local": "own noise alone", "colluders": f"any {members} (charged to the budget)"}
-    views |= {"network": "worst member", "mean": "average over members"}
+    views["network"] = "worst member"
     cells = []
     for row in rows:
         epsilons = [f"{number(row[f'epsilon_{view}'], 'epsilon')} ({row[f'label_{view}']})" for view in views]
@@ -204,33 +194,23 @@ def membership(
     directory: DirectoryOption = None,
     without: Annotated[list[str] | None, Option(help="A member who leaves.")] = None,
     moved: Annotated[list[str] | None, Option(help="A member's new address: east=host:port.")] = None,
-    certificate: Annotated[
-        list[Path] | None, Option(help="A member's new certificate, of a new key or a new date.")
-    ] = None,
+    certificate: Annotated[list[Path] | None, Option(help="A member's new certificate.")] = None,
     graph: Annotated[str | None, Option(help="The graph of those who remain.")] = None,
     json: Json = False,
 ) -> None:
-    """Draft the agreement by which a stopped run continues, and print its cost with what was spent.
+    """Draft the agreement by which a stopped run continues.
 
     The model continues from its last state, the interrupted step is done again. Every member who
     remains reads the file with `peer agree --previous`, signs it, and runs it with --previous.
-
-    \b
-    Example:
-        sottovoce peer membership agreement.toml --without east -o next.toml
     """
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_certificate
-    from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.peers.membership_changes import cost_of_change, draft_membership_change
+    from sottovoce.peers.membership_changes import draft_membership_change
 
     old = read_agreement(agreement)
     if state is None:
-        own = find_member_directory(directory)
-        charge = None if own is None else own.lifetime_ledger.runs.get(old.run_id.hex())
-        if own is None or charge is None:
-            raise ConfigError("No member directory here knows the run; name its state folder with --state.")
-        state = own.folder / charge.state
+        own = require_directory(directory)
+        state = own.folder / own.lifetime_ledger.run(old.run_id.hex()).state
     new = draft_membership_change(
         out,
         old,
@@ -241,7 +221,7 @@ def membership(
         graph=graph,
     )
     version, noise = new.membership_version, new.algorithm.noise_multiplier
-    result: dict[str, Any] = {
+    result = {
         "run_id": new.run_id.hex(),
         "continues": new.continues,
         "membership_version": version,
@@ -250,19 +230,12 @@ def membership(
         "start": new.start,
         "steps": new.plan.steps,
         "noise_multiplier": noise,
-        **cost_of_change(old, new, state),
     }
-    spent = f"{result['spent_by']} has spent epsilon {number(result['spent'], 'spent')} at delta"
     lines = [
         f"Membership version {version} of {old.run_id.hex()[:16]}: {len(new.members)} members, "
         f"{new.plan.steps:,} steps, noise multiplier {significant(noise, 'noise')}.",
-        f"{spent} {number(result['delta'], 'delta')} so far, with the interrupted step.",
-        *(
-            f"  {row['member']}: this adds {number(row['adds'], 'spent')}, together "
-            f"{number(row['total'], 'spent')}"
-            for row in result["members"]
-        ),
         f"Written: {out} and {result['model']}; send both to every member who remains.",
+        f"Its cost, with what was spent before: sottovoce peer agree {out} --previous {agreement}",
     ]
     emit(result, json, lines)
 

@@ -27,6 +27,8 @@ from sottovoce.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sottovoce.ledger.balance import LifetimeBudget
+
 
 def init(
     folder: Annotated[Path, Argument(help="The member directory: a new folder, or one to show.")],
@@ -36,31 +38,19 @@ def init(
     delta: Delta = 1e-5,
     adjacency: Adjacency = None,
     view: View = "network",
-    copy: Annotated[
-        Path | None, Option(help="Folder for the lifetime ledger's copy, best on another disk.")
-    ] = None,
+    copy: Annotated[Path | None, Option(help="For the ledger's copy, best on another disk.")] = None,
     why: Why = "the member directory was created",
     days: Days = 730.0,
     json: Json = False,
 ) -> None:
-    """Create a member directory: identity, pinned certificates, and the lifetime ledger of all releases.
-
-    \b
-    Example:
-        sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
-    """
-    from sottovoce.ledger.balance import LifetimeBudget
+    """Create a member directory: identity, pinned certificates, and the lifetime ledger of all releases."""
     from sottovoce.peers.identity import CERTIFICATE, proquint
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
 
     if name is not None:
-        if epsilon is None or adjacency is None:
-            raise ConfigError(
-                "A member directory needs --epsilon and --adjacency, the lifetime budget of its population."
-            )
-        limit = LifetimeBudget(epsilon, delta, adjacency, view)
+        budgets = [_lifetime_budget(epsilon, delta, adjacency, view)]
         own = MemberDirectory.create(
-            folder, name, population=population, budgets=[limit], copy=copy, why=why, days=days
+            folder, name, population=population, budgets=budgets, copy=copy, why=why, days=days
         )
     else:
         own = MemberDirectory(folder)
@@ -86,6 +76,14 @@ def init(
     emit(result, json, lines)
 
 
+def _lifetime_budget(epsilon: float | None, delta: float, adjacency: str | None, view: str) -> LifetimeBudget:
+    from sottovoce.ledger.balance import LifetimeBudget
+
+    if epsilon is None or adjacency is None:
+        raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
+    return LifetimeBudget(epsilon, delta, adjacency, view)
+
+
 def trust(
     why: Why,
     certificate: Annotated[Path | None, Argument(help="Another member's certificate.")] = None,
@@ -94,13 +92,7 @@ def trust(
     forget: Annotated[str, Option(help="Trust the member of this name no longer.")] = "",
     json: Json = False,
 ) -> None:
-    """Pin another member's certificate, after its words were compared by telephone.
-
-    \b
-    Examples:
-        sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
-        sottovoce peer trust --forget south --why "south has left"
-    """
+    """Pin another member's certificate, after its words were compared by telephone."""
     from sottovoce.peers.identity import proquint
 
     pinned_certificates = require_directory(directory).pinned_certificates
@@ -122,9 +114,7 @@ def budget(
     open_: Annotated[str | None, Option("--open", help="Open another population.")] = None,
     raise_: Annotated[float | None, Option("--raise", help="Set a lifetime budget of this epsilon.")] = None,
     close: Annotated[str | None, Option("--close", help="Give up a run permanently, by its hash.")] = None,
-    restore: Annotated[
-        bool, Option("--restore", help="Continue from the longer copy after one was lost or restored.")
-    ] = False,
+    restore: Annotated[bool, Option("--restore", help="Continue from the longer copy.")] = False,
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     adjacency: Adjacency = None,
@@ -132,24 +122,13 @@ def budget(
     why: Why = "",
     json: Json = False,
 ) -> None:
-    """Show all that was ever released and the lifetime budgets, or change them (with --why).
-
-    \b
-    Examples:
-        sottovoce peer budget
-        sottovoce peer budget --raise 8 --adjacency add-remove --why "vote of 3 May"
-        sottovoce peer budget --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
-        sottovoce peer budget --close 3f54dcc1 --why "south has left"
-        sottovoce peer budget --restore --why "the disk was replaced"
-    """
-    from sottovoce.ledger.balance import LifetimeBudget
+    """Show all that was ever released and the lifetime budgets, or change them (with --why)."""
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
     own = require_directory(directory)
     ledger = own.lifetime_ledger
     if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
         raise ConfigError("--open, --raise, --close and --restore exclude each other; give one of them.")
-    limit = raise_ if raise_ is not None else epsilon
     if restore:
         own.restore(why)
     elif close:
@@ -157,14 +136,10 @@ def budget(
         if len(matches) != 1:
             raise ConfigError(f"{len(matches)} runs begin with {close}; give more of the hash.")
         own.close(matches[0], why)
-    elif open_ or raise_ is not None:
-        if limit is None or adjacency is None:
-            raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
-        new = LifetimeBudget(limit, delta, adjacency, view)
-        if open_:
-            ledger.open_population(open_, [new], why)
-        else:
-            ledger.set_budget(population, new, why)
+    elif open_:
+        ledger.open_population(open_, [_lifetime_budget(epsilon, delta, adjacency, view)], why)
+    elif raise_ is not None:
+        ledger.set_budget(population, _lifetime_budget(raise_, delta, adjacency, view), why)
     entries = [each for each in ledger.summary() if population in (None, each["population"])]
     result = {"directory": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
 
@@ -188,20 +163,15 @@ def keygen(
 
     With --renew the key gets a certificate with a new date, which the others pin; a running agreement
     continues with it through `peer membership --certificate`.
-
-    \b
-    Examples:
-        sottovoce peer keygen identity --name north
-        sottovoce peer keygen ~/.sottovoce/identity --renew
     """
     from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint, renew_certificate
 
     if not renew and not name:
         raise ConfigError("A new identity needs --name, the member's name in agreements.")
     identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
-    certificate = folder / CERTIFICATE
-    words = proquint(identity.fingerprint)
-    result = {"name": identity.name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
+    certificate, fingerprint = folder / CERTIFICATE, identity.fingerprint
+    words = proquint(fingerprint)
+    result = {"name": identity.name, "certificate": str(certificate), "fingerprint": fingerprint}
     reading = f"Give {certificate} to the other members and read its words to them by telephone."
     emit({**result, "words": words}, json, [f"{identity.name}: {words}", reading])
 

@@ -16,43 +16,30 @@ from sottovoce.errors import ConfigError, SottovoceError, TryLater
 if TYPE_CHECKING:
     from sottovoce.peers.member_directory import MemberDirectory
 
+_IN_DIRECTORY = "by default in the member directory."
+
 AgreementFile = Annotated[Path, Argument(help="The agreement.")]
+Records = Annotated[Path, Option("--data", help="This member's records, CSV or NPZ; they stay here.")]
 State = Annotated[Path, Argument(help="The state folder of a running or stopped peer.")]
 DirectoryOption = Annotated[
     Path | None, Option("--directory", help="The member directory; else SOTTOVOCE_HOME, else ~/.sottovoce.")
 ]
-IdentityOption = Annotated[
-    Path | None, Option(help="The folder with this member's key; by default in the member directory.")
-]
-StateOption = Annotated[
-    Path | None, Option(help="The state folder of the run; by default in the member directory.")
-]
+IdentityOption = Annotated[Path | None, Option(help=f"The folder with the member's key; {_IN_DIRECTORY}")]
+StateOption = Annotated[Path | None, Option(help=f"The state folder of the run; {_IN_DIRECTORY}")]
 Listen = Annotated[str | None, Option(help="Listen here instead of at the agreed address.")]
-Health = Annotated[
-    int | None, Option(help="A port of 127.0.0.1 for /healthz and /metrics.", min=0, max=65535)
-]
+Health = Annotated[int | None, Option(help="A local port for /healthz and /metrics.", min=0, max=65535)]
 Days = Annotated[float, Option(help="How long the certificate is valid.")]
 Why = Annotated[str, Option("--why", help="The reason, stored permanently in the lifetime ledger.")]
 Epsilon = Annotated[float | None, Option(help="A lifetime budget.")]
 Delta = Annotated[float, Option(help="The delta of that budget.")]
 Adjacency = Annotated[str | None, Option(help="add-remove, replace-one or user.")]
 View = Annotated[str, Option(help="Against whom: local, outsider, network or colluders:2.")]
-Population = Annotated[
-    str | None, Option(help="Whose records they are, by the lifetime ledger; else its first population.")
-]
+Population = Annotated[str | None, Option(help="Whose records they are; else the first population.")]
 PreviousOption = Annotated[
     list[Path] | None,
-    Option(
-        "--previous",
-        help="After a change of membership, the agreement before it; all before it if that ledger is lost.",
-    ),
+    Option("--previous", help="The agreement before a change of membership; if its ledger is lost, all."),
 ]
-RelayOption = Annotated[
-    str, Option(help="Another relay than the agreed one, for neighbors that accept no connections.")
-]
-ProxyOption = Annotated[
-    str, Option(envvar="SOTTOVOCE_PROXY", help="Connect through this HTTP proxy, http://host:port.")
-]
+ProxyOption = Annotated[str, Option(envvar="SOTTOVOCE_PROXY", help="An HTTP proxy, http://host:port.")]
 
 
 @contextlib.contextmanager
@@ -110,13 +97,16 @@ def require_directory(folder: Path | None) -> MemberDirectory:
     return directory
 
 
-def identity_folder(
-    identity: Path | None, directory: MemberDirectory | None, state: Path | None, *, needs_state: bool = True
-) -> Path:
-    """Return the folder with the member's key; without a member directory it must be named."""
-    if directory is not None:
-        return directory.identity_folder if identity is None else identity
+def find_member(
+    directory: Path | None, identity: Path | None, state: Path | None = None, *, needs_state: bool = True
+) -> tuple[MemberDirectory | None, Path]:
+    """Return the member directory, if there is one, and the folder with the member's key."""
+    from sottovoce.peers.member_directory import find_member_directory
+
+    own = find_member_directory(directory, identity=identity)
+    if own is not None:
+        return own, own.identity_folder if identity is None else identity
     if identity is None or (needs_state and state is None):
         needed = "--identity and --state are" if needs_state else "--identity is"
         raise ConfigError(f"Without a member directory {needed} needed; `peer init` creates a directory.")
-    return identity
+    return None, identity

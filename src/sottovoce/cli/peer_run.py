@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from sottovoce._format import compared, number, significant
+from sottovoce._format import Quantity, compared, number, significant
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import console, emit, safe, table
 from sottovoce.cli.peer_options import (
@@ -22,13 +22,14 @@ from sottovoce.cli.peer_options import (
     Population,
     PreviousOption,
     ProxyOption,
-    RelayOption,
+    Records,
     State,
     StateOption,
     checked_address,
     exit_codes,
-    identity_folder,
+    find_member,
     private_process,
+    require_directory,
 )
 from sottovoce.errors import ConfigError, LedgerError, PeerError
 
@@ -41,26 +42,17 @@ if TYPE_CHECKING:
 @exit_codes()
 @private_process()
 def run(
-    agreement: Annotated[Path, Argument(help="The agreement, signed by all.")],
-    data: Annotated[Path, Option(help="This member's records, CSV or NPZ; they stay here.")],
+    agreement: AgreementFile,
+    data: Records,
     identity: IdentityOption = None,
     state: StateOption = None,
     directory: DirectoryOption = None,
     population: Population = None,
-    new_data: Annotated[str, Option(help="Why the records differ from those the run began with.")] = "",
     previous: PreviousOption = None,
-    previous_state: Annotated[
-        Path | None, Option(help="Its state folder, for a run without a member directory.")
-    ] = None,
     listen: Listen = None,
-    revoke: Annotated[
-        list[str] | None, Option(help="A certificate fingerprint that is no longer accepted.")
-    ] = None,
-    module: Annotated[
-        Path | None, Option(help="The file that builds the agreed network, if members wrote it.")
-    ] = None,
+    revoke: Annotated[list[str] | None, Option(help="A fingerprint that is no longer accepted.")] = None,
+    module: Annotated[Path | None, Option(help="The file of an agreed network of one's own.")] = None,
     weights: Annotated[Path | None, Option(help="The agreed initial weights.")] = None,
-    relay: RelayOption = "",
     proxy: ProxyOption = "",
     health: Health = None,
     log_level: Annotated[str, Option(help="debug (every round), info, warning or error.")] = "info",
@@ -73,11 +65,6 @@ def run(
 
     Exit code 0: finished. 75: start the same command again later (stopped, a neighbor is away, disk full).
     78: a file, key or option is wrong. 1: anything else. SIGTERM stops it cleanly, SIGHUP is ignored.
-
-    \b
-    Examples:
-        sottovoce peer run agreement.toml --identity identity --data mine.npz --state state
-        sottovoce peer run agreement.toml --data mine.csv --health 9400 --proxy http://proxy.example:8080
     """
     import signal
 
@@ -86,15 +73,13 @@ def run(
     from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
-    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.runtime import MODEL, STATEMENT, Peer, PeerConfig
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes does not end the run
     log = Log(json=json, level=log_level)
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
-    own = find_member_directory(directory, identity=identity)
-    key = identity_folder(identity, own, state)
+    own, key = find_member(directory, identity, state)
     member = read_identity(key)
     if own is None and not json:
         console(error=True).print(
@@ -111,13 +96,10 @@ def run(
         secrets=key,
         member_directory=own,
         population=population,
-        new_records=new_data,
-        previous_state=previous_state,
         previous=[read_agreement(each) for each in previous or ()],
         start=agreement.with_suffix(".npz"),
         module=module,
         weights=weights,
-        relay=checked_address(relay, "The relay"),
         proxy=parse_proxy(proxy) if proxy else None,
         health=health,
     )
@@ -178,30 +160,12 @@ def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
     )
 
 
-def status(
-    state: State,
-    watch: Annotated[bool, Option("--watch", help="Show it again every two seconds.")] = False,
-    json: Json = False,
-) -> None:
-    """Print how far a peer is, whom it has heard, what it has spent and what is left.
-
-    \b
-    Examples:
-        sottovoce peer status state
-        sottovoce peer status ~/.sottovoce/runs/HASH --watch
-    """
-    import time
-
+def status(state: State, json: Json = False) -> None:
+    """Print how far a peer is, whom it has heard, what it has spent and what is left."""
     from sottovoce.peers.status import read_status
 
-    while True:
-        now = read_status(state)
-        if watch and not json:
-            console().clear()
-        emit(now, json, lambda screen: _show_status(screen, now))  # noqa: B023
-        if not watch or not now["running"]:
-            return
-        time.sleep(2.0)
+    now = read_status(state)
+    emit(now, json, lambda screen: _show_status(screen, now))
 
 
 def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
@@ -240,21 +204,13 @@ def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
 @exit_codes()
 def ledger(
     state: Annotated[Path | None, Argument(help="The state folder of a running or stopped peer.")] = None,
-    verify: Annotated[
-        bool,
-        Option("--verify", help="Only check; without a folder, every ledger of the member directory."),
-    ] = False,
+    verify: Annotated[bool, Option("--verify", help="Only check; without a folder, every ledger.")] = False,
     directory: DirectoryOption = None,
     json: Json = False,
 ) -> None:
     """Print every release and the digest of every row sent and heard; the whole chain is checked first.
 
     With --verify, for cron: exit code 0 if all ledgers are whole, 1 if one is damaged or older than its head.
-
-    \b
-    Examples:
-        sottovoce peer ledger state
-        sottovoce peer ledger --verify
     """
     from sottovoce.peers.status import read_proof
 
@@ -265,15 +221,15 @@ def ledger(
         raise ConfigError("Name the state folder whose ledger to print, or add --verify to check all.")
     proof = read_proof(state)
 
+    # what protects: noise downwards, what moves it and how often upwards
+    quantities: dict[str, Quantity] = {"sensitivity": "loss", "noise_std": "noise", "sample_rate": "loss"}
+
     def text(screen: Console) -> None:
-        rows = []
-        for r in proof["releases"]:
-            # what protects: noise downwards, what moves it and how often upwards
-            moves, rate = (significant(r[key], "loss") for key in ("sensitivity", "sample_rate"))
-            scales = [moves, significant(r["noise_std"], "noise"), rate]
-            rows.append([r["step"], r["count"], *scales])
-        heads = ["step", "count", "sensitivity", "noise std", "sample rate"]
-        screen.print(table(heads, rows, title="Releases"))
+        rows = [
+            [each["step"], each["count"], *(significant(each[key], kind) for key, kind in quantities.items())]
+            for each in proof["releases"]
+        ]
+        screen.print(table(["step", "count", *quantities], rows, title="Releases"))
         screen.print(f"{len(proof['sent'])} rows sent, {len(proof['heard'])} heard; head {proof['head']}")
 
     emit(proof, json, text)
@@ -281,16 +237,12 @@ def ledger(
 
 def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
     from sottovoce.ledger.run_ledger import verify_ledger
-    from sottovoce.peers.member_directory import find_member_directory
 
-    own = None if state is not None else find_member_directory(directory)
     findings: list[dict[str, Any]]
-    if state is not None:
-        findings = [{"ledger": str(state), "rows": verify_ledger(state), "problem": ""}]
-    elif own is not None:
-        findings = own.verify()
+    if state is None:
+        findings = require_directory(directory).verify()
     else:
-        raise ConfigError("There is no member directory on this machine; name the state folder to check.")
+        findings = [{"ledger": str(state), "rows": verify_ledger(state), "problem": ""}]
     problems = [each["problem"] for each in findings if each["problem"]]
     if problems:
         raise LedgerError(f"{len(problems)} of {len(findings)} ledgers are not whole: {' '.join(problems)}")
@@ -298,18 +250,10 @@ def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
 
 
 def compare(
-    files: Annotated[
-        list[Path],
-        Argument(help="Outputs of `peer ledger --json`, or state folders, of two members or more."),
-    ],
+    files: Annotated[list[Path], Argument(help="State folders, or outputs of `peer ledger --json`.")],
     json: Json = False,
 ) -> None:
-    """Compare the ledgers of members: a member that sent different messages to others is found.
-
-    \b
-    Example:
-        sottovoce peer compare north.json south.json east.json
-    """
+    """Compare the ledgers of members: a member that sent different messages to others is found."""
     from sottovoce.peers.status import compare_proofs, read_proof
 
     proofs = []
@@ -341,43 +285,28 @@ def check(
     directory: DirectoryOption = None,
     population: Population = None,
     listen: Listen = None,
-    relay: RelayOption = "",
     proxy: ProxyOption = "",
-    wait: Annotated[
-        float, Option(help="Seconds to listen for neighbors, whether they reach us.", min=0, max=86_400)
-    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Check everything before a run: files, records, privacy cost, disk, port and each neighbor.
 
     Draws no noise and sends only the greeting of a connection. Exit code 0: all is well. 75: only neighbors
-    are missing. 78: something on this machine is wrong. With --wait on both sides two members see whether
-    they can reach each other before the run.
-
-    \b
-    Examples:
-        sottovoce peer check agreement.toml --data mine.csv
-        sottovoce peer check agreement.toml --identity identity --state state --data mine.csv --wait 60
+    are missing. 78: something on this machine is wrong.
     """
     import asyncio
 
     from sottovoce.peers.connection import parse_proxy
-    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.preflight import check_files, check_neighbors
 
-    own = find_member_directory(directory, identity=identity)
-    key = identity_folder(identity, own, state, needs_state=False)
+    own, key = find_member(directory, identity, needs_state=False)
     http_proxy = parse_proxy(proxy) if proxy else None
     listen = checked_address(listen or "", "The address in --listen") or None
-    other_relay = checked_address(relay, "The relay")
     files = check_files(
         agreement, identity=key, data=data, state=state, member_directory=own, population=population
     )
     findings = list(files.findings)
     if files.agreement is not None and files.identity is not None:
-        neighbors = check_neighbors(
-            files.agreement, files.identity, listen=listen, relay=other_relay, proxy=http_proxy, wait=wait
-        )
+        neighbors = check_neighbors(files.agreement, files.identity, listen=listen, proxy=http_proxy)
         findings += asyncio.run(neighbors)
     problems = [each for each in findings if not each.passed]
 
@@ -393,7 +322,7 @@ def check(
 
 def service(
     agreement: AgreementFile,
-    data: Annotated[Path, Option(help="This member's records.")],
+    data: Records,
     out: Annotated[Path, Option("--out", "-o", help="The unit file to write.")],
     identity: IdentityOption = None,
     state: StateOption = None,
@@ -401,36 +330,29 @@ def service(
     user: Annotated[str, Option(help="The account it runs under; empty for a unit of a user.")] = "",
     health: Health = None,
     listen: Listen = None,
-    relay: RelayOption = "",
     json: Json = False,
 ) -> None:
-    """Write a systemd unit that runs this member's peer and restarts it when that can help.
-
-    \b
-    Example:
-        sottovoce peer service agreement.toml --data mine.csv --user sottovoce -o sottovoce-north.service
-    """
+    """Write a systemd unit that runs this member's peer and restarts it when that can help."""
     from sottovoce._io import atomic_write
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_identity
-    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.service import peer_unit
 
     agreed = read_agreement(agreement)
-    own = find_member_directory(directory, identity=identity)
+    own, key = find_member(directory, identity, state)
     program = Path(sys.argv[0]).resolve()
     installed = program.name == "sottovoce"
     command, unit = peer_unit(
         [program] if installed else [Path(sys.executable), "-m", "sottovoce.cli.main"],
         agreed,
         agreement,
-        read_identity(identity_folder(identity, own, state)).name,
+        read_identity(key).name,
         data=data,
         identity=identity,
         state=state,
         member_directory=own,
         user=user,
-        options={"--listen": listen, "--relay": relay or None, "--health": health},
+        options={"--listen": listen, "--health": health},
     )
     atomic_write(out, unit)
 

@@ -32,7 +32,7 @@ def sweep_plan(
 
     Finished trials are kept beside the table, in a folder, and are not repeated by the same command.
     """
-    from sottovoce.planfile.sweep import SIMULATED, as_csv, plan_trials, run_trial, summarized
+    from sottovoce.planfile.training import SWEEP_NOTE, as_csv, plan_trials, run_trial, summarized
     from sottovoce.runners.sweep import sweep
 
     if out is not None and out.suffix.lower() != ".csv":
@@ -59,12 +59,12 @@ def sweep_plan(
     def text(screen: Console) -> None:
         rows = [{k: v for k, v in row.items() if k not in _UNPRINTED} for row in means]
         screen.print(table_of(rows, safe(file.name)))
-        screen.print(SIMULATED)
+        screen.print(SWEEP_NOTE)
         screen.print(
             f"Trials are kept in {safe(folder)}{'' if out is None else f', the table is {safe(out)}'}."
         )
 
-    emit({"plan": file.name, "simulated": True, "note": SIMULATED, "rows": rows, "means": means}, json, text)
+    emit({"plan": file.name, "simulated": True, "note": SWEEP_NOTE, "rows": rows, "means": means}, json, text)
 
 
 def choices(words: list[str]) -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 `chain` is the format of both: lines chained by hashes. `run_ledger` makes every row of a run durable before
 it is sent; `store` has what a peer writes to it and reads back. `lifetime` holds everything ever released
-about a population as `acts`, which add up to a `balance`, each run or training as one `Charge`; `cost` asks
+about a population as acts that add up to a `balance`, each run or training as one `Charge`; `cost` asks
 the accountant what a charge costs, and `charge` charges a run on this machine.
 
 The *head* is the number of rows and the hash of the newest. A chain

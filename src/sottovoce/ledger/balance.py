@@ -1,4 +1,4 @@
-"""What a member's acts add up to: populations, their lifetime budgets, charges and totals.
+"""The acts of a lifetime ledger, and what they add up to: budgets, charges and totals.
 
 A charge holds guarantees that `account` returned (`sottovoce.ledger.cost`), not epsilons, and beside them the
 releases they are about. Totals are the sums of those guarantees, computed again every time.
@@ -6,10 +6,13 @@ releases they are about. Totals are the sums of those guarantees, computed again
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, cast, get_args
 
 from sottovoce import _validate
@@ -17,7 +20,16 @@ from sottovoce._format import compared, number
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee
 from sottovoce.accounting.release import Release
-from sottovoce.errors import BudgetExceeded, CannotCompose, ConfigError, InvalidInput, LedgerError
+from sottovoce.errors import (
+    BudgetExceeded,
+    CannotCompose,
+    ConfigError,
+    DataError,
+    InvalidInput,
+    LedgerError,
+    NotAGuarantee,
+)
+from sottovoce.ledger.chain import explained, read_lines
 from sottovoce.ledger.cost import (
     LIFETIME_VIEWS,
     colluders_of,
@@ -27,6 +39,7 @@ from sottovoce.ledger.cost import (
     view_name,
 )
 
+FORMAT = 1
 Row = dict[str, Any]
 
 
@@ -36,15 +49,7 @@ class LifetimeBudget:
 
     ``view`` is ``"local"`` (whatever all others do), ``"outsider"``, ``"network"`` (one member in every run)
     or ``"colluders:c"`` (any c members in every run). A weaker adversary than one member accepts no budget.
-
-    Examples
-    --------
-    >>> LifetimeBudget(5.0, 1e-5, "replace-one").view
-    'network'
-    >>> LifetimeBudget(5.0, 1e-5, "replace-one", "central")
-    Traceback (most recent call last):
-    sottovoce.errors.InvalidInput: a lifetime budget is against local, outsider, network or colluders:c, got 'central'.
-    """  # noqa: E501
+    """
 
     epsilon: float
     delta: float
@@ -73,22 +78,13 @@ class LifetimeBudget:
 class Charge:
     """What one agreed run, or one training on this machine, costs its population.
 
-    Parameters
-    ----------
-    population : whose records were used.
-    what : one line for people.
-    releases : everything that one agent may release, run-length coded, as planned; of a closed run, what
-        left.
-    guarantees : what `account` says of it, at most one for each adjacency and view. Missing local ones are
-        those of ``releases``, seen in full.
-    node : the agent whose people the population is; None where all agents are on this machine.
-    run_id : hash of the agreement; empty for a training.
-    records : keyed digest of the records it began with.
-    state : the folder of its ledger, relative to the member directory if it lies inside.
-    status : ``charged`` (it has no ledger yet and may not send), ``started``, ``ended`` or ``closed`` (never
-        resumed).
-    training : the name of a training that can continue after an interruption.
-    continues : after a membership change, the runs it continues, newest first.
+    ``releases`` are everything that one agent may release, as planned; of a closed run, what left.
+    ``guarantees`` are what `account` says of it, at most one for each adjacency and view; missing local ones
+    are those of ``releases``, seen in full. ``node`` is the agent whose people the population is, None where
+    all agents are on this machine. A run has the hash of its agreement as ``run_id``, a keyed digest of its
+    ``records``, the folder of its ledger (``state``) and, after a membership change, the runs it
+    ``continues``, newest first. Its ``status`` is ``charged`` (it has no ledger yet and may not send),
+    ``started``, ``ended`` or ``closed`` (never resumed). ``training`` names a training that can continue.
     """
 
     population: str
@@ -172,15 +168,6 @@ def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "loc
     ----------
     An upper bound for adaptive composition: the sum of what `Charge.guarantee` says of each. A person may be
     the one who loses most in every charge.
-
-    Examples
-    --------
-    >>> release = Release(0, 0, sensitivity=1.0, noise_std=2.0, adjacency="add-remove")
-    >>> one = Charge("patients", "a mean", (release,))
-    >>> curve_of_charges([one] * 4, "add-remove").mu, curve_of_charges([one], "replace-one").mu
-    (1.0, 1.0)
-    >>> curve_of_charges([one], "user").epsilon(1e-5)
-    inf
     """
     curves = [each.guarantee(adjacency, view).curve for each in charges]
     try:
@@ -194,130 +181,26 @@ def _kind(guarantee: Guarantee) -> tuple[str, str]:
     return guarantee.adjacency, view_name(guarantee)
 
 
-@dataclass
-class Balance:
-    """Populations with their budgets, charges and pinned certificates, after all acts so far."""
-
-    populations: dict[str, dict[tuple[str, str], LifetimeBudget]] = field(default_factory=dict)
-    charges: list[Charge] = field(default_factory=list)
-    pinned: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-
-    @property
-    def runs(self) -> dict[str, Charge]:
-        return {each.run_id: each for each in self.charges if each.run_id}
-
-    def run(self, run_id: str) -> Charge:
-        if run_id not in self.runs:
-            raise ConfigError(
-                f"The lifetime ledger knows no run {run_id[:16]}; `peer budget` lists its runs."
-            )
-        return self.runs[run_id]
-
-    def named(self, population: str | None) -> str:
-        """Return the population that is charged: the first, unless another is named."""
-        if not self.populations:
-            raise ConfigError(
-                "The lifetime ledger has no population yet; the officer opens one with `peer budget --open`."
-            )
-        if population is None:
-            return next(iter(self.populations))
-        if population not in self.populations:
-            raise ConfigError(
-                f"The lifetime ledger has no population {population!r}, only {', '.join(self.populations)}; "
-                "the officer opens another with `peer budget --open`."
-            )
-        return population
-
-    def parent(self, new: Charge) -> Charge | None:
-        """Return the newest known run that ``new`` continues."""
-        return next((self.runs[run_id] for run_id in new.continues if run_id in self.runs), None)
-
-    def population_of(self, new: Charge) -> str:
-        """Return the population that ``new`` is charged to; a membership change does not change it."""
-        parent = self.parent(new)
-        if parent is None:
-            return self.named(new.population or None)
-        if new.population not in ("", parent.population):
-            raise ConfigError(
-                f"The run {parent.run_id[:16]} that this one continues is charged to the population "
-                f"{parent.population}, got {new.population}; a run stays with the population it began with."
-            )
-        return parent.population
-
-    def apply(self, row: Row) -> None:
-        """Add one act."""
-        match row["act"]:
-            case "created":
-                pass
-            case "population":
-                budgets = [LifetimeBudget(**each) for each in row["budgets"]]
-                self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
-            case "budget":
-                budget = LifetimeBudget(**row["budget"])
-                self.populations[row["population"]][budget.kind] = budget
-            case "charge":
-                self.charges.append(charge_from_row(row))
-            case "start":
-                self._amend(row["run_id"], status="started")
-            case "end":
-                self._amend(row["run_id"], status="ended")
-            case "records":
-                self._amend(row["run_id"], records=row["records"])
-            case "close":
-                changes: Row = {"status": "closed"}
-                if "releases" in row:
-                    changes["releases"] = tuple(Release(**each) for each in row["releases"])
-                    changes["guarantees"] = _guarantees(row["guarantees"])
-                self._amend(row["run_id"], **changes)
-            case "trust":
-                self.pinned[row["name"]] = row["fingerprint"]
-            case "restored":
-                if row["alone"]:
-                    self.remarks.append(
-                        f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: "
-                        "releases made after that copy, if any, are not in these totals."
-                    )
-            case act:
-                raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
-
-    def forecast(self, new: Charge | None, population: str) -> list[Row]:
-        """Return for each lifetime budget what is spent, what ``new`` adds, and the total."""
-        before = [each for each in self.charges if each.population == population]
-        added = [] if new is None else [new]
-        parts = {"spent": before, "adds": added, "total": before + added}
-
-        def cost(charges: list[Charge], limit: LifetimeBudget) -> float:
-            return curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
-
-        limits = self.populations[population].values()
-        return [asdict(limit) | {name: cost(parts[name], limit) for name in parts} for limit in limits]
-
-    def _amend(self, run_id: str, **changes: Any) -> None:
-        at = next(i for i, each in enumerate(self.charges) if each.run_id == run_id)
-        self.charges[at] = replace(self.charges[at], **changes)
-
-
 def charge_to_row(new: Charge) -> Row:
     """Return a charge as the content of a row; run ledgers hold it too."""
-    row: Row = {
-        "act": "charge",
-        "population": new.population,
-        "what": new.what,
-        "releases": [release.to_dict() for release in new.releases],
-        "guarantees": [guarantee.to_dict() for guarantee in new.guarantees],
-    }
+    row: Row = {"act": "charge", "population": new.population, "what": new.what, **costs_to_row(new)}
     if new.training:
         row["training"] = new.training
     if new.run_id:
-        row |= {
-            "run_id": new.run_id,
-            "node": new.node,
-            "records": new.records,
-            "state": new.state,
-            "continues": list(new.continues),
-        }
+        row |= {name: getattr(new, name) for name in ("run_id", "node", "records", "state", "continues")}
     return row
+
+
+def costs_to_row(new: Charge) -> Row:
+    """Return the releases and guarantees of a charge as plain values."""
+    guarantees = [guarantee.to_dict() for guarantee in new.guarantees]
+    return {"releases": [release.to_dict() for release in new.releases], "guarantees": guarantees}
+
+
+def costs_from_row(row: Mapping[str, Any]) -> Row:
+    """Return the releases and guarantees that `costs_to_row` wrote, as arguments of `Charge`."""
+    guarantees = tuple(map(Guarantee.from_dict, row["guarantees"]))
+    return {"releases": tuple(Release(**each) for each in row["releases"]), "guarantees": guarantees}
 
 
 def charge_from_row(row: Mapping[str, Any]) -> Charge:
@@ -326,18 +209,13 @@ def charge_from_row(row: Mapping[str, Any]) -> Charge:
     return Charge(
         row["population"],
         row["what"],
-        tuple(Release(**each) for each in row["releases"]),
-        _guarantees(row["guarantees"]),
         node=row.get("node"),
         status="charged" if words["run_id"] else "ended",
         since=row.get("time", ""),
         continues=tuple(row["continues"]) if words["run_id"] else (),
+        **costs_from_row(row),
         **words,
     )
-
-
-def _guarantees(stored: Iterable[Mapping[str, Any]]) -> tuple[Guarantee, ...]:
-    return tuple(map(Guarantee.from_dict, stored))
 
 
 def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:
@@ -369,3 +247,201 @@ def _draws_by_cost(releases: Iterable[Release]) -> Counter[bytes]:
     for release in releases:
         draws[replace(release, sender=0, step=0, steps=1, count=1, stream=0).to_bytes()] += release.draws
     return draws
+
+
+# ---- acts ----------------------------------------------------------------------------------------------
+
+
+class Acts:
+    """The rows of a lifetime ledger; populations with their budgets, charges and pinned certificates."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.rows: list[Row] = []
+        self.populations: dict[str, dict[tuple[str, str], LifetimeBudget]] = {}
+        self.charges: list[Charge] = []
+        self.pinned: dict[str, str] = {}
+        self.remarks: list[str] = []
+        for row in rows:
+            self._apply(row)
+
+    # ---- what they add up to ---------------------------------------------------------------------
+
+    @property
+    def runs(self) -> dict[str, Charge]:
+        """The charges that are runs, by hash."""
+        return {each.run_id: each for each in self.charges if each.run_id}
+
+    def known_run(self, run_id: str) -> Charge:
+        """Return the charge of a known run."""
+        if run_id not in self.runs:
+            raise ConfigError(
+                f"The lifetime ledger knows no run {run_id[:16]}; `peer budget` lists its runs."
+            )
+        return self.runs[run_id]
+
+    def named(self, population: str | None) -> str:
+        """Return the population that is charged: the first, unless another is named."""
+        name = next(iter(self.populations), None) if population is None else population
+        if name is None or name not in self.populations:
+            known = ", ".join(self.populations) or "none"
+            raise ConfigError(
+                f"There is no population {population or 'yet'} in the lifetime ledger (it has {known}); the "
+                "officer opens one with `peer budget --open`."
+            )
+        return name
+
+    def parent(self, new: Charge) -> Charge | None:
+        """Return the newest known run that ``new`` continues."""
+        return next((self.runs[run_id] for run_id in new.continues if run_id in self.runs), None)
+
+    def population_of(self, new: Charge) -> str:
+        """Return the population that ``new`` is charged to; a membership change does not change it."""
+        parent = self.parent(new)
+        if parent is None:
+            return self.named(new.population or None)
+        require_population(parent, new)
+        return parent.population
+
+    def forecast(self, new: Charge | None, population: str) -> list[Row]:
+        """Return for each lifetime budget what is spent, what ``new`` adds, and the total."""
+        before = [each for each in self.charges if each.population == population]
+        added = [] if new is None else [new]
+        parts = {"spent": before, "adds": added, "total": before + added}
+
+        def cost(charges: list[Charge], limit: LifetimeBudget) -> float:
+            return curve_of_charges(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
+
+        limits = self.populations[population].values()
+        return [asdict(limit) | {name: cost(parts[name], limit) for name in parts} for limit in limits]
+
+    # ---- adding ----------------------------------------------------------------------------------
+
+    def add(self, act: Row, why: str | None = None) -> None:
+        """Add one act, as it will be read back."""
+        reason = {} if why is None else {"why": one_line(why, "the reason")}
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        self._apply(json.loads(canonical_json({**act, **reason, "time": now})))
+
+    def charge(self, new: Charge) -> list[Row]:
+        """Add a charge that is within the lifetime budgets; return the forecast."""
+        budgets = self.forecast(new, new.population)
+        require_lifetime_budget(budgets, f"nothing was charged to {new.population} or sent")
+        self.add(charge_to_row(new))
+        return budgets
+
+    def resume(self, known: Charge, new: Charge) -> None:
+        """Require that a known run continues as it was charged."""
+        if known.status == "closed":
+            raise run_closed(new.run_id)
+        require_population(known, new)
+        if not covers(known, new):
+            raise ConfigError(
+                f"The run {new.run_id[:16]} was charged for other releases than it would make now; continue "
+                "with the version of the program that began it."
+            )
+        require_same_records(known, new)
+
+    def close(self, closure: RunClosure) -> None:
+        """Add the end of a run."""
+        known = self.known_run(closure.run_id)
+        if known.status == "closed":
+            raise ConfigError(
+                f"The run {closure.run_id[:16]} is closed already; there is nothing left to do."
+            )
+        act: Row = {"act": "close", "run_id": closure.run_id}
+        if closure.releases is not None:
+            agreed = () if not closure.releases else closure.guarantees or known.guarantees
+            # the local cost of what left holds against everybody, so of the agreed ones only exact ones stay
+            against_members = tuple(each for each in agreed if each.label == "exact")
+            act |= costs_to_row(replace(known, releases=closure.releases, guarantees=against_members))
+        self.add(act, closure.why)
+
+    def _apply(self, row: Row) -> None:
+        self.rows.append(row)
+        match row["act"]:
+            case "created":
+                pass
+            case "population":
+                budgets = [LifetimeBudget(**each) for each in row["budgets"]]
+                self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
+            case "budget":
+                budget = LifetimeBudget(**row["budget"])
+                self.populations[row["population"]][budget.kind] = budget
+            case "charge":
+                self.charges.append(charge_from_row(row))
+            case "start":
+                self._amend(row["run_id"], status="started")
+            case "end":
+                self._amend(row["run_id"], status="ended")
+            case "close":
+                costs = costs_from_row(row) if "releases" in row else {}
+                self._amend(row["run_id"], status="closed", **costs)
+            case "trust":
+                self.pinned[row["name"]] = row["fingerprint"]
+            case "restored":
+                if row["alone"]:
+                    self.remarks.append(
+                        f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: "
+                        "releases made after that copy, if any, are not in these totals."
+                    )
+            case act:
+                raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
+
+    def _amend(self, run_id: str, **changes: Any) -> None:
+        at = next(i for i, each in enumerate(self.charges) if each.run_id == run_id)
+        self.charges[at] = replace(self.charges[at], **changes)
+
+
+def read_acts(path: Path) -> Acts:
+    """Return the acts of one copy, or raise if a bit of it is not as it was written."""
+    remedy = "`peer budget --restore` takes the other copy"
+    if not path.exists():
+        raise LedgerError(f"The lifetime ledger {path} is missing, so nothing was sent; {remedy}.")
+    with explained(f"The lifetime ledger {path}", remedy):
+        lines = list(read_lines(path))
+        if not lines or lines[-1].end != path.stat().st_size:
+            raise ValueError("the last row is cut off")
+        rows = [json.loads(line.content) for line in lines]
+        if rows[0]["act"] != "created":
+            raise ValueError("the first row is missing")
+        if rows[0]["format"] != FORMAT:
+            raise LedgerError(f"{path} has format {rows[0]['format']}, not {FORMAT}; upgrade this program.")
+        try:
+            return Acts(rows)
+        except (InvalidInput, NotAGuarantee) as error:
+            raise ValueError(str(error)) from None
+
+
+def canonical_json(row: Mapping[str, object]) -> bytes:
+    """Return a row as it is written."""
+    return json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def run_closed(run_id: str) -> ConfigError:
+    """Return the error for a run that is over."""
+    return ConfigError(
+        f"The run {run_id[:16]} was closed in this member's lifetime ledger; agree on a new run."
+    )
+
+
+def require_population(known: Charge, new: Charge) -> None:
+    """Raise if ``new`` names another population than the run that it is, or continues."""
+    if new.population not in ("", known.population):
+        raise ConfigError(
+            f"The run {known.run_id[:16]} is charged to the population {known.population}, got "
+            f"{new.population}; a run stays with the population it began with."
+        )
+
+
+def require_same_records(known: Charge, new: Charge) -> None:
+    """Raise if the records differ from those that a run, or the one it continues, began with."""
+    if new.records != known.records:
+        began = f"The records differ from those the run {known.run_id[:16]} began with"
+        raise DataError(f"{began}; restore the file, or agree on a new run.")
+
+
+def one_line(text: str, what: str) -> str:
+    """Return a text that a row can hold."""
+    if not text or len(text) > 200 or not text.isprintable():
+        raise InvalidInput(f"{what} must be one line of at most 200 printable characters, got {text[:40]!r}.")
+    return text

@@ -58,12 +58,8 @@ def charge(
 ) -> ChargedTraining | None:
     """Charge a run with protective noise to a lifetime ledger; None if this machine has none.
 
-    Parameters
-    ----------
-    what : the run in words ("fit of dp-sgd"), which the officer reads.
-    population : whose records they are; None for the first.
-    checkpoint : the folder from which an interrupted training continues. The charge is noted in it, and
-        continuing is not charged again.
+    ``what`` is the run in words ("fit of dp-sgd"), which the officer reads. The charge is noted in the folder
+    ``checkpoint``, from which an interrupted training continues without another charge.
 
     Guarantees
     ----------
@@ -72,20 +68,6 @@ def charge(
     budget `BudgetExceeded` is raised and nothing may run. A training continues without a charge only if the
     ledger holds its charge and its checkpoint is not older than the last one recorded: a folder restored from
     a backup is charged as a new training.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import sottovoce as sv
-    >>> from sottovoce.ledger.balance import LifetimeBudget
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> ledger = LifetimeLedger(folder / "lifetime.ledger", folder / "copy.ledger", folder / "lock")
-    >>> ledger.create("north")
-    >>> ledger.open_population("patients", [LifetimeBudget(3.0, 1e-5, "user", "local")], "vote 12")
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
-    >>> training = charge(ledger, plan, "mean of averaging")
-    >>> training.summary["population"], round(training.summary["budgets"][0]["total"], 3)
-    ('patients', 1.993)
     """
     if ledger is None:
         if population is not None:

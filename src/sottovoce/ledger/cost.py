@@ -22,9 +22,13 @@ LIFETIME_VIEWS = "local, outsider, network or colluders:c"
 _OTHER_RECORD_LEVEL = {"add-remove": "replace-one", "replace-one": "add-remove"}
 
 
+def _no_schedule(k: int) -> Protocol:
+    raise NotImplementedError("releases that are seen in full need no schedule")
+
+
 @dataclass(frozen=True)
 class OwnReleases:
-    """Releases alone, in the form the accountant reads: whoever looks sees all of them in full."""
+    """Releases in the form the accountant reads; by default whoever looks sees all of them in full."""
 
     n: int
     adjacency: str
@@ -35,10 +39,7 @@ class OwnReleases:
     steps: int = 1
     width: int = 1
     is_stationary: bool = True
-
-    def schedule(self, k: int) -> Protocol:
-        """Refuse: releases that are seen in full need no schedule."""
-        raise NotImplementedError
+    schedule: Callable[[int], Protocol] = _no_schedule
 
 
 def colluders_of(view: str) -> int | None:
@@ -61,16 +62,7 @@ def view_name(guarantee: Guarantee) -> str:
 
 
 def require_lifetime_guarantee(guarantee: Guarantee, node: int | None) -> None:
-    """Raise unless a guarantee is valid, against a whole class of view, and about ``node`` (None: everybody).
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
-    >>> require_lifetime_guarantee(plan.privacy("central"), None)
-    Traceback (most recent call last):
-    sottovoce.errors.InvalidInput: The lifetime ledger stores guarantees against local, outsider, network or colluders:c, got one against central.
-    """  # noqa: E501
+    """Raise unless a guarantee is valid, against a whole class of view, and about ``node`` (None: all)."""
     view, about = view_name(guarantee), guarantee.adversary.user
     if not guarantee.valid:
         raise NotAGuarantee(
@@ -90,26 +82,15 @@ def lifetime_guarantees(
 ) -> tuple[Guarantee, ...]:
     """Return what `account` says of a plan against ``views``, and always against ``local``.
 
-    Parameters
-    ----------
-    plan : anything with the attributes of `AccountablePlan`.
-    views : the views of lifetime budgets. One that has no meaning for the plan (two colluders of two) is left
-        out; the local guarantee covers it.
-    user : the agent whose people are charged; None for everybody.
-    label : ``"ldp"`` where no more than local privacy may be claimed against members.
+    ``views`` are those of lifetime budgets; one that has no meaning for the plan (two colluders of two) is
+    left out, and the local guarantee covers it. ``user`` is the agent whose people are charged, None for
+    everybody; ``label="ldp"`` claims no more than local privacy against members.
 
     Guarantees
     ----------
     A plan about records also gets its local guarantee under the other record-level adjacency. With a trusted
     curator, who is this member, everything it releases counts as seen. A plan whose cost is a printed formula
     is refused.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=1.0, radius=0.5)
-    >>> [(view_name(each), each.mu) for each in lifetime_guarantees(plan, ["network", "colluders:9"])]
-    [('local', 1.0), ('network', 0.5)]
     """
     seen_in_full = OwnReleases(plan.n, plan.adjacency, plan.releases, plan.assumptions, plan.accounting)
     if plan.observation.central_only:
@@ -132,14 +113,7 @@ def lifetime_guarantees(
 
 
 def guarantees_of_releases(releases: Iterable[Release], user: int | None = None) -> tuple[Guarantee, ...]:
-    """Return the local guarantees of releases that are certain: every one of them is made, or was.
-
-    Examples
-    --------
-    >>> release = Release(0, 0, sensitivity=1.0, noise_std=2.0, adjacency="add-remove", steps=4)
-    >>> [(each.adjacency, each.mu) for each in guarantees_of_releases([release])]
-    [('add-remove', 1.0), ('replace-one', 2.0)]
-    """
+    """Return the local guarantees of releases that are certain: every one of them is made, or was."""
     certain = [replace(each, user_rate=1.0) for each in releases]
     adjacencies = {each.adjacency for each in certain}
     if not certain:
@@ -154,7 +128,6 @@ def guarantees_of_releases(releases: Iterable[Release], user: int | None = None)
 
 
 def _question(view: str) -> dict[str, Any]:
-    """Return a view of a lifetime budget as arguments of `account`."""
     count = colluders_of(view)
     return {"view": view} if count is None else {"view": "colluders", "colluders": count}
 
@@ -169,7 +142,6 @@ def _restated_releases(stated: OwnReleases, adjacency: str) -> OwnReleases:
 
 
 def _restated(release: Release, adjacency: str) -> Release:
-    """Return a record-level release under the other record-level adjacency."""
     if adjacency == "replace-one":  # one removed and one added: it moves at most twice as far
         return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
     # Removing a record moves a release no further than replacing one. With sampling, replace-one already

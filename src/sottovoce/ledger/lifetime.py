@@ -4,7 +4,7 @@ A run ledger knows one run; people live longer than runs. The lifetime ledger is
 (`sottovoce.ledger.chain`), one act each: a population is opened with its lifetime budgets, a run is charged
 in full before its first message is drawn, a budget is changed, a run is closed. There are two copies, one in
 the member directory and one outside it, so that a directory restored from a backup is noticed. Any doubt is
-an error, and then nothing is charged or sent. What the acts add up to is a `Balance`.
+an error, and then nothing is charged or sent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,21 @@ from sottovoce._io import atomic_write
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, InvalidInput, LedgerError
-from sottovoce.ledger.acts import FORMAT, Acts, canonical_json, one_line, read_acts, run_closed
-from sottovoce.ledger.balance import Charge, LifetimeBudget, Row, RunClosure, charge_to_row, covers
+from sottovoce.ledger.balance import (
+    FORMAT,
+    Acts,
+    Charge,
+    LifetimeBudget,
+    Row,
+    RunClosure,
+    canonical_json,
+    charge_to_row,
+    covers,
+    one_line,
+    read_acts,
+    require_same_records,
+    run_closed,
+)
 from sottovoce.ledger.chain import exclusive, explained, written
 
 MEMBER_FILE, LEDGER_FILE = "member.json", "lifetime.ledger"
@@ -82,27 +95,14 @@ def find_lifetime_ledger() -> LifetimeLedger | None:
 class LifetimeLedger:
     """The file of acts, and their totals.
 
-    Parameters
-    ----------
-    path : the ledger in the member directory.
-    copy : its second copy, outside the member directory.
-    lock : a file that the one writer holds.
+    ``path`` is the ledger in the member directory, ``copy`` its second copy outside it; the one writer holds
+    the file ``lock``.
 
     Guarantees
     ----------
     An act returns only when its row is on the disk in both copies; if anything fails, `LedgerError` is raised
     and the caller may not send. Reading raises if the ledger is missing, damaged, or shorter than its copy.
     Acts of several processes are serialized.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> ledger = LifetimeLedger(folder / "lifetime.ledger", folder / "copy.ledger", folder / "lock")
-    >>> ledger.create("north")
-    >>> ledger.open_population("patients", [LifetimeBudget(5.0, 1e-5, "user", "local")], "ethics vote 12")
-    >>> ledger.populations["patients"][0].epsilon
-    5.0
     """
 
     def __init__(self, path: str | Path, copy: str | Path, lock: str | Path) -> None:
@@ -123,12 +123,10 @@ class LifetimeLedger:
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
         """Name a population and its lifetime budgets; the officer answers for who belongs to it."""
         name, budgets = one_line(name, "a population's name"), tuple(budgets)
-        if not budgets:
-            raise InvalidInput(f"The population {name} needs a lifetime budget; give epsilon and delta.")
-        if len({budget.kind for budget in budgets}) < len(budgets):
-            raise InvalidInput("There is one lifetime budget for each adjacency and view; leave one out.")
+        if not budgets or len({budget.kind for budget in budgets}) < len(budgets):
+            raise InvalidInput(f"{name} needs one lifetime budget per adjacency and view, got {budgets}.")
         with self._changing() as acts:
-            if name in acts.balance.populations:
+            if name in acts.populations:
                 raise ConfigError(f"The population {name} is open already; raise its budget instead.")
             stored = [asdict(each) for each in budgets]
             acts.add({"act": "population", "population": name, "budgets": stored}, why)
@@ -136,7 +134,7 @@ class LifetimeLedger:
     def set_budget(self, population: str | None, budget: LifetimeBudget, why: str) -> None:
         """Raise, lower or add a lifetime budget: an act with a reason, kept for good."""
         with self._changing() as acts:
-            name = acts.balance.named(population)
+            name = acts.named(population)
             acts.add({"act": "budget", "population": name, "budget": asdict(budget)}, why)
 
     def charge(
@@ -148,18 +146,15 @@ class LifetimeLedger:
         *,
         training: str = "",
     ) -> dict[str, Any]:
-        """Charge releases that belong to no run, before their noise is drawn.
+        """Charge releases that belong to no run, before their noise is drawn; return population and budgets.
 
-        The arguments are the fields of `Charge`. A training that is named continues after an interruption
-        without a second charge, and may release only what it was charged for. Returns the population, and
-        for each lifetime budget ``spent`` before, what this ``adds``, and the ``total``. Beyond a budget
-        `BudgetExceeded` is raised and nothing is charged.
+        A training that is named continues after an interruption without a second charge, and may release only
+        what it was charged for. Beyond a budget `BudgetExceeded` is raised and nothing is charged.
         """
         with self._changing() as acts:
-            balance = acts.balance
-            name, line = balance.named(population), one_line(what, "what")
+            name, line = acts.named(population), one_line(what, "what")
             new = Charge(name, line, tuple(releases), tuple(guarantees), training=training)
-            known = next((each for each in balance.charges if training and each.training == training), None)
+            known = next((each for each in acts.charges if training and each.training == training), None)
             if known is None:
                 return {"population": name, "budgets": acts.charge(new)}
             if known.population != name or not covers(known, new):
@@ -167,26 +162,24 @@ class LifetimeLedger:
                     f"This training was charged to {known.population} for other releases than it would make "
                     "now; start it in another checkpoint folder, which is charged."
                 )
-            return {"population": name, "budgets": balance.forecast(None, name)}
+            return {"population": name, "budgets": acts.forecast(None, name)}
 
-    def charge_run(self, new: Charge, *, new_records: str = "", closing: Iterable[RunClosure] = ()) -> Charge:
+    def charge_run(self, new: Charge, *, closing: Iterable[RunClosure] = ()) -> Charge:
         """Charge a run in full, or return the charge of a known run.
 
-        A run is never charged twice. Records that differ from those it began with are
-        refused unless ``new_records`` gives the reason; the change is recorded and opens no new budget. After
-        a membership change the run is charged to the population of the run that it continues, with the same
-        records; ``closing`` ends earlier runs in the same write, or not at all if this run is refused.
+        A run keeps its records. After a membership change it is charged to the population of the run that it
+        continues, with the same records; ``closing`` ends earlier runs in the same write, or not at all if
+        this run is refused.
         """
         with self._changing() as acts:
-            balance = acts.balance
-            known = balance.runs.get(new.run_id)
+            known = acts.runs.get(new.run_id)
             if known is not None:
-                acts.resume(known, new, new_records)
-                return replace(known, records=new.records)
-            parent = balance.parent(new)
-            new = replace(new, population=balance.population_of(new))
-            if parent is not None and new.records != parent.records:
-                acts.change_records(parent.run_id, new.records, new_records)
+                acts.resume(known, new)
+                return known
+            parent = acts.parent(new)
+            new = replace(new, population=acts.population_of(new))
+            if parent is not None:
+                require_same_records(parent, new)
             for each in closing:
                 acts.close(each)
             acts.charge(new)
@@ -198,7 +191,7 @@ class LifetimeLedger:
         A run that was closed meanwhile may not send: closing counted what its ledger held.
         """
         with self._changing() as acts:
-            status = acts.balance.run(run_id).status
+            status = acts.known_run(run_id).status
             if status == "closed":
                 raise run_closed(run_id)
             if status == "charged":
@@ -207,7 +200,7 @@ class LifetimeLedger:
     def end(self, run_id: str, *, draws: int, head: str) -> None:
         """Record that a run finished, with the head of its ledger."""
         with self._changing() as acts:
-            if acts.balance.run(run_id).status in ("charged", "started"):
+            if acts.known_run(run_id).status in ("charged", "started"):
                 acts.add({"act": "end", "run_id": run_id, "draws": draws, "head": head})
 
     def close(self, run_id: str, releases: Iterable[Release] | None, why: str) -> None:
@@ -245,7 +238,7 @@ class LifetimeLedger:
             acts.add(act, why)
             for each in missing:
                 # what may have left is charged, within budget or not
-                if each.run_id not in acts.balance.runs:
+                if each.run_id not in acts.runs:
                     acts.add(charge_to_row(each))
                     acts.add({"act": "start", "run_id": each.run_id})
             self._write(acts)
@@ -260,32 +253,32 @@ class LifetimeLedger:
     @property
     def populations(self) -> dict[str, list[LifetimeBudget]]:
         """The lifetime budgets of each population, the first population first."""
-        populations = self._acts().balance.populations
+        populations = self._acts().populations
         return {name: list(budgets.values()) for name, budgets in populations.items()}
 
     def views(self, population: str | None) -> list[str]:
         """Return the views of a population's lifetime budgets; None for the first population."""
-        balance = self._acts().balance
-        return list(dict.fromkeys(view for _, view in balance.populations[balance.named(population)]))
+        acts = self._acts()
+        return list(dict.fromkeys(view for _, view in acts.populations[acts.named(population)]))
 
     @property
     def charges(self) -> list[Charge]:
         """Everything ever charged, oldest first."""
-        return self._acts().balance.charges
+        return self._acts().charges
 
     @property
     def runs(self) -> dict[str, Charge]:
         """The charges that are runs, by hash."""
-        return self._acts().balance.runs
+        return self._acts().runs
 
     def run(self, run_id: str) -> Charge:
         """Return the charge of a known run, or raise."""
-        return self._acts().balance.run(run_id)
+        return self._acts().known_run(run_id)
 
     @property
     def pinned(self) -> dict[str, str]:
         """Fingerprints by member name, as last trusted."""
-        return self._acts().balance.pinned
+        return self._acts().pinned
 
     def forecast(self, new: Charge, *, closing: Iterable[RunClosure] = ()) -> list[Row]:
         """Return for each lifetime budget what is spent, what ``new`` adds and the total; changes nothing.
@@ -294,25 +287,24 @@ class LifetimeLedger:
         other runs count as planned.
         """
         acts = self._acts()
-        balance = acts.balance
-        if new.run_id in balance.runs:
-            return balance.forecast(None, balance.runs[new.run_id].population)
-        name = balance.population_of(new)
+        if new.run_id in acts.runs:
+            return acts.forecast(None, acts.runs[new.run_id].population)
+        name = acts.population_of(new)
         for each in closing:
             acts.close(each)
-        return balance.forecast(replace(new, population=name), name)
+        return acts.forecast(replace(new, population=name), name)
 
     def summary(self) -> list[Row]:
         """Return one entry per population: its charges, and spent, left and limit for each budget."""
-        balance = self._acts().balance
+        acts = self._acts()
         return [
             {
                 "population": name,
-                "budgets": balance.forecast(None, name),
-                "charges": [each.summary() for each in balance.charges if each.population == name],
-                "remarks": list(balance.remarks),
+                "budgets": acts.forecast(None, name),
+                "charges": [each.summary() for each in acts.charges if each.population == name],
+                "remarks": list(acts.remarks),
             }
-            for name in balance.populations
+            for name in acts.populations
         ]
 
     # ---- files -----------------------------------------------------------------------------------

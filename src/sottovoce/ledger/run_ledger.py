@@ -56,14 +56,9 @@ class Pending(NamedTuple):
 class RunLedger:
     """The durable ledger of one peer in one run.
 
-    Parameters
-    ----------
-    folder : the state folder; created for the owner only if it does not exist.
-    session : the 32 bytes that name frames and ledger: `Agreement.session`.
-    node : the member's number.
-    about : public facts that `peer status` shows (title, names of members, budget).
-    head_file : a second file with the newest head, outside the folder.
-    used : whether that file must exist because the lifetime ledger says that this ledger was in use.
+    ``session`` names frames and ledger (`Agreement.session`), ``about`` holds public facts for `peer status`.
+    ``head_file`` is a second file with the newest head, outside the folder; if the lifetime ledger says that
+    this ledger was in use, ``used``, that file must exist.
 
     Guarantees
     ----------
@@ -183,10 +178,8 @@ class RunLedger:
         """Return the number of the file for frame and state, one that no durable row needs."""
         needed, place = {*self._frames.values(), self._state_place}, INLINE
         if large:
-            free = (
-                k for k in itertools.count() if k not in needed and self._released.get(k, 0) <= self._durable
-            )
-            place = next(free)
+            numbers, released = itertools.count(), self._released
+            place = next(k for k in numbers if k not in needed and released.get(k, 0) <= self._durable)
         for r in entry.forget:
             self._frames.pop(r, None)
         if entry.frame and large:

@@ -25,11 +25,8 @@ _KEY, _NONCE = 32, 12
 class StateKey:
     """The key of the newest saved state.
 
-    Parameters
-    ----------
-    path : the file; it is made if ``state`` is None.
-    state : the newest saved state, encrypted; None if there is none yet.
-    context : names the ledger; a state of another ledger is refused.
+    ``state`` is that state, encrypted; without one the file is made. ``context`` names the ledger; a state of
+    another ledger is refused.
 
     Guarantees
     ----------
@@ -37,17 +34,6 @@ class StateKey:
     state is durable. A crash before `advance` leaves the older key, from which the newer follows, so the
     newest state can be read after a crash at any point. When `advance` has returned, the key of every
     earlier state is gone from the disk, as far as file system and disk overwrite in place.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "key"
-    >>> key = StateKey(path, None, b"a run")
-    >>> state, newer = key.encrypt(b"keys of the next step")
-    >>> key.advance(newer)
-    >>> key.close()
-    >>> StateKey(path, state, b"a run").state
-    b'keys of the next step'
     """
 
     def __init__(self, path: Path, state: bytes | None, context: bytes) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MECHANISMS, Release
@@ -83,17 +84,16 @@ class Row(NamedTuple):
         """Read a row back."""
         at = _ROW.size
         r, digest, file, frame_size, state_size, *counts, note_size = _ROW.unpack_from(raw)
-        releases, heard, heads = [], [], []
-        forget: list[int] = []
-        for _ in range(counts[0]):
-            releases.append(_unpack_release(raw, at))
-            at += _RELEASE.size
-        for _ in range(counts[1]):
-            heard.append(_HEARD.unpack_from(raw, at))
-            at += _HEARD.size
-        for _ in range(counts[2]):
-            forget += _FORGET.unpack_from(raw, at)
-            at += _FORGET.size
+
+        def take(kind: struct.Struct, count: int) -> Iterator[tuple[Any, ...]]:
+            nonlocal at
+            at += count * kind.size
+            return kind.iter_unpack(raw[at - count * kind.size : at])
+
+        releases = tuple(_unpack_release(*each) for each in take(_RELEASE, counts[0]))
+        heard = tuple((step, sender, proof) for step, sender, proof in take(_HEARD, counts[1]))
+        forget = tuple(step for (step,) in take(_FORGET, counts[2]))
+        heads = []
         for _ in range(counts[3]):
             node, size = _HEAD.unpack_from(raw, at)
             at += _HEAD.size + size
@@ -105,9 +105,7 @@ class Row(NamedTuple):
             frame, state, rest = b"", b"", raw[at:]
         if len(raw) != at + (frame_size + state_size if file == INLINE else DIGEST):
             raise ValueError("a row has another length than it says")
-        entry = Entry(
-            r, tuple(releases), frame, state or None, tuple(heard), note, tuple(forget), tuple(heads)
-        )
+        entry = Entry(r, releases, frame, state or None, heard, note, forget, tuple(heads))
         return cls(entry, digest, file, frame_size, state_size, rest)
 
 
@@ -119,14 +117,13 @@ def _pack_release(each: Release) -> bytes:
     )
 
 
-def _unpack_release(raw: bytes, at: int) -> Release:
-    sender, step, sensitivity, noise_std, sample_rate, user_rate, steps, count, stream, level, kind, joint = (
-        _RELEASE.unpack_from(raw, at)
-    )
-    adjacency, mechanism = _ADJACENCIES[level], MECHANISMS[kind]
+def _unpack_release(
+    sender: int, step: int, sensitivity: float, noise_std: float, sample_rate: float, user_rate: float,
+    steps: int, count: int, stream: int, adjacency: int, mechanism: int, joint: bool,
+) -> Release:  # fmt: skip
     return Release(
-        sender, step, sensitivity, noise_std, adjacency, sample_rate, user_rate, mechanism, steps, count,
-        joint, stream,
+        sender, step, sensitivity, noise_std, _ADJACENCIES[adjacency], sample_rate, user_rate,
+        MECHANISMS[mechanism], steps, count, joint, stream,
     )  # fmt: skip
 
 

@@ -22,7 +22,6 @@ _NAMES = {
     "make_identity": "identity",
     "read_agreement": "agreement",
     "read_identity": "identity",
-    "read_statement": "statements",
     "read_status": "status",
     "sign_agreement": "agreement",
 }

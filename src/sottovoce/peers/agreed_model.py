@@ -24,12 +24,8 @@ def agreed_model(
 ) -> Fitted:
     """Return what a member has learned in a peers' run, as a fitted model that can be saved and used.
 
-    Parameters
-    ----------
-    plan : the plan that ran, `AgreedRun.plan`.
-    row : the parameters this member ended with.
-    privacy : what this member has revealed.
-    about : provenance of the result.
+    ``plan`` is the one that ran, ``row`` the parameters this member ended with, ``privacy`` what it has
+    revealed, ``about`` the provenance of the result.
     """
     model, data, delta = agreement.model, agreement.data, agreement.budget.delta
     if model.kind == "mean":
@@ -38,21 +34,17 @@ def agreed_model(
     adapter: ModelAdapter
     if model.kind == "net":
         agreed_net: AgreedNet = vars(plan)["objective"]
-        adapter = NetworkAdapter(agreed_net.objective, None, target)
-        builder = agreed_net.builder
-        if columns is not None and data.intercept:
-            columns = replace(columns, ones=True)
+        adapter, builder = NetworkAdapter(agreed_net.objective, None, target), agreed_net.builder
+        columns = replace(columns, ones=data.intercept) if columns is not None else None
     else:
         objective = Softmax(model.classes) if model.classes else GLM(model.kind)
         names = () if columns is None else columns.names
         adapter = LinearAdapter(objective, None, target, names=names, intercept=data.intercept)
     config = agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"})
+    config |= {"members": agreement.names, "run_id": agreement.run_id.hex()}
+    guarantees, outputs = [privacy.to_dict(delta)], {"rows": row[None]}
     result = Result(
-        name=agreement.algorithm.name,
-        config={**config, "members": agreement.names, "run_id": agreement.run_id.hex()},
-        outputs={"rows": row[None]},
-        guarantees=[privacy.to_dict(delta)],
-        provenance=about,
+        name=agreement.algorithm.name, config=config, outputs=outputs, guarantees=guarantees, provenance=about
     )
     label = data.target or None
     return adapter.fitted(plan, result, privacy, delta, columns=columns, label=label, builder=builder)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ import numpy as np
 from sottovoce._format import compared, number
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation import LocalOnly, ObservationModel
+from sottovoce.accounting.guarantee import Guarantee, Label
+from sottovoce.accounting.observation import LocalOnly
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.data.base import Shards
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError
-from sottovoce.ledger.cost import lifetime_guarantees, view_name
+from sottovoce.ledger.cost import OwnReleases, lifetime_guarantees, view_name
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.agreement import Agreement
@@ -34,7 +34,6 @@ from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.peers.sum_check import SumCheck
 from sottovoce.peers.wire_format import FrameCodec
-from sottovoce.protocols import Protocol
 from sottovoce.secure_sum.keys import MaskKey
 from sottovoce.secure_sum.masks import PairMasks
 
@@ -46,51 +45,27 @@ _QUICK = 1 << 16
 class AgreedRun:
     """An agreement, ready to be accounted and run by any of its members.
 
-    Parameters
-    ----------
-    agreement : what all have signed, or will.
-    module, weights : this member's copies of the agreed module file and start weights, if members wrote it.
-    wait_for_exact : compute the exact cost against single members however long it takes, as it may where
-        every step draws a tree of its own; else the local cost stands for it beyond a few thousand steps.
-    progress : called with the number of pairs of members accounted so far.
+    ``module`` and ``weights`` are this member's copies of a module that members wrote and of its weights.
 
     Guarantees
     ----------
     What `program` draws is what ``plan.releases`` lists, or the run stops before anything leaves; the costs
     are those of `sottovoce.privacy.account` for this very plan.
-
-    Examples
-    --------
-    `AgreedRun(agreement).program(node, records)` is what `sottovoce peer run` drives.
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> file, members = example_agreement()
-    >>> agreed_run = AgreedRun(read_agreement(file))
-    >>> agreed_run.rounds, agreed_run.codec.dim
-    (1, 1)
     """
 
     def __init__(
-        self,
-        agreement: Agreement,
-        *,
-        module: str | Path | None = None,
-        weights: str | Path | None = None,
-        wait_for_exact: bool = False,
-        progress: Callable[[int], None] | None = None,
+        self, agreement: Agreement, *, module: str | Path | None = None, weights: str | Path | None = None
     ) -> None:
         self.agreement, self.plan = agreement, agreement.plan
         if module is not None or weights is not None:
             if agreement.model.kind != "net":
                 raise ConfigError("The agreement has no network; leave --module and --weights out.")
             self.plan = replace(self.plan, objective=self.plan.objective.with_files(module, weights))
-        self._wait_for_exact, self._progress, self._pairs_done = wait_for_exact, progress, 0
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         # a stationary run of ten million steps is read as fast as one of ten
-        counted = 1 if self.plan.is_stationary else self.steps
-        rounds: int = sum(self.plan.schedule(k).rounds for k in range(counted))
-        self.rounds = rounds * (self.steps if self.plan.is_stationary else 1)
+        counted, times = (1, self.steps) if self.plan.is_stationary else (self.steps, 1)
+        self.rounds: int = times * sum(self.plan.schedule(k).rounds for k in range(counted))
         self.grid = self.plan.grid
         width, number = self.plan.width, str(agreement.model.number)
         if self.grid is not None:
@@ -110,19 +85,15 @@ class AgreedRun:
         """Return the computation of one member on its own records.
 
         Noise and batches are functions of a key that the operating system makes for this run: a step that is
-        done again is the same. A noise source instead draws afresh every time, and a `RunRandomness` fixes
-        the batches too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed,
-        where sums are masked; without it only a saved state can go on. ``start_row`` is the model that a
-        membership version goes on from.
+        done again is the same. For tests a noise source draws afresh every time, and a `RunRandomness` fixes
+        the batches too. ``key`` is the mask key that was signed, where sums are masked; without it only a
+        saved state can go on. ``start_row`` is the model that a membership version goes on from.
         """
         agreement, keys = self.agreement, None
         if noise is None or isinstance(noise, RunKeys):
             keys = noise or RunKeys(agreement.session, agreement.membership_version)
-            random = RunRandomness(keys.noise, keys.batches, 0)
-        elif isinstance(noise, RunRandomness):
-            random = noise
-        else:
-            random = RunRandomness(noise, os.urandom(32), 0)
+            noise = RunRandomness(keys.noise, keys.batches, 0)
+        random = noise if isinstance(noise, RunRandomness) else RunRandomness(noise, os.urandom(32), 0)
         random = replace(random, start_seed=agreement.seed)
         data = self._hosted_data(records)
         mechanism = self.plan.mechanism(data, [node], random).recording()
@@ -136,8 +107,7 @@ class AgreedRun:
             start_rows = start_row.astype(start_rows.dtype)[None]
         masked = None
         if self.grid is not None:
-            pair_masks = self._pair_masks(node, key)
-            masked = MaskedRows(self.grid, pair_masks, agreement.run_id, self.sum_check)
+            masked = MaskedRows(self.grid, self._pair_masks(node, key), agreement.run_id, self.sum_check)
         return StepProgram(
             self.plan.algorithm(mechanism, start_rows),
             self.plan.schedule,
@@ -171,23 +141,16 @@ class AgreedRun:
         """Return the first pair keys of a member with all its partners."""
         if key is None:
             return None
-        agreement = self.agreement
+        names, publics = self.agreement.names, self.agreement.publics
+        version, run_id = self.agreement.membership_version, self.agreement.run_id
+        partners, bits = self._protocol.partners(node), self.grid.bits
         return PairMasks.agree(
-            key,
-            node,
-            agreement.names,
-            agreement.publics,
-            self.plan.schedule(0).partners(node),
-            run_id=agreement.run_id,
-            membership_version=agreement.membership_version,
-            bits=self.grid.bits,
+            key, node, names, publics, partners, run_id=run_id, membership_version=version, bits=bits
         )
 
     @property
-    def _protocol(self) -> Protocol:
-        """The protocol of the first step."""
-        protocol: Protocol = self.plan.schedule(0)
-        return protocol
+    def _protocol(self) -> Any:
+        return self.plan.schedule(0)
 
     @cached_property
     def bound(self) -> float | None:
@@ -248,23 +211,21 @@ class AgreedRun:
         They are against everybody, against one member, against whom the run is charged, and against the
         ``views`` of lifetime budgets.
         """
-        label: Any = None if self._exact else "ldp"
         charged = self.charged_guarantee(node)
         others = [view for view in ("network", *views) if view != view_name(charged)]
+        label: Label | None = None if self._exact else "ldp"
         guarantees = lifetime_guarantees(self.plan, others, user=node, label=label)
         return guarantees if view_name(charged) == "local" else (*guarantees, charged)
 
-    def guarantee_against_members(self, node: int, observer: int | None = None) -> Guarantee:
-        """Return what ``node`` reveals to one other member: the most curious, or ``observer``."""
-        label: Any = None if self._exact else "ldp"
-        view: Any = "network" if observer is None else "pairwise"
-        return account(self.plan, view, observer=observer, user=node, label=label)
+    def guarantee_against_members(self, node: int) -> Guarantee:
+        """Return what ``node`` reveals to the most curious other member."""
+        return account(self.plan, "network", user=node, label=None if self._exact else "ldp")
 
     @property
     def _exact(self) -> bool:
         """Whether more than the local cost may be computed."""
         # an exchange left out can tell a neighbor more, not less: then only the local cost holds
-        quick = self._wait_for_exact or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
+        quick = self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
         return self.agreement.timing.late == "wait" and quick
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
@@ -300,16 +261,16 @@ class AgreedRun:
         in nothing, so the plan's observation model holds for half a run, too.
         """
         plan = self.plan
-        actual = ActualReleases(
+        actual = OwnReleases(
             plan.n,
-            plan.steps,
-            plan.width,
-            plan.is_stationary,
-            LocalOnly() if view["view"] == "local" else plan.observation,
             plan.adjacency,
-            plan.assumptions,
-            plan.schedule,
             lambda other: releases if other == node else plan.releases(other),
+            plan.assumptions,
+            observation=LocalOnly() if view["view"] == "local" else plan.observation,
+            steps=plan.steps,
+            width=plan.width,
+            is_stationary=plan.is_stationary,
+            schedule=plan.schedule,
         )
         return account(actual, user=node, **view)
 
@@ -320,7 +281,7 @@ class AgreedRun:
         """
         if not self.tolerate:
             return 1.0
-        protocol, stds = self.plan.schedule(0), [self.plan.releases(v)[0].noise_std for v in range(self.n)]
+        protocol, stds = self._protocol, [self.plan.releases(v)[0].noise_std for v in range(self.n)]
         others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
         # under certified masks all others stay in one component: without the loudest the rest hides least
         coalitions = [others[: self.tolerate]] if protocol.tolerate else [[v] for v in others]
@@ -347,13 +308,13 @@ class AgreedRun:
         """Return one row per member: epsilon by view, each with its label.
 
         ``local`` is against everybody who sees all messages, ``network`` against the most curious single
-        member, ``mean`` the average over the single members. With masks ``colluders`` is what is charged,
-        against any ``tolerate`` members who tap every link; ``local``, the own noise, is its ``ldp`` beside.
+        member. With masks ``colluders`` is what is charged, against any ``tolerate`` members who tap every
+        link; ``local``, the own noise, is its ``ldp`` beside.
         """
         delta, rows = self.agreement.budget.delta, []
         for node, member in enumerate(self.agreement.members):
-            local = account(self.plan, "local", user=node)
-            worst, mean, label = self._against_members(node)
+            costs = {"local": account(self.plan, "local", user=node)}
+            costs["network"] = self.guarantee_against_members(node)
             row = {
                 "member": member.name,
                 "adjacency": self.plan.adjacency,
@@ -361,43 +322,9 @@ class AgreedRun:
                 "releases": sum(release.draws for release in self.plan.releases(node)),
                 "budget": self.agreement.budget.epsilon,
             }
-            costs = {"network": (worst, label), "mean": (mean, label)}
-            costs["local"] = (local.epsilon(delta), local.label)
             if self.tolerate:
-                charged = self.charged_guarantee(node)
-                row["tolerate"] = self.tolerate
-                costs["colluders"] = (charged.epsilon(delta), charged.label)
-            for view, (epsilon, view_label) in costs.items():
-                row |= {f"epsilon_{view}": epsilon, f"label_{view}": view_label}
+                costs["colluders"], row["tolerate"] = self.charged_guarantee(node), self.tolerate
+            for view, guarantee in costs.items():
+                row |= {f"epsilon_{view}": guarantee.epsilon(delta), f"label_{view}": guarantee.label}
             rows.append(row)
         return rows
-
-    def _against_members(self, node: int) -> tuple[float, float, str]:
-        """Return the worst and the mean epsilon of ``node`` against one other member, and their label."""
-        first, *others = (v for v in range(self.n) if v != node)
-        guarantees = [self.guarantee_against_members(node, first)]
-        label = guarantees[0].label
-        # a local cost is the same against everybody; an exact one is computed member by member, and the worst
-        # of them is the cost in the network
-        guarantees += [self.guarantee_against_members(node, v) for v in others if label == "exact"]
-        self._pairs_done += self.n - 1
-        if self._progress is not None:
-            self._progress(self._pairs_done)
-        epsilons = [guarantee.epsilon(self.agreement.budget.delta) for guarantee in guarantees]
-        return max(epsilons), sum(epsilons) / len(epsilons), label
-
-
-@dataclass(frozen=True)
-class ActualReleases:
-    """Releases that were made, in the form the accountant reads."""
-
-    n: int
-    steps: int
-    width: int
-    is_stationary: bool
-    observation: ObservationModel
-    adjacency: str
-    assumptions: tuple[str, ...]
-    schedule: Callable[[int], Protocol]
-    releases: Callable[[int], Sequence[Release]]
-    accounting: str = "pld"

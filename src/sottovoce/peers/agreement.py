@@ -17,16 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
 from sottovoce.accounting.budget import delta_warning
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms.plan import public_units
-from sottovoce.data.tables import Columns, Missing, Scale
+from sottovoce.data.tables import Classes, Columns, Missing, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
-from sottovoce.peers.agreement_plan import agreed_plan
+from sottovoce.peers.agreement_plan import agreed_plan, contacts
 from sottovoce.peers.identity import (
     DAMAGED,
     MEMBER_NAME,
@@ -43,14 +43,8 @@ from sottovoce.secure_sum.keys import session_hash
 
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
+_HEXADECIMAL = re.compile("([0-9a-f]{2})*")
 _MOST_STEPS = 10_000_000
-_FILE_KINDS = {
-    b"-----BEGIN CERTI": "a certificate",
-    b"-----BEGIN": "a key",
-    b"PK": "an archive (NPZ or a spreadsheet)",
-    b"%PDF": "a PDF",
-    b"{": "JSON (a statement or a result)",
-}
 Positive = Annotated[float, Field(gt=0)]
 _Numbers = Annotated[tuple[float, float], Field(strict=False)]
 _Dates = Annotated[tuple[str, str], Field(strict=False)]
@@ -62,20 +56,12 @@ def _as_float(value: object) -> object:
 
 
 Number = Annotated[Any, BeforeValidator(_as_float)]  # 1 and 1.0 are one text; the plan checks the value
+Digest = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]  # hexadecimal; empty where there is none
 
 
 def _refuse_if(problem: object, message: str) -> None:
     if problem:
         raise ValueError(message)
-
-
-def _hexadecimal(digest: str) -> str:
-    wrong = digest and not re.fullmatch("[0-9a-f]{64}", digest)
-    _refuse_if(wrong, "must be 64 hexadecimal digits, lower case")
-    return digest
-
-
-Digest = Annotated[str, AfterValidator(_hexadecimal)]  # empty where there is none
 
 
 class _Part(PlanSection):
@@ -92,19 +78,16 @@ class Member(_Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Member:
-        if not MEMBER_NAME.fullmatch(self.name):
-            raise ValueError(
-                "a member's name has lower-case letters, digits and hyphens, at most 63, got "
-                f"{self.name[:80]!r}"
-            )
+        named = MEMBER_NAME.fullmatch(self.name)
+        rule = "a member's name has lower-case letters, digits and hyphens, at most 63"
+        _refuse_if(not named, f"{rule}, got {self.name[:80]!r}")
         pem = self.certificate.encode()
         try:
             digest, owner = fingerprint(pem), common_name(pem)
         except DAMAGED:
             raise ValueError(f"the certificate of {self.name} cannot be read") from None
-        _refuse_if(
-            digest != self.fingerprint, f"the fingerprint of {self.name} is not that of the certificate"
-        )
+        wrong = digest != self.fingerprint
+        _refuse_if(wrong, f"the fingerprint of {self.name} is not that of the certificate")
         _refuse_if(owner != self.name, f"the certificate of {self.name} was made for {owner!r}")
         if self.reachable:
             check_address(self.address, f"the address of {self.name}")
@@ -170,12 +153,12 @@ class ModelPart(_Part):
     def _fits(self) -> ModelPart:
         is_net = self.kind == "net"
         _refuse_if(
-            is_net != bool(self.net or self.module) or (self.net and self.module),
+            bool(self.net) + bool(self.module) != is_net,
             'a model of kind \'net\' names its network in net = "..." or module = "mynet:build", others '
             "have none",
         )
         _refuse_if(
-            any(bool(digest) != bool(self.module) for digest in (self.module_sha256, self.weights_sha256)),
+            {bool(self.module_sha256), bool(self.weights_sha256)} != {bool(self.module)},
             "a module of one's own is named with module_sha256 and weights_sha256, the digests of its file "
             "and of the weights it starts from",
         )
@@ -225,8 +208,8 @@ class DataPart(_Part):
         _ = self.columns
         filled = self.missing in ("middle", "indicator") and not self.bounds
         _refuse_if(filled, f"missing = {self.missing!r} needs bounds to have a middle of")
-        alike = len(self.classes) == 1 or len(set(self.classes)) < len(self.classes)
-        _refuse_if(alike, "classes are two or more different names")
+        if self.classes:
+            Classes(self.classes)
         return self
 
     @property
@@ -282,15 +265,7 @@ class SignatureCheck(NamedTuple):
 
 
 class Agreement(_Part):
-    """A checked agreement.
-
-    Examples
-    --------
-    `read_agreement` makes one from a file; `sottovoce peer agree` writes such a file.
-
-    >>> sorted(name for name, part in Agreement.model_fields.items() if part.is_required())
-    ['algorithm', 'budget', 'graph', 'members', 'model', 'title', 'version']
-    """
+    """A checked agreement; `read_agreement` makes one from a file that `sottovoce peer agree` wrote."""
 
     version: Literal[1]
     title: str
@@ -308,7 +283,7 @@ class Agreement(_Part):
     continues: Digest = ""
     start: Digest = ""
     signatures: dict[str, str] = Field(default_factory=dict)
-    mask_keys: dict[str, Annotated[Digest, Field(min_length=64)]] = Field(default_factory=dict)
+    mask_keys: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
@@ -328,7 +303,9 @@ class Agreement(_Part):
         large = self.budget.delta * (public_units(self.plan) or 0) > 1 and LARGE_DELTA not in self.accept
         sentence = str(self.delta_warning).rstrip(".")
         _refuse_if(large, f'{sentence}, or write accept = ["{LARGE_DELTA}"] at the top of the file')
-        self._check_continuation()
+        wrong = bool(self.continues and not self.membership_version)
+        _refuse_if(wrong, "an agreement that continues a run needs a membership_version of at least 1")
+        _refuse_if(self.start and not self.continues, "start belongs to an agreement that continues a run")
         self._check_signers()
         return self
 
@@ -339,9 +316,9 @@ class Agreement(_Part):
 
     def _check_members(self) -> None:
         n, addresses = len(self.members), [member.address for member in self.members if member.reachable]
-        distinct = min(len({*self.names}), len({member.fingerprint for member in self.members}))
-        _refuse_if(distinct < n, "every member needs a name and a certificate of its own")
-        _refuse_if(len({*addresses}) < len(addresses), "every member needs an address of its own")
+        for values in (self.names, [member.fingerprint for member in self.members], addresses):
+            repeated = len({*values}) < len(values)
+            _refuse_if(repeated, "every member needs a name, a certificate and an address of its own")
         if self.relay:
             check_address(self.relay, "the address of the relay")
         _refuse_if(self.network.n != n, f"the graph {self.graph} has {self.network.n} nodes for {n} members")
@@ -365,27 +342,18 @@ class Agreement(_Part):
         names, edges = self.names, set(map(tuple, self.network.edges.tolist()))
         for k in {0, self.plan.steps - 1}:
             protocol = self.plan.schedule(k)
-            first = range(min(protocol.rounds, 2 * len(names) + 2))  # later rounds repeat these
-            for u, name in enumerate(names):
-                local = protocol.node_state(u)
-                for v in sorted({v for t in first for v in local.sends(t)}):
-                    _refuse_if(
-                        (min(u, v), max(u, v)) not in edges,
-                        f"{protocol.name} connects {name} with {names[v]}, who are no neighbors in "
-                        f"{self.graph[:80]}; take a graph that has this edge, or a tree",
-                    )
+            rounds = min(protocol.rounds, 2 * len(names) + 2)  # later rounds repeat these
+            for u, v in sorted(contacts(protocol, len(names), rounds) - edges):
+                raise ValueError(
+                    f"{protocol.name} connects {names[u]} with {names[v]}, who are no neighbors in "
+                    f"{self.graph[:80]}; take a graph that has this edge, or a tree"
+                )
         for u, v in sorted(edges):
-            _refuse_if(
-                not (self.relay or self.members[u].reachable or self.members[v].reachable),
-                f"{names[u]} and {names[v]} are neighbors and both outbound, so neither can call the other; "
-                "give one an address, or add the line relay = 'host:port'",
-            )
-
-    def _check_continuation(self) -> None:
-        wrong = self.continues and not self.membership_version
-        _refuse_if(wrong, "an agreement that continues a run needs a membership_version of at least 1")
-        wrong = self.start and not self.continues
-        _refuse_if(wrong, "start belongs to an agreement that continues a run")
+            if not (self.relay or self.members[u].reachable or self.members[v].reachable):
+                raise ValueError(
+                    f"{names[u]} and {names[v]} are neighbors and both outbound, so neither can call the "
+                    "other; give one an address, or add the line relay = 'host:port'"
+                )
 
     def _check_signers(self) -> None:
         unknown = sorted(set(self.signatures) - set(self.names))
@@ -492,16 +460,15 @@ class Agreement(_Part):
     def check_signatures(self) -> SignatureCheck:
         """Return the members whose signature is valid, invalid or missing."""
         checked = SignatureCheck([], [], [])
-        for member in sorted(self.members, key=lambda each: each.name):
-            name, state = member.name, checked.missing
-            if name in self.signatures:
-                try:
-                    signature = bytes.fromhex(self.signatures[name])
-                except ValueError:
-                    signature = b""
-                valid = verify(member.certificate.encode(), signature, self.signed_content(name))
-                state = checked.valid if valid else checked.invalid
-            state.append(name)
+        for name, certificate in sorted((each.name, each.certificate.encode()) for each in self.members):
+            stated = self.signatures.get(name)
+            signature = bytes.fromhex(stated) if stated and _HEXADECIMAL.fullmatch(stated) else b""
+            if stated is None:
+                checked.missing.append(name)
+            elif verify(certificate, signature, self.signed_content(name)):
+                checked.valid.append(name)
+            else:
+                checked.invalid.append(name)
         return checked
 
     def require_signatures(self, *, where: str = "the agreement") -> None:
@@ -513,8 +480,7 @@ class Agreement(_Part):
                 raise ConfigError(f"{where} is not signed by {name}; every member signs with `peer agree`.")
             if self.masked and name not in self.mask_keys:
                 raise ConfigError(
-                    f"{where} has no mask key of {name}; its sums are masked, so {name} signs again with "
-                    "`peer agree`."
+                    f"{where} has no mask key of {name}; the member signs again with `peer agree`."
                 )
             check_certificate(member.certificate.encode(), f"of {name} in {where}")
             if name in checked.invalid:
@@ -534,14 +500,7 @@ def check_address(address: str, whose: str) -> str:
 
 
 def read_agreement(path: str | Path) -> Agreement:
-    """Read and check an agreement file; every error names the file.
-
-    Examples
-    --------
-    >>> read_agreement("none.toml")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: The agreement none.toml cannot be read (No such file or directory).
-    """
+    """Read and check an agreement file; every error names the file."""
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -554,9 +513,6 @@ def read_agreement(path: str | Path) -> Agreement:
 
 def parse_agreement(raw: bytes, where: str) -> Agreement:
     """Return the agreement in ``raw``, TOML."""
-    kind = next((name for mark, name in _FILE_KINDS.items() if raw.lstrip().startswith(mark)), None)
-    if kind is not None:
-        raise ConfigError(f"{where} is {kind}, not an agreement; `sottovoce peer agree` writes agreements.")
     try:
         content = tomllib.loads(raw.decode())
         check_version(content, where)
@@ -579,25 +535,20 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
 
     With masked sums the signature brings a fresh mask key; its private half is kept in the folder ``secrets``
     (the identity's own, on the command line), for the owner only, until the run begins.
-
-    Examples
-    --------
-    >>> file, (ada, bo) = example_agreement()
-    >>> sorted(sign_agreement(file, ada).signatures)
-    ['ada']
     """
     path, name = Path(path), identity.name
     agreement = read_agreement(path)
     agreement.node_of(identity)
-    if not agreement.masked:
-        return _with_signatures(path, agreement, {name: identity.sign(agreement.run_id).hex()}, {})
-    if secrets is None:
-        raise ConfigError(
-            f"The sums of {path} are masked, so signing makes a key; say in which folder to keep it."
-        )
-    public = make_mask_key(secrets, agreement.run_id, agreement.membership_version).public
-    signature = identity.sign(mask_statement(agreement.run_id, agreement.membership_version, public))
-    return _with_signatures(path, agreement, {name: signature.hex()}, {name: public.hex()})
+    signed, mask_keys = agreement.run_id, {}
+    if agreement.masked:
+        if secrets is None:
+            raise ConfigError(
+                f"The sums of {path} are masked, so signing makes a key; say in which folder to keep it."
+            )
+        public = make_mask_key(secrets, agreement.run_id, agreement.membership_version).public
+        signed = mask_statement(agreement.run_id, agreement.membership_version, public)
+        mask_keys = {name: public.hex()}
+    return _with_signatures(path, agreement, {name: identity.sign(signed).hex()}, mask_keys)
 
 
 def merge_signatures(path: str | Path, other: str | Path) -> Agreement:

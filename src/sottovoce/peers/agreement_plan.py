@@ -9,12 +9,13 @@ members on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from sottovoce.errors import ConfigError, MissingDependency, SottovoceError
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.planfile.schema import AGREED_ELSEWHERE, misplaced_options
+from sottovoce.protocols import Protocol
 from sottovoce.protocols.registry import BUILT_IN
 from sottovoce.protocols.registry import names as protocol_names
 
@@ -110,9 +112,8 @@ class AgreedNet:
         model = self.model
         name, loss = model.net or model.module, model.loss or "cross_entropy"
         try:
-            initial: Literal["keep", "reset"] = "keep" if model.module else "reset"
             # the plan's mechanism passes the agreed clip norm with every sum, so none is stated here
-            objective = NetObjective(self._module(), loss, initial=initial)
+            objective = NetObjective(self._module(), loss, initial="keep" if model.module else "reset")
         except SottovoceError as error:
             raise ConfigError(f"The agreement's network {name!r} cannot be built: {error}") from None
         if objective.n_params != model.parameters:
@@ -140,10 +141,19 @@ class AgreedNet:
 
     def describe(self) -> dict[str, Any]:
         """Return the network as plain values."""
-        model = self.model
-        own = {"module": model.module, "sha256": model.module_sha256, "weights": model.weights_sha256}
-        named = own if model.module else {"net": model.net}
-        return {**named, "options": dict(model.options), "parameters": model.parameters}
+        return self.model.model_dump(exclude={"kind"}, exclude_defaults=True)
+
+
+def contacts(protocol: Protocol, n: int, rounds: int, most: float = math.inf) -> set[tuple[int, int]]:
+    """Return the pairs of members whose peers connect in the first rounds; ``most`` are all there can be."""
+    pairs: set[tuple[int, int]] = set()
+    states = [protocol.node_state(u) for u in range(n)]
+    for t in range(rounds):
+        for u, state in enumerate(states):
+            pairs |= {(min(u, v), max(u, v)) for v in (*state.sends(t), *state.expects(t))}
+        if len(pairs) >= most:
+            break
+    return pairs
 
 
 def agreed_plan(
@@ -151,14 +161,8 @@ def agreed_plan(
 ) -> Any:
     """Return the plan of an agreement's [algorithm] and [model] on its graph.
 
-    Parameters
-    ----------
-    network : the agreed graph.
-    algorithm_part : ``name``, ``protocol``, ``adjacency``, ``clip_norm``, ``noise_multiplier`` and any plain
-        option of that algorithm's plan. Three members or more who name no protocol get masked sums, where
-        the algorithm can have them.
-    model : what the numbers are.
-    seed : public randomness, the same at every member.
+    Three members or more who name no protocol get masked sums, where the algorithm can have them. ``seed`` is
+    public randomness, the same at every member.
     """
     options: dict[str, Any] = {key: lists_to_tuples(value) for key, value in algorithm_part.items()}
     name = options.pop("name")

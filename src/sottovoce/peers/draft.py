@@ -17,8 +17,8 @@ from sottovoce.planfile.schema import DataSection
 from sottovoce.planfile.write import agreement_text
 
 # keys of [average] and [train] that an agreement does not have, or that every draft states
-_NOT_OPTIONS = {"algorithm", "fresh_graph", "evaluate_every", "values"} | {
-    *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate"),
+_NOT_OPTIONS = {"algorithm", "evaluate_every", "values"} | {
+    *("adjacency", "clip_norm", "radius", "batch_size", "sample_rate")
 }
 
 _SCALED = (
@@ -27,48 +27,28 @@ _SCALED = (
 
 
 def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
-    """Return the text of the draft.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from sottovoce.planfile.schema import check_plan_file
-    >>> from sottovoce.planfile.read import plan_from_settings
-    >>> tables = {"version": 1, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
-    ...           "average": {"radius": 0.5, "adjacency": "user"},
-    ...           "budget": {"epsilon": 3.0, "delta": 1e-5}}
-    >>> draft = draft_agreement(plan_from_settings(check_plan_file(tables, "plan"), Path(), "plan"))
-    >>> print(draft.split("[model]")[1].split())
-    ['kind', '=', '"mean"', 'parameters', '=', '1', '[budget]', 'epsilon', '=', '3.0', 'delta', '=', '1e-05']
-    """
+    """Return the text of the draft."""
     plan: Any = loaded.plan
     settings = loaded.settings
-    if settings.network is None or settings.network.graph is None or settings.model is not None:
-        raise ConfigError(
-            f"{where}: a draft is made from a plan with [network] graph and an average or a linear model; "
-            "write the agreement about another plan by hand."
-        )
-    if not isinstance(plan.noise_multiplier, float):
-        raise ConfigError(
-            f"{where}: all members of an agreement have the same noise multiplier, got "
-            f"{plan.noise_multiplier}; state one number, or leave it to [budget]."
-        )
     section = settings.average if settings.train is None else settings.train
     assert section is not None
+    _require_agreeable(loaded, where)
     rate, data = None, {}
     model: dict[str, Any] = {"kind": "mean", "parameters": 1}
     if settings.data is not None:
-        rate = None if plan.adjacency == "user" else _sample_rate(plan, where)
-        _refuse_other_objectives(plan.objective, where)
+        if plan.adjacency != "user":
+            of_batch = plan.batch_size is not None
+            rate = float(plan.batch_size / plan.sizes[0] if of_batch else plan.sample_rate or 1.0)
         model = {"kind": plan.objective.loss, "parameters": n_params(plan.objective)}
-        data = _columns(loaded, settings.data, where)
+        data = _columns(loaded, settings.data)
         classes = data.get("classes", ())
         if model["kind"] == "softmax" or len(classes) > 2:
             model |= {"kind": "logistic", "classes": len(classes)}
     options = section.model_dump(exclude_unset=True, exclude=_NOT_OPTIONS)
-    title, graph = settings.title or where, settings.network.graph
+    assert settings.network is not None
+    assert loaded.network is not None
+    graph = str(settings.network.graph)
     if graph.startswith("file:"):  # an agreement depends on no other file
-        assert loaded.network is not None
         graph = "edges:" + ",".join(f"{u}-{v}" for u, v in loaded.network.edges.tolist())
     if settings.network.weights is not None:
         graph += f":weights={settings.network.weights}"
@@ -77,74 +57,67 @@ def draft_agreement(loaded: LoadedPlan, where: str = "the plan") -> str:
         epsilon = settings.budget.epsilon
     elif plan.schedule(0).masked:
         epsilon = plan.epsilon(loaded.delta)
+    own = plan.protocol
     return agreement_text(
         plan,
-        {"title": title, "graph": graph, "model": model, "data": data},
+        {"title": settings.title or where, "graph": graph, "model": model, "data": data},
         (epsilon, loaded.delta),
-        protocol=_protocol(loaded, where),
+        protocol=settings.protocol.name or (own if isinstance(own, str) else own.name),
         options=options | {"noise_multiplier": plan.noise_multiplier},
         sample_rate=rate,
         comments=[_SCALED] if settings.data is not None and settings.data.unit_rows else (),
     )
 
 
-def _refuse_other_objectives(objective: Any, where: str) -> None:
-    """Raise unless an agreement can name the objective: a loss alone, without penalty or constraint."""
-    kinds, options = ("logistic", "squared", "softmax"), ("l1", "l2", "box", "ball", "class_weight")
-    used = [name for name in options if getattr(objective, name, None)]
-    if objective.loss not in kinds or used:
-        raise ConfigError(
-            f"{where}: an agreement has the loss {', '.join(kinds)} and no {', '.join(options)}, got "
-            f"{' and '.join([objective.loss, *used])}; change [objective], or train on one machine."
-        )
-
-
-def _protocol(loaded: LoadedPlan, where: str) -> str:
+def _require_agreeable(loaded: LoadedPlan, where: str) -> None:
+    """Raise unless an agreement can say what the plan file says."""
     plan: Any = loaded.plan
-    section, own = loaded.settings.protocol, plan.protocol
-    if any(option is not None for option in (section.rounds, section.kind, section.root, section.fresh)):
+    settings, data = loaded.settings, loaded.settings.data
+    network, protocol = settings.network, settings.protocol
+    options = (protocol.rounds, protocol.kind, protocol.root, protocol.fresh)
+    cannot = {
+        "a plan without [network] graph": network is None or network.graph is None,
+        "a [model]": settings.model is not None,
+        "unequal noise multipliers (state one number)": not isinstance(plan.noise_multiplier, float),
+        '[protocol] options (write one name, "tree:kind=uniform")': any(each is not None for each in options),
+    }
+    if data is not None and settings.model is None:
+        penalties = ("l1", "l2", "box", "ball", "class_weight")
+        used = [name for name in penalties if getattr(plan.objective, name, None)]
+        other = used or plan.objective.loss not in ("logistic", "squared", "softmax")
+        of_batch = plan.adjacency != "user" and plan.batch_size is not None
+        cannot |= {
+            f"[objective] {' and '.join([plan.objective.loss, *used])}": bool(other),
+            "one batch_size for unequal sites (write sample_rate)": of_batch and len(set(plan.sizes)) > 1,
+            "[data] unit_rows": data.unit_rows and not _prepared(loaded, data),
+            "[data] standardize": data.standardize,
+        }
+    problems = [words for words, wrong in cannot.items() if wrong]
+    if problems:
         raise ConfigError(
-            f'{where}: write the protocol as one name, for example name = "tree:kind=uniform"; an agreement '
-            "has no other place for its options."
+            f"{where}: an agreement cannot say {', '.join(problems)}; change it, or write the agreement "
+            "by hand."
         )
-    return section.name or (own if isinstance(own, str) else own.name)
 
 
-def _sample_rate(plan: Any, where: str) -> float:
-    if plan.batch_size is None:
-        return float(plan.sample_rate or 1.0)
-    if len(set(plan.sizes)) > 1:
-        raise ConfigError(
-            f"{where}: one batch size for sites of different sizes gives each another sample rate, which "
-            "would reveal its size; write sample_rate instead."
-        )
-    return float(plan.batch_size / plan.sizes[0])
-
-
-def _columns(loaded: LoadedPlan, data: DataSection, where: str) -> dict[str, Any]:
-    """Return what the agreement says about members' files."""
+def _prepared(loaded: LoadedPlan, data: DataSection) -> bool:
+    """Whether members prepare the columns: records that are only announced have no names for them yet."""
     assert loaded.records is not None
-    bounds = data.bounds if isinstance(data.bounds, dict) else {}
-    # records that are only announced have no names for their columns yet: members prepare the columns
-    prepared = loaded.records.data is None and data.features is None and not bounds
-    if (data.unit_rows and not prepared) or data.standardize:
-        raise ConfigError(
-            f"{where}: an agreement knows bounds, categories, missing and an intercept, but neither "
-            "unit_rows nor standardize; leave them out (the clip bounds what a record can do)."
-        )
-    columns: Any = loaded.records.columns
-    features = () if columns is None or prepared else tuple(columns.features)
-    pairs = (
-        {key: (scale.low, scale.high) for key, scale in columns.scales.items() if scale.low is not None}
-        if features
-        else {}
-    )
+    return loaded.records.data is None and data.features is None and not isinstance(data.bounds, dict)
+
+
+def _columns(loaded: LoadedPlan, data: DataSection) -> dict[str, Any]:
+    assert loaded.records is not None
+    columns: Any = None if _prepared(loaded, data) else loaded.records.columns
+    features = () if columns is None else tuple(columns.features)
+    scales = {} if columns is None else columns.scales
+    bounds = {key: [scale.low, scale.high] for key, scale in scales.items() if scale.low is not None}
+    if isinstance(data.bounds, dict):
+        bounds |= {key: list(pair) for key, pair in data.bounds.items() if key in {*features, data.label}}
     table = {
         "features": features,
         "target": data.label,
-        "bounds": {
-            key: list(pair) for key, pair in {**pairs, **bounds}.items() if key in {*features, data.label}
-        },
+        "bounds": bounds,
         "categories": {
             key: values if isinstance(values, int) else list(map(str, values))
             for key, values in (data.categories or {}).items()

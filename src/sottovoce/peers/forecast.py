@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.ledger.balance import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.membership_changes import EarlierVersions, earlier_versions, other_model
+from sottovoce.peers.membership_changes import EarlierVersions, earlier_versions
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def _earlier_versions(
             "--previous with its agreement counts what it has released"
         )
         return EarlierVersions(remarks=(remark,))
-    earlier = earlier_versions(previous, agreement, member_directory.name, member_directory=member_directory)
-    return replace(earlier, remarks=(*earlier.remarks, *other_model(agreement, earlier.state_folder)))
+    return earlier_versions(previous, agreement, member_directory.name, member_directory=member_directory)
 
 
 def _all_versions(agreed_run: AgreedRun, node: int, earlier: EarlierVersions) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Nothing read here leaves the machine except through a clipped and noised gradien
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from sottovoce.data.files import parse_numbers, read_arrays, read_table
 from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import DataError
-from sottovoce.peers.agreement import Agreement
+from sottovoce.peers.agreement import Agreement, ModelPart
 
 _NUMBER_LOSSES = ("squared_error", "absolute_error", "binary_cross_entropy")
 
@@ -34,8 +35,7 @@ def read_records(path: str | Path, agreement: Agreement) -> Records:
     try:
         if agreement.data.missing == "drop" and columns is not None:
             table = columns.complete(table, [target] if target in table else [])
-        X, y = _features(table, agreement), _targets(table, agreement)
-        return _net_records(X, y, agreement) if agreement.model.kind == "net" else _records(X, y, agreement)
+        return _checked(_features(table, agreement), _targets(table, agreement), agreement.model)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -67,39 +67,25 @@ def _targets(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarra
     return values if bounds is None else Scale.from_bounds(bounds[0], bounds[1], name)(values)
 
 
-def _records(X: np.ndarray, y: np.ndarray, agreement: Agreement) -> Records:
-    """Return the records of a mean or a linear model."""
-    model = agreement.model
-    width = model.parameters // (model.classes or 1)
-    if X.ndim != 2 or X.shape[0] < 1 or X.shape[1] != width:
-        raise DataError(f"expected {width} features per record and at least one record, got {X.shape}.")
+def _checked(X: np.ndarray, y: np.ndarray, model: ModelPart) -> Records:
+    """Return records as the model takes them; the inputs of a network have any shape."""
+    is_net, width = model.kind == "net", model.parameters // (model.classes or 1)
+    fits = X.ndim > 1 and len(X) > 0 and X.dtype.kind == "f" and (is_net or X.shape[1:] == (width,))
+    if not fits:
+        wanted = "numbers" if is_net else f"{width} features"
+        raise DataError(f"expected {wanted} per record and at least one record, got {X.shape}.")
     if model.kind != "mean" and y.shape != (len(X),):
         raise DataError(f"{y.size} targets for {len(X)} records; one is needed for each.")
-    _require_finite(X, y)
-    if model.classes is not None:
-        if not np.isin(y, np.arange(model.classes)).all():
-            raise DataError(f"the targets must be whole numbers from 0 to {model.classes - 1}.")
+    if not (np.isfinite(X).all() and np.isfinite(y).all()):
+        raise DataError("values that are not finite; remove or fill these records first.")
+    whole_numbers = is_net and model.loss not in _NUMBER_LOSSES
+    if whole_numbers or model.classes is not None:
+        most = math.inf if model.classes is None else model.classes - 1
+        if (y != np.rint(y)).any() or not ((y >= 0) & (y <= most)).all():
+            raise DataError(f"the targets must be whole numbers from 0, at most {most}.")
     elif model.kind == "logistic":
         if not np.isin(y, (-1.0, 0.0, 1.0)).all() or (np.isin(-1.0, y) and np.isin(0.0, y)):
             raise DataError("the targets of a logistic model must be 0 and 1, or -1 and 1.")
         y = np.where(y > 0, 1.0, -1.0)
-    dtype = np.dtype(model.number)
-    return Records(np.ascontiguousarray(X, dtype), np.ascontiguousarray(y, dtype))
-
-
-def _net_records(X: np.ndarray, y: np.ndarray, agreement: Agreement) -> Records:
-    """Return inputs of any shape, with whole-number labels or with numbers to predict."""
-    if X.dtype.kind != "f" or X.ndim < 2 or len(X) < 1 or y.shape != (len(X),):
-        raise DataError(f"inputs of shape {X.shape} and {y.size} targets; one is needed for each.")
-    _require_finite(X, y)
-    inputs = np.ascontiguousarray(X, np.float32)
-    if agreement.model.loss in _NUMBER_LOSSES:
-        return Records(inputs, y.astype(np.float32))
-    if (y != np.rint(y)).any() or (y < 0).any():
-        raise DataError("labels must be whole numbers from 0.")
-    return Records(inputs, y.astype(np.int64))
-
-
-def _require_finite(X: np.ndarray, y: np.ndarray) -> None:
-    if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise DataError("values that are not finite; remove or fill these records first.")
+    kind = np.int64 if whole_numbers else model.number
+    return Records(np.ascontiguousarray(X, model.number), np.ascontiguousarray(y, kind))

@@ -65,16 +65,6 @@ class MemberDirectory:
     A run is started once in its life, whatever folder is named: it is charged to the lifetime ledger before
     its ledger exists, and a run that is known goes on in its own folder or is refused. A ledger that is
     missing, or older than its head in the copy, is refused.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> directory = MemberDirectory.create(
-    ...     folder + "/north", "north", population="patients", copy=folder + "/copy",
-    ...     budgets=[LifetimeBudget(5.0, 1e-5, "replace-one")])
-    >>> MemberDirectory(folder + "/north").name, directory.lifetime_ledger.charges
-    ('north', [])
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -100,15 +90,8 @@ class MemberDirectory:
     ) -> MemberDirectory:
         """Make a member directory with an identity, an empty lifetime ledger and its first population.
 
-        Parameters
-        ----------
-        folder : new; for the owner only.
-        name : the member's name in agreements.
-        population, budgets : whose records are used here, and their lifetime budgets.
-        copy : a folder outside the member directory, best on another disk; by default in this user's state
-            folder.
-        why : the officer's reason, for the lifetime ledger.
-        days : how long the certificate is valid.
+        ``copy`` is a folder outside the member directory, best on another disk; by default in this user's
+        state folder. ``days`` is how long the certificate is valid.
         """
         folder, budgets = Path(folder).expanduser().absolute(), tuple(budgets)
         if (folder / MEMBER_FILE).exists():
@@ -190,38 +173,32 @@ class MemberDirectory:
         session: bytes | None = None,
         about: Mapping[str, object] | None = None,
         state: str | Path | None = None,
-        new_records: str = "",
         closing: Iterable[RunClosure] = (),
     ) -> RunLedger:
         """Charge a run, or find it, and return its ledger; only then may it send.
 
-        Parameters
-        ----------
-        new, records, node : what the run costs, and this member's records and number.
-        session : names the ledger where the run's hash alone does not (masked sums name their keys too).
-        about : public facts for the ledger.
-        state : where a new run keeps its ledger, by default ``runs/HASH``; a known one stays where it is.
-        new_records : why the records differ from those the run began with.
-        closing : the runs that a membership change continues are closed in the same write.
+        ``session`` names the ledger where the run's hash alone does not (masked sums name their keys too).
+        ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known run stays.
+        The runs in ``closing``, which a membership change continues, are closed in the same write.
 
         Guarantees
         ----------
         Whatever stops in between, the lifetime ledger holds the run before its ledger can hold a row, and
         holds that the ledger exists before that row can leave.
         """
-        strays = self.strays()
-        if strays:
-            raise LedgerError(
-                f"The lifetime ledger does not know the run in {strays[0]}, so it is older than its runs; "
-                "`peer budget --restore` charges for it."
-            )
-        place = (
-            Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run_id
-        )
+        known_runs = self.lifetime_ledger.runs
+        for folder in self._run_folders():
+            if folder.name not in known_runs:
+                raise LedgerError(
+                    f"The lifetime ledger does not know the run in {folder}, so it is older than its runs; "
+                    "`peer budget --restore` charges for it."
+                )
+        usual = self.folder / "runs" / new.run_id
+        place = usual if state is None else Path(state).expanduser().absolute()
         inside = self.folder in place.parents
         named = str(place.relative_to(self.folder)) if inside else str(place)
         charge = replace(new, records=self.digest(records), state=named)
-        known = self.lifetime_ledger.charge_run(charge, new_records=new_records, closing=closing)
+        known = self.lifetime_ledger.charge_run(charge, closing=closing)
         self._erase_keys_of_closed_runs()
         place, run_id = self.folder / known.state, bytes.fromhex(known.run_id)
         if known.status != "charged" and not (place / LEDGER).exists():
@@ -251,13 +228,11 @@ class MemberDirectory:
         place = self.folder / known.state
         with at_rest(place):  # a running peer would release more than is counted here
             left: list[Release] | None = None
-            if known.status == "charged":
-                left = []  # nothing may be sent before the lifetime ledger says that the ledger exists
-            else:
-                with suppress(LedgerError):
-                    left = read_ledger(place, head_file=self.head_file(bytes.fromhex(run_id)))[
-                        "saved"
-                    ].releases
+            head_file = self.head_file(bytes.fromhex(run_id))
+            with suppress(LedgerError):
+                # nothing may be sent before the lifetime ledger says that the ledger exists
+                charged = known.status == "charged"
+                left = [] if charged else read_ledger(place, head_file=head_file)["saved"].releases
             self.lifetime_ledger.close(run_id, left, why)
             self._erase_keys_of_closed_runs()
         return self.lifetime_ledger.run(run_id)
@@ -292,11 +267,6 @@ class MemberDirectory:
         charges = map(read_charge, self._run_folders())
         return self.lifetime_ledger.restore(why, [charge for charge in charges if charge is not None])
 
-    def strays(self) -> list[Path]:
-        """Return the folders of runs started from here that the lifetime ledger does not know."""
-        known = set(self.lifetime_ledger.runs)
-        return [folder for folder in self._run_folders() if folder.name not in known]
-
     def _erase_keys_of_closed_runs(self) -> None:
         """Erase the keys in the saved states of runs that will never continue."""
         for charge in self.lifetime_ledger.runs.values():
@@ -315,12 +285,6 @@ def find_member_directory(
     The folder named; else the one around an identity; else the variable ``SOTTOVOCE_HOME``; else
     ``~/.sottovoce``. Whoever uses the identity of a member directory is charged to its lifetime ledger, named
     or not.
-
-    Examples
-    --------
-    >>> find_member_directory("/nowhere")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: /nowhere is not a member directory; `sottovoce peer init` makes one.
     """
     around = Path(identity).expanduser().resolve().parent if identity is not None else None
     if around is not None and (around / MEMBER_FILE).exists():

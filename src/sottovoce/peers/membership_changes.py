@@ -40,14 +40,9 @@ from sottovoce.peers.member_directory import MemberDirectory
 class EarlierVersions:
     """What earlier membership versions cost one member, carried from one ledger to the next.
 
-    Parameters
-    ----------
-    parts : one mapping per version, oldest first: run, releases, the guarantee they come to, and whether the
-        ledger was there to say so or everything planned had to be counted.
-    runs : the runs that this version goes on from, newest first.
-    closings : how the lifetime ledger closes those that are still open there.
-    state_folder : of the run that is continued, where there is one.
-    remarks : what whoever signs should know, one sentence each.
+    ``parts`` has one mapping per version, oldest first: run, releases, the guarantee they come to, and what
+    that was read from. ``runs`` are the runs that this
+    version goes on from, newest first; ``closings`` say how the lifetime ledger closes those that are open.
     """
 
     parts: tuple[dict[str, Any], ...] = ()
@@ -89,14 +84,10 @@ def earlier_versions(
 ) -> EarlierVersions:
     """Return what a member spent in the run that ``agreement`` continues; changes nothing.
 
-    Parameters
-    ----------
-    previous : the agreement of the version before; where its ledger is lost, those of all versions before.
-    agreement, name : the new version and this member's name.
-    member_directory : its lifetime ledger says which runs are known and finds their ledgers.
-    state : the folder of the run before, without a member directory.
-    hold : keeps the folders that were counted from being opened by a peer, for as long as it is open; where
-        one is running there `ConfigError` is raised. Without it a running peer's run is counted as planned.
+    ``previous`` is the agreement of the version before; where its ledger is lost, those of all versions
+    before. ``state`` is the folder of the run before, without a member directory. ``hold`` keeps the folders
+    that were counted from being opened by a peer, for as long as it is open; where one is running there
+    `ConfigError` is raised. Without it a running peer's run is counted as planned.
 
     Guarantees
     ----------
@@ -104,21 +95,11 @@ def earlier_versions(
     than its head or still being written by a peer, everything that was planned. A version about which neither
     an agreement nor a ledger nor the lifetime ledger says anything is an error, never counted as nothing.
     Other versions of the same run that this member directory began, and gave up for this one, are counted.
-
-    Examples
-    --------
-    A run that continues nothing has nothing behind it.
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> agreement = read_agreement(example_agreement()[0])
-    >>> earlier_versions(None, agreement, "ada", member_directory=None).parts
-    ()
     """
     if not agreement.continues:
         return EarlierVersions()
     agreements = [previous] if isinstance(previous, Agreement) else list(previous or ())
-    by_run = {each.run_id.hex(): each for each in agreements}
-    folder = None if state is None else Path(state)
+    by_run, folder = {each.run_id.hex(): each for each in agreements}, Path(state) if state else None
     return _VersionChain(by_run, agreement, name, member_directory, folder, hold).count()
 
 
@@ -151,7 +132,7 @@ class _VersionChain:
             self.runs.append(run_id)
             run_id = self._add_version(run_id)
         self._siblings()
-        parts, runs, closings = tuple(reversed(self.parts)), tuple(self.runs), tuple(self.closings)
+        parts, runs, closings = tuple(self.parts[::-1]), tuple(self.runs), tuple(self.closings)
         return EarlierVersions(parts, runs, closings, self.state_folder, tuple(self.remarks))
 
     def _missing(self, run_id: str) -> ConfigError:
@@ -160,15 +141,20 @@ class _VersionChain:
             "name its agreement (--previous, once for each membership version before this one)."
         )
 
-    # ---- one function per case: each returns the run before, or nothing where that is counted, too ------
-
     def _add_version(self, run_id: str) -> str:
-        """Add what one version cost; the table of cases is in docs/peers.md."""
+        """Add what one version cost; return the run before, or nothing where that is counted, too.
+
+        The table of cases is in docs/peers.md.
+        """
         old, charge = self.agreements.get(run_id), self.known.get(run_id)
         if old is None:
             if charge is None:
                 raise self._missing(run_id)
-            return self._closed_without_agreement(charge)
+            # without an agreement: this version and those before it, as the lifetime ledger has them
+            for each in (charge, *(self.known[run] for run in charge.continues if run in self.known)):
+                self._add_charge(each, "closed in the lifetime ledger")
+            self.runs += charge.continues
+            return ""
         # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
         if self.name not in old.names or (charge is None and self.member_directory is not None):
             return old.continues
@@ -184,7 +170,7 @@ class _VersionChain:
             self.state_folder = folder
         if charge is not None and charge.status == "charged":
             # nothing may be sent before the lifetime ledger says that the ledger exists
-            return self._without_ledger(old, charge, (), "never started")
+            return self._add_run(old, charge, (), "never started")
         if folder is not None:
             try:
                 stored = self._read(folder, head_file)
@@ -192,21 +178,7 @@ class _VersionChain:
                 self.remarks.append(f"the run {run_id[:16]} is counted as planned: {error}")
             else:
                 return self._by_its_ledger(old, charge, folder, stored)
-        return self._without_ledger(old, charge, None, "lost: everything planned is counted")
-
-    def _closed_without_agreement(self, charge: Charge) -> str:
-        """Count a version, and those before it, as the lifetime ledger has them."""
-        for each in (charge, *(self.known[run] for run in charge.continues if run in self.known)):
-            self._add_charge(each, "closed in the lifetime ledger")
-        self.runs += charge.continues
-        return ""
-
-    def _without_ledger(
-        self, old: Agreement, charge: Charge | None, left: tuple[Release, ...] | None, source: str
-    ) -> str:
-        """Count ``left``, or with None everything planned."""
-        self._add_run(old, charge, left, source)
-        return old.continues
+        return self._add_run(old, charge, None, "lost: everything planned is counted")
 
     def _by_its_ledger(
         self, old: Agreement, charge: Charge | None, folder: Path, stored: dict[str, Any]
@@ -214,10 +186,10 @@ class _VersionChain:
         """Count what a ledger lists; where it lists the versions before it, too, nothing is left to count."""
         if stored["session"] != old.session.hex() or stored["node"] != old.index(self.name):
             raise ConfigError(f"The state folder {folder} belongs to another run than the one continued.")
-        self._add_run(old, charge, tuple(stored["saved"].releases), "whole")
+        continues = self._add_run(old, charge, tuple(stored["saved"].releases), "whole")
         earlier = list(reversed(stored["about"].get("before", [])))
         if not earlier:
-            return old.continues
+            return continues
         self.parts += earlier
         self.runs += [part["run_id"] for part in earlier]
         return ""
@@ -229,11 +201,9 @@ class _VersionChain:
             if run_id not in own and set(charge.continues) & own:
                 self._add_charge(charge, "another membership version of the same run")
 
-    # ---- parts ---------------------------------------------------------------------------------------
-
     def _add_run(
         self, old: Agreement, charge: Charge | None, left: tuple[Release, ...] | None, source: str
-    ) -> None:
+    ) -> str:
         """Add the releases of a run, with None those it planned, and close it in the lifetime ledger."""
         agreed_run, node, run_id = AgreedRun(old), old.index(self.name), old.run_id.hex()
         releases = tuple(agreed_run.plan.releases(node)) if left is None else left
@@ -242,6 +212,7 @@ class _VersionChain:
             why = f"continued by membership version {self.agreement.membership_version}"
             guarantees = () if left is None else agreed_run.cost_of_interrupted(node, left)
             self.closings.append(RunClosure(run_id, left, why, guarantees))
+        return old.continues
 
     def _read(self, folder: Path, head_file: Path | None) -> dict[str, Any]:
         """Return a ledger that no peer is writing."""
@@ -281,32 +252,12 @@ def draft_membership_change(
 ) -> Agreement:
     """Write the agreement of the next membership version, and beside it the model it goes on from.
 
-    Parameters
-    ----------
-    path : the new agreement; the model is written to the same name with ``.npz``.
-    old : the agreement of the run that goes on.
-    state : this member's state folder of that run, stopped.
-    without : members who leave.
-    moved : new addresses by name.
-    certificates : new certificates of members, whether their key is new or only the date.
-    graph : the graph of those who remain; by default the old one without those who leave.
+    ``state`` is this member's state folder of the stopped run. ``without`` are members who leave, ``moved``
+    new addresses by name, ``certificates`` new ones of members; ``graph`` is that of those who remain, by
+    default the old one without those who leave.
 
-    Returns
-    -------
-    The new agreement, signed by nobody. Masked sums of fewer members get more noise each, so that what a
+    The new agreement is signed by nobody. Masked sums of fewer members get more noise each, so that what a
     member and its colluders see is as noisy as before.
-
-    Examples
-    --------
-    An average is one step; it is done or not:
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> file = example_agreement()[0]
-    >>> draft_membership_change(
-    ...     file.with_name("next.toml"), read_agreement(file), file.parent / "none", without=["bo"])
-    Traceback (most recent call last):
-        ...
-    sottovoce.errors.ConfigError: An average has one step, so nothing of it can go on; agree on a new run.
     """
     if old.plan.query_kind == "value":
         raise ConfigError("An average has one step, so nothing of it can go on; agree on a new run.")
@@ -335,28 +286,6 @@ def draft_membership_change(
     except DataError as error:
         raise ConfigError(f"The model to go on from cannot be written: {error}") from None
     return agreement
-
-
-def cost_of_change(old: Agreement, new: Agreement, state: str | Path) -> dict[str, Any]:
-    """Return what the member of ``state`` has spent so far, and what a new membership version adds for each.
-
-    The totals assume that the other members have spent as much as this one; their own ledgers know exactly.
-    """
-    stored = read_ledger(state)
-    agreed_run, delta = AgreedRun(new), new.budget.delta
-    spent = AgreedRun(old).spent(stored["node"], stored["saved"].releases)
-    earlier = EarlierVersions(tuple(stored["about"].get("before", ())))
-    rows = []
-    for node, member in enumerate(new.members):
-        adds = agreed_run.charged_guarantee(node)
-        total = earlier.total([spent, adds], delta)
-        rows.append({"member": member.name, "adds": adds.epsilon(delta), "total": total, "view": adds.label})
-    return {
-        "spent_by": old.members[stored["node"]].name,
-        "spent": earlier.total([spent], delta),
-        "delta": delta,
-        "members": rows,
-    }
 
 
 def model_digest(model: np.ndarray) -> str:
@@ -395,26 +324,6 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
             "file beside the agreement from whoever drafted it."
         )
     return model
-
-
-def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ...]:
-    """Return a sentence if a run goes on from another model than the one in this member's own folder.
-
-    It costs no privacy: what is released is accounted for any model. But whoever drafted it chose it, and a
-    member that stood at the same step can see whether it is the common one.
-    """
-    if not agreement.start or state is None:
-        return ()
-    try:
-        step, model = _reached(state)
-    except ConfigError:
-        return ()
-    if model_digest(model) == agreement.start:
-        return ()
-    return (
-        f"it goes on from another model than this member directory has after step {step}: ask whoever "
-        "drafted it at which step it stood, and why",
-    )
 
 
 def _reached(state: str | Path) -> tuple[int, np.ndarray]:

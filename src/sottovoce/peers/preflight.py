@@ -21,21 +21,13 @@ from sottovoce.errors import SottovoceError, TryLater
 from sottovoce.ledger.balance import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, read_agreement
-from sottovoce.peers.connection import Proxy, client_context, read_message, server_context, write_message
+from sottovoce.peers.connection import Proxy, client_context, read_message, write_message
 from sottovoce.peers.identity import Identity, expiry, read_identity
 from sottovoce.peers.listener import Listener
 from sottovoce.peers.member_data import read_records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.status import read_status
-from sottovoce.peers.transport import (
-    CLOCK,
-    HELLO,
-    Hello,
-    TlsTransport,
-    TransportConfig,
-    apart_in_words,
-    shown_fingerprint,
-)
+from sottovoce.peers.transport import CLOCK, HELLO, Hello, TlsTransport, TransportConfig, apart_in_words
 
 _SOON = 30  # days before its end that a certificate is worth a word
 
@@ -85,9 +77,9 @@ def check_files(
     """Check everything on this machine: agreement, signatures, key, records, cost, ledgers, disk."""
     checked = Checked()
     checked.add("agreement", _agreement, checked, agreement)
-    if checked.agreement is None:
-        return checked
     agreed = checked.agreement
+    if agreed is None:
+        return checked
     checked.add("signatures", _signatures, agreed, str(agreement))
     checked.add("identity", _identity, checked, agreed, identity)
     if data is not None:
@@ -173,31 +165,14 @@ def _ledger(place: Path, agreed: Agreement) -> str:
 
 
 async def check_neighbors(
-    agreement: Agreement,
-    identity: Identity,
-    *,
-    listen: str | None = None,
-    relay: str = "",
-    proxy: Proxy | None = None,
-    wait: float = 0.0,
+    agreement: Agreement, identity: Identity, *, listen: str | None = None, proxy: Proxy | None = None
 ) -> list[Finding]:
-    """Call every neighbor that can be called; with ``wait`` also listen so long for those that call.
-
-    Parameters
-    ----------
-    agreement, identity : from `check_files`.
-    listen, relay, proxy : as for the run.
-    wait : seconds to stay at the listener; 0 only tries whether the address is free.
-    """
-    config = TransportConfig(agreement.run_id, agreement.session, relay or agreement.relay, proxy)
+    """Try whether the own address is free, and call every neighbor that can be called."""
+    config = TransportConfig(agreement.run_id, agreement.session, agreement.relay, proxy)
     probe = _Probe(agreement, identity, config)
-    port = await probe.open_port(listen, wait)
-    calls = asyncio.gather(*[probe.ask(s, wait) for s in probe.contacts])
-    if probe.listener is not None:
-        await asyncio.sleep(wait)
-        probe.listener.close()
-    answers = zip(probe.contacts, await calls, strict=True)
-    neighbors = [probe.neighbor(s, error, waited=bool(wait)) for s, error in answers]
+    port = await probe.try_port(listen)
+    errors = await asyncio.gather(*map(probe.ask, probe.contacts))
+    neighbors = [probe.neighbor(s, error) for s, error in zip(probe.contacts, errors, strict=True)]
     return [port, *neighbors, *probe.clocks()]
 
 
@@ -209,53 +184,39 @@ class _Probe(TlsTransport):
         around, nothing = agreement.neighbors(node), lambda sender, raw: None
         super().__init__(agreement.members, node, identity, around, nothing, largest=1, config=config)
         self.hellos: dict[int, Hello] = {}
-        self.callers: set[int] = set()
 
     def _hello(self, *, only_check: bool = True) -> Hello:
         return Hello(
             self.config.run_id, self.config.session, self.clock(), __version__, only_check=only_check
         )
 
-    async def open_port(self, address: str | None, wait: float) -> Finding:
-        """Open the listener for neighbors that call, or only try whether its address is free."""
+    async def try_port(self, address: str | None) -> Finding:
+        """Try whether this member's peer could listen."""
         own = self.members[self.node]
         if address is None and not own.reachable:
             return Finding("port", True, "outbound: this machine calls the others and listens nowhere")
         address = address or own.address
-        roots = [self.members[s].certificate for s in self.contacts]
-        listener = Listener(address, self._answer, context=server_context(self.identity, roots))
+        listener = Listener(address, _close)
         try:
             await listener.open()
         except TryLater:
             return Finding("port", True, f"{address} is in use: by this member's peer, or by another process")
         except SottovoceError as error:
             return Finding("port", False, str(error))
-        if not wait:
-            listener.close()
-            return Finding("port", True, f"{address} is free")
-        self.listener = listener
-        return Finding("port", True, f"{address} is free, listening for {wait:g} s")
+        listener.close()
+        return Finding("port", True, f"{address} is free")
 
-    async def ask(self, s: int, wait: float) -> str | None:
+    async def ask(self, s: int) -> str | None:
         """Call a neighbor; return why it did not answer, or None."""
         other = self.members[s]
         if not other.reachable and (self.members[self.node].reachable or not self.config.relay):
             return None
         try:
-            async with asyncio.timeout(max(wait, 12.0)):
+            async with asyncio.timeout(12.0):
                 await self._call(s, client_context(self.identity, other.certificate))
         except (SottovoceError, OSError) as error:
             return str(error)
         return None
-
-    async def _answer(self, tls: ssl.SSLSocket, host: str) -> None:
-        """Answer somebody who calls while the listener is open."""
-        sender = self._pins.get(shown_fingerprint(tls))
-        if sender is None:
-            tls.close()
-            return
-        self.callers.add(sender)
-        await self._greet(tls, sender, calling=False)
 
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         try:
@@ -264,33 +225,32 @@ class _Probe(TlsTransport):
         finally:
             tls.close()
 
-    def neighbor(self, s: int, error: str | None, *, waited: bool) -> Finding:
-        """Return the finding about one neighbor, whoever called; ``error`` says why it did not answer."""
+    def neighbor(self, s: int, error: str | None) -> Finding:
+        """Return the finding about one neighbor; ``error`` says why it did not answer."""
         name, hello = self.members[s].name, self.hellos.get(s)
         if hello is None and error is None:
-            hint = "it has not called" if waited else "try --wait 60 while its peer runs"
-            return Finding(name, not waited, f"{name} is outbound and has to call: {hint}", fatal=False)
+            return Finding(name, True, f"{name} is outbound: it has to call, nothing is known of it before")
         if hello is None:
             return Finding(name, False, f"{name} {error}", fatal=False)
         against = hello.against(self._hello(only_check=False))
         if against:
             return Finding(name, False, f"{name} {against}")
-        apart = hello.clock_apart(self.clock())
-        clock = f"within {CLOCK:g} s" if abs(apart) <= CLOCK else apart_in_words(apart)
-        reached = "; it reached this machine" if s in self.callers else ""
-        says = f"certificate as agreed, the same run, package {hello.package}, clock {clock}{reached}"
-        return Finding(name, True, says)
+        return Finding(name, True, f"certificate as agreed, the same run, package {hello.package}")
 
     def clocks(self) -> list[Finding]:
         """Return the finding about the clocks of this machine and its neighbors, if one answered."""
         apart = {self.members[s].name: each.clock_apart(self.clock()) for s, each in self.hellos.items()}
-        worst = max(map(abs, apart.values()), default=None)
-        if worst is None:
-            return []
-        if worst <= CLOCK:
-            return [Finding("clock", True, f"within {worst:.0f} s of the neighbors'")]
-        now = dt.datetime.now(dt.UTC)
-        wrong = {name: seconds for name, seconds in apart.items() if abs(seconds) > CLOCK}
-        others = ", ".join(f"{name}'s is {apart_in_words(seconds)}" for name, seconds in wrong.items())
-        says = f"this machine says {now:%Y-%m-%d %H:%M} UTC, {others}; set the wrong one by NTP"
-        return [Finding("clock", False, says)]
+        wrong = [
+            f"{name}'s is {apart_in_words(seconds)}"
+            for name, seconds in apart.items()
+            if abs(seconds) > CLOCK
+        ]
+        if not wrong:
+            within = f"within {max(map(abs, apart.values()), default=0):.0f} s of the neighbors'"
+            return [Finding("clock", True, within)] if apart else []
+        now = f"this machine says {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"
+        return [Finding("clock", False, f"{now}, {', '.join(wrong)}; set the wrong one by NTP")]
+
+
+async def _close(sock: ssl.SSLSocket, host: str) -> None:
+    sock.close()

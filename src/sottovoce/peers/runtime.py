@@ -111,7 +111,6 @@ class PeerConfig:
     proxy : the HTTP proxy through which this machine calls others.
     member_directory : the run is charged to its lifetime ledger before anything else happens.
     population : whose records they are; None for the first.
-    new_records : why the records differ from those the run began with; recorded.
     previous, previous_state : after a membership change, the agreement of the previous version (of all
         earlier ones if its ledger is lost) and, without a member directory, its folder; needed at the first
         start only.
@@ -135,7 +134,6 @@ class PeerConfig:
     proxy: Proxy | None = None
     member_directory: MemberDirectory | None = None
     population: str | None = None
-    new_records: str = ""
     previous: Agreement | Iterable[Agreement] | None = None
     previous_state: str | Path | None = None
     start: str | Path | None = None
@@ -268,7 +266,6 @@ class Peer:
             session=agreement.session,
             about=about,
             state=config.state,
-            new_records=config.new_records,
             closing=earlier.closings,
         )
         folder = config.state

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import ConfigError
 from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement_plan import contacts
 from sottovoce.peers.identity import proquint
 
 VERSION = 1
@@ -50,19 +48,13 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
 
 def connections(agreed_run: AgreedRun) -> list[tuple[int, int]]:
     """Return every pair of members whose peers connect in some round: the list for the firewalls."""
+    plan, edges = agreed_run.plan, len(agreed_run.agreement.network.edges)
     pairs: set[tuple[int, int]] = set()
-    last = None
-    for k in range(1 if agreed_run.plan.is_stationary else agreed_run.steps):
-        protocol = agreed_run.plan.schedule(k)
-        if protocol is last:
-            continue
-        last = protocol
-        locals_ = [protocol.node_state(u) for u in range(agreed_run.n)]
-        for t in range(protocol.rounds):
-            for u, local in enumerate(locals_):
-                pairs |= {(min(u, v), max(u, v)) for v in (*local.sends(t), *local.expects(t))}
-            if len(pairs) >= len(agreed_run.agreement.network.edges):  # more there cannot be
-                return sorted(pairs)
+    for k in range(1 if plan.is_stationary else plan.steps):
+        protocol = plan.schedule(k)
+        pairs |= contacts(protocol, plan.n, protocol.rounds, edges)
+        if len(pairs) >= edges:  # more there cannot be
+            break
     return sorted(pairs)
 
 
@@ -104,31 +96,3 @@ def backup_assumptions(agreed_run: AgreedRun) -> list[str]:
             f"{who}: counted over all membership versions of this run together, those who have left included"
         )
     return lines
-
-
-def read_statement(path: str | Path) -> dict[str, Any]:
-    """Return a member's statement; a file of another version is refused.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "statement.json"
-    >>> _ = file.write_text('{"version": 1, "run_id": "ab", "guarantee": {"epsilon": 1.5}}')
-    >>> read_statement(file)["guarantee"]["epsilon"]
-    1.5
-    """
-    path = Path(path)
-    try:
-        statement: Any = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"The statement {path} cannot be read ({error.strerror}).") from None
-    except ValueError:
-        statement = None
-    if not isinstance(statement, dict) or "guarantee" not in statement:
-        raise ConfigError(f"{path} is not a statement; `sottovoce peer run` writes it as statement.json.")
-    version = statement.get("version")
-    if version != VERSION or isinstance(version, bool):
-        raise ConfigError(
-            f"The statement {path} has version {version!r}, this program reads version {VERSION}; upgrade it."
-        )
-    return statement

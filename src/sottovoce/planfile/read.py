@@ -12,35 +12,29 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce import graphs
-from sottovoce._format import significant
 from sottovoce.accounting.budget import AdversaryOptions, accepted_delta
-from sottovoce.accounting.calibration import no_noise_meets
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
-from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
 from sottovoce.algorithms.consensus_newton import ConsensusNewton, newton_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.plan import Plan, public_units
-from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.data.files import read_numbers
 from sottovoce.data.ingest import check_accepted
-from sottovoce.errors import ConfigError
+from sottovoce.errors import ConfigError, DataError
 from sottovoce.graphs import Network
 from sottovoce.models.adapters import LinearAdapter
 from sottovoce.objectives import GLM
-from sottovoce.planfile.records import PlanRecords, linear_records, network_records
+from sottovoce.planfile.records import DataReader, PlanRecords
 from sottovoce.planfile.schema import (
     NOISE_OPTIONS,
-    BudgetSection,
     NetworkSection,
     NoiseSection,
     PlanFile,
     check_plan_file,
     prefix_errors,
 )
-from sottovoce.protocols import parse
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,18 @@ class LoadedPlan:
     def adversary(self) -> AdversaryOptions:
         """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
         return {} if self.settings.budget is None else self.settings.budget.budget.adversary
+
+    @property
+    def training_records(self) -> PlanRecords:
+        """The records of a training plan; raise if they are only announced."""
+        assert self.records is not None
+        assert self.settings.data is not None
+        if self.records.data is None:
+            raise DataError(
+                f"There is no file {self.settings.data.file}; its sizes are enough for sottovoce plan, not "
+                "for training."
+            )
+        return self.records
 
     @cached_property
     def privacy(self) -> Guarantee:
@@ -166,63 +172,54 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: Any) -> LoadedPlan:
     """Return the plan that a file describes, with the records it runs on.
 
-    Parameters
-    ----------
-    settings, folder : the file's sections, and where the files it names are looked for.
-    where : the file's name in messages.
-    changed : options of the plan in place of the file's.
+    The files it names are looked for in ``folder``; ``where`` is the file's name in messages; ``changed`` are
+    options of the plan in place of the file's.
     """
-    train, average = settings.train, settings.average
+    train, average, budget = settings.train, settings.average, settings.budget
     if train is None:
         assert average is not None
-        section, name = "average", "averaging"
-        options = average.model_dump(exclude={"values"})
+        section, name, options = "average", "averaging", average.model_dump(exclude={"values"})
     else:
         section, name = "train", train.algorithm
-        options = train.model_dump(exclude={"algorithm", "fresh_graph", "evaluate_every"})
+        options = train.model_dump(exclude={"algorithm", "evaluate_every"})
     options = {key: lists_to_tuples(value) for key, value in {**options, **changed}.items()}
-    known = plan_options(name)
     with prefix_errors(where):
         network = _network(settings, name, folder)
         records = None if train is None else _records(settings, name, folder, network, options)
         if name == ConsensusNewton.name and "steps" not in options and records is not None:
             settings, suited = _suited(settings, records, network)
             options = suited | options
-        options |= _options_elsewhere(settings, known, folder, network, records, options)
+        options |= _options_elsewhere(settings, name, network, records, options)
     for key in missing_options(name, options):
         raise ConfigError(f"{where}, [{section}] {key} is missing; {name} needs it.")
     with prefix_errors(f"{where}, [{section}]"):
         noise = _noise_options(name, options, settings.noise)
-        if noise:
-            plan = build_plan(name, options | noise)
-        else:
-            plan = _calibrated(name, options, settings.budget)
+        if not noise and budget is None:
+            raise ConfigError(
+                "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
+            )
+        plan = build_plan(name, options | noise, budget=None if noise or budget is None else budget.budget)
     uncharged = () if records is None else records.uncharged
     accepted = check_accepted([name for name in settings.accept if name != LARGE_DELTA], uncharged, where)
-    if settings.budget is not None:
-        delta = settings.budget.delta
-        accepted += accepted_delta(delta, public_units(plan), plan.adjacency, settings.accept, where)
+    if budget is not None:
+        accepted += accepted_delta(budget.delta, public_units(plan), plan.adjacency, settings.accept, where)
     return LoadedPlan(plan, records, network, accepted, settings)
 
 
 # ---- who, and what -------------------------------------------------------------------------------------
 
 
-def build_network(section: NetworkSection, folder: Path | None = None, *, seed: int | None = None) -> Network:
-    """Return the network of ``[network]``; a random graph is drawn from ``seed``."""
+def build_network(section: NetworkSection, folder: Path = Path()) -> Network:
+    """Return the network of ``[network]``; its files are in ``folder``."""
     if (section.graph is None) == (section.matrix is None):
         raise ConfigError('[network] needs either graph or matrix; for example graph = "ring:8".')
     if section.matrix is not None:
-        path = (folder or Path()) / section.matrix
+        path = folder / section.matrix
         network = graphs.from_matrix(read_numbers(path), name=path.name)
     else:
-        assert section.graph is not None
-        text = section.graph
-        if folder is not None and text.startswith("file:"):
+        text = str(section.graph)
+        if text.startswith("file:"):
             text = f"file:{folder / text.removeprefix('file:')}"
-        if seed is not None:
-            text = ":".join([part for part in text.split(":") if not part.startswith("seed=")])
-            text = f"{text}:seed={seed}"
         network = graphs.parse(text)
     if section.weights is not None:
         network = network.reweighted(section.weights)
@@ -248,17 +245,14 @@ def _records(
     agents = network.n if network is not None else 1 if "records" in plan_options(name) else None
     if agents is not None and settings.data.users not in (None, agents):
         raise ConfigError(f"[data] users is {settings.data.users}, but the plan is for {agents} agents.")
-    labels = None if network is None else network.node_names
+    names = None if network is None else network.node_names
+    reader = DataReader(settings.data, folder, agents, names, settings.accept)
     if settings.model is not None:
-        clip_norm = options.get("clip_norm", float("inf"))
-        return network_records(
-            settings.data, folder, agents, settings.model, clip_norm, labels, settings.accept
-        )
-    return linear_records(settings.data, folder, agents, _glm(settings), labels, settings.accept)
+        return reader.network(settings.model, options.get("clip_norm", float("inf")))
+    return reader.linear(_glm(settings))
 
 
 def _glm(settings: PlanFile) -> GLM:
-    """Return the linear model of [objective]."""
     options = {} if settings.objective is None else dict(settings.objective.model_extra or {})
     known = [item.name for item in fields(GLM) if item.name not in ("dim", "class_weight")]
     for key in options:
@@ -273,20 +267,18 @@ def _glm(settings: PlanFile) -> GLM:
 
 def _options_elsewhere(
     settings: PlanFile,
-    known: Mapping[str, Any],
-    folder: Path,
+    name: str,
     network: Network | None,
     records: PlanRecords | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the options of a plan that other sections hold, as far as the algorithm has them."""
     elsewhere: dict[str, Any] = {}
+    known = plan_options(name)
     if network is not None:
         elsewhere = {"network": network, "seed": settings.protocol.seed}
         if settings.protocol.name is not None or known["protocol"].default is MISSING:
             elsewhere["protocol"] = str(settings.protocol.named("chebyshev"))
-        if settings.train is not None and settings.train.fresh_graph:
-            elsewhere["protocol"] = _fresh_graphs(settings, folder, elsewhere.get("protocol"))
     elif settings.protocol.model_dump(exclude_defaults=True):
         raise ConfigError("[protocol] is for plans over a network; leave it out.")
     if records is not None:
@@ -318,28 +310,6 @@ def _suited(
     return settings.model_copy(update=update), suited
 
 
-def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> CachedSchedule:
-    """Return a schedule that draws the graph again for every step, from the public seed."""
-    section, seed = settings.network, settings.protocol.seed
-    assert section is not None
-    if not section.random:
-        raise ConfigError("[train] fresh_graph needs a graph that is drawn: er or geometric.")
-    if protocol is None:
-        raise ConfigError("[train] fresh_graph needs [protocol] name.")
-    named, graph = parse(protocol), section.graph
-
-    class FreshGraphs(CachedSchedule):
-        def __str__(self) -> str:  # names the run: another seed is another run
-            return f"{named} on {graph}, drawn afresh in every step from seed {seed}"
-
-    return FreshGraphs(
-        lambda k: named.at(build_network(section, folder, seed=seed * 1_000_003 + k), seed=seed, step=k)
-    )
-
-
-# ---- noise ---------------------------------------------------------------------------------------------
-
-
 def _noise_options(name: str, options: Mapping[str, Any], noise: NoiseSection) -> dict[str, float]:
     """Return the noise that a file states as the plan's own option; empty where it states none."""
     amounts = {key: getattr(noise, key) for key in NOISE_OPTIONS if getattr(noise, key) is not None}
@@ -358,21 +328,3 @@ def _noise_options(name: str, options: Mapping[str, Any], noise: NoiseSection) -
             )
         return {own: amount * clip_norm if own == "noise_std" else amount / clip_norm}
     return {}
-
-
-def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | None) -> Plan:
-    """Return the plan with the least noise that meets the budget, against the budget's own view."""
-    if section is None:
-        raise ConfigError(
-            "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
-        )
-    plan = build_plan(name, options, budget=section.budget)
-    noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
-    if section.max_noise is not None and plan.query_kind != "value":
-        raise ConfigError(f"[budget] max_noise is for averages; {name} does not know it before it runs.")
-    if section.max_noise is not None and noise is not None and noise > section.max_noise:
-        would_be = significant(noise, digits=3)
-        reason = f" with at most {section.max_noise:g} of noise in the result: it would be {would_be}"
-        remedy = "more noise, or let more nodes take part"
-        raise no_noise_meets(section.epsilon, section.delta, reason, remedy)
-    return plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -111,13 +111,8 @@ def agreement_text(
     """Return the draft of an agreement of a plan; ``sottovoce peer agree`` adds the members.
 
     With masked sums its budget is ``budget``, (epsilon, delta). Over trees and gossip a member is charged
-    for its own noise alone, as if all others colluded.
-
-    Parameters
-    ----------
-    tables : title, graph and the sections of model and data.
-    protocol, options : of the algorithm; the options hold its noise multiplier.
-    sample_rate : of records, where they are sampled.
+    for its own noise alone, as if all others colluded. ``tables`` are title, graph and the sections of model
+    and data; ``options`` hold the noise multiplier.
     """
     values = {key: getattr(plan, key) for key in plan_options(plan.name)}
     clip_norm = float(values.get("radius", values.get("clip_norm")) or 0.0)
@@ -135,21 +130,16 @@ def agreement_text(
 
 
 def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    objective = plan.objective
+    objective, sizes = plan.objective, plan.sizes or (getattr(plan, "records", None),)
     if model is None and (not isinstance(objective, GLM) or objective.dim is None):
         raise InvalidInput(
             "a plan file describes linear models with a known number of features, or networks by [model]; "
             f"it cannot name this {type(objective).__name__}."
         )
-    sizes = plan.sizes or (getattr(plan, "records", None),)
     if sizes == (None,):
         raise InvalidInput("a plan file states the records of each agent; give the plan sizes=...")
-    data: dict[str, Any] = {
-        "file": RECORDS,
-        "label": "label",
-        "bounds": [-1.0, 1.0],
-        "sizes": list(sizes) if len(set(sizes)) > 1 else sizes[0],
-    }
+    stated = list(sizes) if len(set(sizes)) > 1 else sizes[0]
+    data: dict[str, Any] = {"file": RECORDS, "label": "label", "bounds": [-1.0, 1.0], "sizes": stated}
     if len(sizes) > 1:
         data |= {"group": "site", "partition": "column"}
     if model is not None:
@@ -158,13 +148,11 @@ def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, 
     data["width"] = objective.dim
     if objective.class_weight is not None:
         data["class_weight"] = list(objective.class_weight)
-    chosen = {
-        item.name: to_jsonable(getattr(objective, item.name))
-        for item in fields(objective)
-        if item.name not in ("dim", "class_weight")
-        and getattr(objective, item.name) not in (None, item.default)
-    }
-    return {"data": data, "objective": {"loss": objective.loss} | chosen}
+    chosen = {item.name: getattr(objective, item.name) for item in fields(objective)}
+    for item in fields(objective):
+        if item.name in ("dim", "class_weight") or chosen[item.name] in (None, item.default):
+            del chosen[item.name]
+    return {"data": data, "objective": {"loss": objective.loss} | to_jsonable(chosen)}
 
 
 def _network_section(network: Network) -> dict[str, Any]:
@@ -189,14 +177,12 @@ def _protocol_name(protocol: Any) -> str:
 
 
 def _value(plan: Plan, key: str, value: Any) -> Any:
-    """Return the value of an option as TOML has it."""
     if isinstance(value, RateTable):
         raise InvalidInput("a plan file has no table of rates; give learning_rate as a number or a Rate.")
     if key == "learning_rate" and hasattr(value, "start"):
         rate = {name: part for name, part in vars(value).items() if part is not None}
         return value.start if value.end in (None, value.start) and not rate.get("warmup") else rate
-    described = plan.describe().get(key, value)
-    values = to_jsonable(described)
+    values = to_jsonable(plan.describe().get(key, value))
     if isinstance(values, dict):
         return {name: part for name, part in values.items() if part not in (None, [])}
     return values
@@ -204,10 +190,8 @@ def _value(plan: Plan, key: str, value: Any) -> Any:
 
 def _is_default(plan: Plan, key: str, value: Any) -> bool:
     item = plan_options(plan.name)[key]
-    if value is None:
-        return True
     default = item.default_factory() if item.default_factory is not MISSING else item.default
-    return type(default) is type(value) and _same(default, value)
+    return value is None or _same(default, value)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -216,17 +200,15 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other)
-    if isinstance(one, (str, bytes, int, float, type(None))):
-        return bool(one == other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, Sequence):
-        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, Network):
         return bool(
             one.n == other.n and abs(one.W - other.W).max() == 0 and one.node_names == other.node_names
         )
-    if one == other:
-        return True
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if one == other or not hasattr(one, "__dict__"):
+        return bool(one == other)
     attributes = [key for key in vars(one) if not key.startswith("_") and key in vars(other)]
     return bool(attributes) and all(_same(getattr(one, key), getattr(other, key)) for key in attributes)
