@@ -6,9 +6,8 @@ import math
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -217,10 +216,7 @@ class PrivacyQuestion:
             last = self.last_steps_in_reach(delay)
             releases = {agent: _until(own, int(last[agent])) for agent, own in releases.items()}
             assumptions = ("observers see what is sent to them, and no other output is published",)
-        distinct = {  # of thousands of agents most have the same releases
-            tuple(map(_all_but_sender, own)): own for own in releases.values()
-        }
-        for own in distinct.values():
+        for own in releases.values():
             counts = count_by_kind(own)
             if hidden:
                 counts = _hidden(counts)
@@ -248,6 +244,3 @@ def _until(releases: Iterable[Release], last: int) -> list[Release]:
     """Return the releases of the steps up to ``last``; a joint one is whole or not at all."""
     started = [r for r in releases if r.step <= last]
     return [r if r.joint else replace(r, steps=min(r.steps, last + 1 - r.step)) for r in started]
-
-
-_all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))
