@@ -15,12 +15,13 @@ How epsilon is computed, best first:
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, combinations_with_replacement, product
+from itertools import chain, combinations_with_replacement, product
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from sottovoce import _validate
 from sottovoce._io import to_jsonable
@@ -426,32 +427,29 @@ def _within(small: Curve, large: Curve) -> bool:
     if small.others or large.others or small.method != large.method:
         return False
     few, many = _sampled_steps(small), _sampled_steps(large)
-    if few is None or many is None or few.adjacency != many.adjacency or few.most_rate > many.least_rate:
+    if few is None or many is None or few.adjacency != many.adjacency or few.rates.max() > many.rates.min():
         return False
     # A step costs less with more noise and a smaller rate. So the small curve costs no more if its i-th
     # quietest step has at least the noise of the i-th quietest of the large one: if up to every noise level
     # it has no more steps.
-    allowed = (many.counts[bisect_right(many.noises, noise)] for noise in few.noises)
-    return all(count <= most for count, most in zip(few.counts[1:], allowed, strict=True))
+    up_to = np.concatenate([[0], np.cumsum(many.counts)])[np.searchsorted(many.noises, few.noises, "right")]
+    return bool((np.cumsum(few.counts) <= up_to).all())
 
 
 class _SampledSteps(NamedTuple):
     adjacency: str
-    least_rate: float
-    most_rate: float
-    noises: list[float]  # ascending
-    counts: list[int]  # 0, then the number of steps up to each noise
+    noises: np.ndarray  # ascending
+    rates: np.ndarray
+    counts: np.ndarray
 
 
 def _sampled_steps(curve: Curve) -> _SampledSteps | None:
     """Return the steps of a curve that has nothing but sampled steps under one adjacency."""
-    sampled = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
-    if len(sampled) < len(curve.parts) or len({part.adjacency for part, _ in sampled}) != 1:
+    steps = [(p.noise_multiplier, p.sample_rate, k) for p, k in curve.parts if isinstance(p, SampledGaussian)]
+    relations = {part.adjacency for part, _ in curve.parts if isinstance(part, SampledGaussian)}
+    if len(steps) < len(curve.parts) or len(relations) != 1:
         return None
-    rates = [part.sample_rate for part, _ in sampled]
-    steps = sorted((part.noise_multiplier, count) for part, count in sampled)
-    noises, counts = [noise for noise, _ in steps], accumulate((count for _, count in steps), initial=0)
-    return _SampledSteps(sampled[0][0].adjacency, min(rates), max(rates), noises, list(counts))
+    return _SampledSteps(relations.pop(), *np.array(sorted(steps)).T)
 
 
 def _from_json(value: object) -> object:
