@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -50,12 +51,8 @@ _MOST_CUTS = 200
 def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarray:
     """Return (n,) the variances of least total, in units of what local privacy takes per member.
 
-    Parameters
-    ----------
-    tree : the tree, the same in every step.
-    tolerate : the size c of the coalitions against which the guarantee holds.
-    floor : the least variance of each member, in [0, 1]. A member with none has no guarantee of its own
-        once more than c collude.
+    ``tolerate`` is the size c of the coalitions against which the guarantee holds, ``floor`` the least
+    variance of each member, in [0, 1]: one with none has no guarantee of its own once more than c collude.
 
     Guarantees
     ----------
@@ -73,11 +70,8 @@ def tree_noise_program(
 ) -> np.ndarray:
     """Return (n,) the variances of least total by the linear program, for equal or unequal requirements.
 
-    Parameters
-    ----------
-    tree, tolerate : as for `least_tree_noise`.
-    required : the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, or one per member.
-    floor : the least share of its own requirement that each member takes.
+    ``required`` is the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, or one per
+    member. Each takes at least the share ``floor`` of its own requirement.
 
     Guarantees
     ----------
@@ -151,20 +145,12 @@ def fresh_tree_noise(
     which is convex. It is solved by cutting planes: each linear program is a lower bound of the least total,
     and its answer, scaled until every constraint holds, an upper one; the search ends where they meet.
 
-    Parameters
-    ----------
-    trees : the tree of every step; all of them known beforehand, as public seeds make them.
-    tolerate, required, floor : as for `tree_noise_program`.
-    gap : how far above the least total, relatively, the answer may be.
-
     Guarantees
     ----------
     As `least_tree_noise`, over all steps together, for Gaussian releases in every step. For sampled batches
-    the constraint is the leading term of the loss, so compute the cost of the plan. The total is at most
-    ``gap`` above the optimum, or an error is raised.
+    the constraint is the leading term of the loss, so compute the cost of the plan. The total is, relatively,
+    at most ``gap`` above the optimum, or an error is raised.
     """
-    if not trees:
-        raise InvalidInput("fresh_tree_noise needs the tree of every step, got none.")
     n = trees[0].n
     c, least = _coalition_size(trees[0], tolerate, "tolerate"), _validate.probability(floor, "floor")
     needs = _requirements(required, n)
@@ -244,40 +230,31 @@ def optimal_noise(
     One tree in every step has a closed form, or a linear program where members require unlike amounts; trees
     that change are the convex program of `fresh_tree_noise`. Answers of a solver are rounded up to a 1024th
     of a variance, so that members who compute them on unlike machines get the same.
-
-    Parameters
-    ----------
-    schedule : the protocol of every step; all must be trees.
-    tolerate, floor, required : as for `tree_noise_program`.
     """
-    trees: list[Tree] = []
+    shapes = []
     for protocol in schedule:
-        if protocol.sum_tree is None:
+        tree = protocol.sum_tree
+        if tree is None:
             raise InvalidInput(
                 f'noise_allocation = "optimal" is for trees, got {protocol.name}; masked sums and exchange '
                 "have equal noise."
             )
-        trees.append(protocol.sum_tree)
-    needs = tuple(_requirements(required, trees[0].n).tolist())
-    return _optimal_noise(tuple(map(_SameShape, trees)), tolerate, float(floor), needs)
+        shapes.append(_Shape(tree.parents.tobytes(), tree))
+    needs = _requirements(required, shapes[0].tree.n)
+    return _optimal_noise(tuple(shapes), tolerate, float(floor), tuple(needs.tolist()))
 
 
-class _SameShape:
+@dataclass(frozen=True)
+class _Shape:
     """A tree that equals other trees of its shape: calibration asks for the same trees many times."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree, self._shape = tree, tree.parents.tobytes()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameShape) and self._shape == other._shape
-
-    def __hash__(self) -> int:
-        return hash(self._shape)
+    parents: bytes
+    tree: Tree = field(compare=False)
 
 
 @lru_cache(maxsize=64)
 def _optimal_noise(
-    shapes: tuple[_SameShape, ...], tolerate: int, floor: float, needs: tuple[float, ...]
+    shapes: tuple[_Shape, ...], tolerate: int, floor: float, needs: tuple[float, ...]
 ) -> tuple[float, ...]:
     trees = [shape.tree for shape in shapes]
     fixed = len(set(shapes)) == 1
@@ -295,14 +272,8 @@ def _optimal_noise(
 def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndarray:
     """Return (n,) the noise that hides each member from the worst coalition of ``colluders`` others.
 
-    All the noise but that of the ``colluders`` sides of the member with the most noise; its own alone where
-    it has no more neighbors than that.
-
-    Guarantees
-    ----------
-    The least, over every coalition of at most ``colluders`` other members, of the noise in the sum that the
-    member's row is part of: its loss against the worst of them is ``Delta**2`` over this, without going
-    through them (a test does).
+    It is the least, over every coalition of at most ``colluders`` other members, of the noise in the sum that
+    the member's row is part of; its loss against the worst of them is ``Delta**2`` over this.
     """
     c = _coalition_size(tree, colluders, "colluders")
     own = np.asarray(variances, float).ravel()
@@ -312,10 +283,7 @@ def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndar
 
 
 def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
-    """Return, for each member, the coalition of at most ``colluders`` others that learns most of it.
-
-    They are its neighbors on its sides with the most noise: see `tree_hiding`.
-    """
+    """Return, for each member, the coalition of at most ``colluders`` others that learns most of it."""
     c = _coalition_size(tree, colluders, "colluders")
     own = np.asarray(variances, float).ravel()
     return [tuple(sorted(w for _, w in sides[:c])) for _, sides in _sides(tree, own)]

@@ -257,28 +257,25 @@ class _WaitingCost:
     def __init__(
         self, factors: np.ndarray, steps: int, contractive: bool, rates: Sequence[float] | None
     ) -> None:
-        self.factors, self.steps = factors, steps
-        self._common: np.ndarray | None = None
-        if not contractive or rates is None or len(set(rates)) <= 1:
-            t = np.arange(1, steps + 1, dtype=np.float64)
-            with np.errstate(over="ignore"):
-                self._common = np.exp(factors[:, None] / (t if contractive else np.ones(steps)))
-        else:
-            self._rates = np.asarray(rates, dtype=np.float64)
-            if len(rates) != steps or not (np.isfinite(self._rates) & (self._rates >= 0)).all():
-                raise InvalidInput(
-                    f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}."
-                )
+        self.factors, self.steps, self.contractive = factors, steps, contractive
+        self.rates = np.ones(steps) if rates is None else np.asarray(rates, dtype=np.float64)
+        if len(self.rates) != steps or not (np.isfinite(self.rates) & (self.rates >= 0)).all():
+            raise InvalidInput(f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}.")
+        self._equal = not contractive or len(set(self.rates.tolist())) <= 1
+        self._common = self._of_rates(np.ones(steps)) if self._equal else np.empty(0)
+
+    def _of_rates(self, rates: np.ndarray) -> np.ndarray:
+        noise = np.cumsum(np.square(rates)) if self.contractive else np.ones(len(rates))
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(self.factors[:, None] / noise))
 
     def __call__(self, s: int) -> np.ndarray:
-        left = self.steps - s
-        if self._common is not None:
-            return self._common[:, :left]
-        if not self._rates[s]:
-            return np.ones((len(self.factors), left))  # a step of length 0 moves nothing
+        if self._equal:
+            return self._common[:, : self.steps - s]
+        if not self.rates[s]:
+            return np.ones((len(self.factors), self.steps - s))  # a step of length 0 moves nothing
         # in units of the step's own rate, whose square alone may be too small or too large for a float
-        noise = np.cumsum(np.square(self._rates[s:] / self._rates[s]))  # of the steps s .. s + t - 1
-        return np.exp(self.factors[:, None] / noise)
+        return self._of_rates(self.rates[s:] / self.rates[s])
 
 
 def _expectation(
