@@ -52,18 +52,6 @@ def test_calibration_inverts_the_forward_function(epsilon, exponent, sensitivity
     assert noise == pytest.approx(sensitivity / gaussian_mu(epsilon, delta), rel=2e-6)
 
 
-def test_a_staircase_still_lands_below():
-    # a forward function with jumps, as coarse grids make them: interpolation must not decide
-    forward = with_curve(
-        lambda noise: (
-            Curve.gaussian(1 / (0.5 * math.floor(2 * noise))) if noise >= 0.5 else Curve.gaussian(math.inf)
-        )
-    )
-    noise = calibrate(forward, 1.0, 1e-5)
-    assert forward(noise).epsilon(1e-5) <= 1.0
-    assert noise == pytest.approx(4.0, rel=1e-5)
-
-
 @pytest.mark.parametrize("label", ["conditional", "published"])
 def test_only_guarantees_are_calibrated(label):
     with pytest.raises(NotAGuarantee):

@@ -63,14 +63,6 @@ def test_what_passes_the_budget_is_refused_and_not_counted():
     assert spending.epsilon() == 1.0
 
 
-@pytest.mark.parametrize("several", [{"count": 3}, {"steps": 3}])
-def test_a_run_of_releases_is_charged_as_so_many(several):
-    spending = LinearSpending(USER_BUDGET)
-    spending.add(Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, **several), RELEASE)
-    with pytest.raises(BudgetExceeded):
-        spending.require(RELEASE)
-
-
 def test_a_joint_release_is_one_mechanism():
     joint = Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, steps=3, joint=True)
     assert compose([joint]) == compose([RELEASE])
@@ -92,19 +84,6 @@ def test_counts_that_fitted_are_not_computed_again():
         spending.add(RELEASE)
     assert spending.computed == 1
     assert not spending.fits(RELEASE)
-
-
-def test_sampled_releases_are_accounted_under_their_own_adjacency():
-    both = {
-        ReleaseKind("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
-        ReleaseKind("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
-    }
-    expected = Curve.sampled_gaussian(0.05, 1.5, 40) + Curve.gaussian(0.2)
-    assert compose(both).epsilon(1e-5) == pytest.approx(expected.epsilon(1e-5), rel=1e-12)
-    # noise over sensitivity 1.5 with sensitivity twice the clip norm: clip multiplier 3
-    replaced = Curve.sampled_gaussian(0.05, 3.0, 40, adjacency="replace-one").epsilon(1e-5)
-    assert compose({ReleaseKind("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}).epsilon(1e-5) == replaced
-    assert replaced != pytest.approx(Curve.sampled_gaussian(0.05, 3.0, 40).epsilon(1e-5), rel=0.1)
 
 
 # ---- number by number --------------------------------------------------------------------------------------

@@ -120,29 +120,6 @@ def test_several_noise_scales_fall_back_to_local():
     assert account(plan, "pairwise", observer=0, user=4).epsilon(D) == 0.0
 
 
-@pytest.mark.parametrize("model", [Averaging(), Consensus()])
-def test_agent_with_several_noise_scales(model):
-    """One view covers one noise of each; all at once are then what they are one by one."""
-    plan = stationary_plan(model, Tree(sv.graphs.path(4)), lambda a: one(a) + (one(a, 3.0) if a == 2 else []))
-    each = account_each(plan, [0])
-    assert {u: guarantee.label for u, guarantee in each.items()} == {
-        u: account(plan, "network", observer=0, user=u).label for u in (1, 2, 3)
-    }
-    if isinstance(model, Averaging):
-        assert {guarantee.label for guarantee in each.values()} == {"ldp"}
-        assert [each[u].mu for u in (1, 2)] == pytest.approx([1 / 2, math.hypot(1 / 2, 1 / 3)], rel=1e-9)
-    assert each == {u: account(plan, "network", observer=0, user=u) for u in (1, 2, 3)}
-
-
-@pytest.mark.parametrize("model", [Averaging(), Consensus()])
-def test_tree_hides_by_the_noise_on_one_side(model):
-    """On a path of five, node 1 sees the row of node 0 and the sum of nodes 2, 3, 4; squares add."""
-    stds = [2.0, 1.0, 3.0, 4.0, 5.0]
-    plan = stationary_plan(model, Tree(sv.graphs.path(5)), lambda a: one(a, stds[a]))
-    for user, around in ((0, 2.0), (2, math.sqrt(50)), (3, math.sqrt(50)), (4, math.sqrt(50))):
-        assert account(plan, observer=1, user=user).mu == pytest.approx(1 / around, rel=1e-9)
-
-
 def test_central_view_and_missing_consensus_messages():
     gossip, tree = Gossip(sv.graphs.ring(4), 3), Tree(sv.graphs.path(4))
     some = "only one final row is released, and no message is seen"

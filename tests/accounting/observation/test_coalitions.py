@@ -11,7 +11,6 @@ import sottovoce as sv
 from sottovoce.accounting.observation import Averaging, Consensus
 from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import network_of
 from sottovoce.privacy import account
 from sottovoce.protocols import Masked, Tree
 
@@ -163,16 +162,6 @@ def test_any_members_on_a_tree_are_the_worst_named_ones(graph, silent, model):
     for user, c in itertools.product(range(6), (1, 2)):
         worst = account(plan, "colluders", colluders=c, user=user).epsilon(D)
         assert worst == pytest.approx(by_name(plan, c, user=user), rel=1e-9)
-
-
-def test_worst_sides_on_a_tree_by_variance():
-    """Around node 0: a leaf with noise 3, and two chains of 2 and 2; 9 is more than 8, 3 less than 4."""
-    edges = np.array([[0, 1], [0, 2], [2, 3], [0, 4], [4, 5]])
-    stds = [1.0, 3.0, 2.0, 2.0, 2.0, 2.0]
-    plan = stationary_plan(
-        Consensus(), Tree(network_of(edges, 6, "branches"), root=0), lambda a: one(a, stds[a])
-    )
-    assert account(plan, "colluders", colluders=2, user=0).mu == pytest.approx(1 / math.sqrt(1 + 8), rel=1e-9)
 
 
 def test_masked_members_with_noise_in_unlike_steps():

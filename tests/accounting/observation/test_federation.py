@@ -91,14 +91,6 @@ def test_client_sampling_is_listed_as_assumption():
     )  # a record is in every round of its client or none
 
 
-def test_participations_of_a_client():
-    plan = stationary_plan(
-        Federation(8, secure_sum=True), HypercubeExchange(8), lambda a: one(a, steps=4), steps=4
-    )
-    lost = [account(plan, "local", participations=times).mu for times in range(6)]
-    assert lost == pytest.approx([math.sqrt(min(times, 4)) / 2 for times in range(6)], rel=1e-9)
-
-
 @pytest.mark.parametrize("model", [Consensus(), Federation(4, secure_sum=False)], ids=repr)
 def test_visible_participation_counts_the_rounds_that_are_drawn(model):
     plan = stationary_plan(model, HypercubeExchange(4), lambda a: one(a, user_rate=0.5, steps=6), steps=6)
