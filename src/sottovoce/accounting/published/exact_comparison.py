@@ -32,7 +32,6 @@ PUBLISHED_FOR = ("gossip", "chebyshev", "randomized")
 _MUFFLIATO = {"source": "Cyffers et al. 2022", "label": "published"}
 _WALKS = {"source": "Cyffers et al. 2024"}
 _LARGE_NOISE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
-_COLUMNS = {"ring": "ring", "complete": "complete", "hypercube": "expander", "exponential": "expander"}
 
 
 def compare_with_published(
@@ -148,14 +147,9 @@ def published_bounds(
 ) -> dict[str, Any]:
     """Return the papers' formulas for one network: ``losses`` and ``errors``, a mapping per formula.
 
-    Parameters
-    ----------
-    network, protocol : who talks to whom, and gossip on it: ``gossip``, ``chebyshev`` or ``randomized``.
-    observer : the curious node; None: every node in turn.
-    steps : how often every node takes part, for the formulas of learning (9) and of a walk, whose token
-        then makes ``n * steps`` hops.
-    noise_std : sigma for values within 1 of their center; without it errors are in units of sigma^2.
-    assessed : the result of `compare_with_published` for the same arguments.
+    ``steps`` is how often every node takes part, for the formulas of learning (9) and of a walk, whose token
+    then makes ``n * steps`` hops; ``noise_std`` sigma for values within 1 of their center, without which
+    errors are in units of sigma^2; ``assessed`` the result of `compare_with_published`.
 
     Guarantees
     ----------
@@ -183,7 +177,7 @@ def published_bounds(
         "unit": "one release under local privacy",
         "steps": steps,
         "losses": list(_losses(network, protocol, assessment, steps)),
-        "errors": list(_errors(network, protocol, noise_std)),
+        "errors": [_error(network, protocol, noise_std)],
         **({"left_out": left_out} if left_out else {}),
     }
 
@@ -280,8 +274,8 @@ def _losses(
         )
 
 
-def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> Iterator[dict[str, Any]]:
-    """Yield one row per formula about the error: Theorem 2 or 3, then the line of Table 1."""
+def _error(network: Network, protocol: Protocol, noise_std: float | None) -> dict[str, Any]:
+    """Return the row of the formula about the error: Theorem 2 or 3."""
     randomized = protocol.name == "randomized"
     kind, by = ("randomized", "randomized") if randomized else ("synchronous", "chebyshev")
     # values within 1 of their center are no further than 1 from their mean, on average
@@ -293,7 +287,7 @@ def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> It
         why += ", with sigma at least half the width of the values"
     if not applies:
         why += f"; here it is {protocol.name} of {protocol.rounds:,}"
-    yield {
+    return {
         "formula": f"Theorem {3 if randomized else 2}",
         **_MUFFLIATO,
         "function": "published_error",
@@ -304,20 +298,3 @@ def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> It
         "why": why,
         "rounds_needed": stop,
     }
-    rows: dict[str, Any] = {"local privacy": "ldp", "trusted curator": "curator", "this graph": "arbitrary"}
-    family, numbers = family_of(network.name)
-    if family in _COLUMNS:
-        rows[f"column {_COLUMNS[family]}"] = _COLUMNS[family]
-    elif family == "torus" and numbers[0] == numbers[1]:
-        rows["column C-torus, C = 2"] = "torus"
-    for name, row in rows.items():
-        yield {
-            "formula": f"Table 1, {name}",
-            **_MUFFLIATO,
-            "function": "published_utility",
-            "what": "squared error",
-            "value": formulas.published_utility(network, 1.0, alpha=1.0, row=row, randomized=randomized),
-            "unit": "alpha Delta^2 / epsilon",
-            "bound": "up to constants",
-            "why": "an order at mean loss epsilon; constants and logarithms are not printed",
-        }
