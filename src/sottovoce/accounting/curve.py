@@ -1,8 +1,7 @@
 """Loss curves: the privacy loss of a sequence of mechanisms, in the form that composes without loss.
 
 A :class:`Curve` is a multiset of mechanisms. Nothing is converted before epsilon or delta is computed:
-Gaussian parts add in mu^2, everything else stays as it is, and the count of a mechanism is applied in one
-place only, :meth:`Curve.renyi` and the composition of privacy loss distributions.
+Gaussian parts add in mu^2, everything else stays as it is.
 
 How epsilon is computed, best first:
 
@@ -68,8 +67,7 @@ _DELTA = _Quantity(1.0, gaussian_delta, rdp_delta, GaussianMixture.delta, Compos
 class Curve:
     """The composed privacy loss of a sequence of independent mechanisms.
 
-    Build one with :meth:`gaussian`, :meth:`sampled_gaussian`, :meth:`pure`, :meth:`laplace`, :meth:`rdp` or
-    :meth:`none`; add curves to compose them, multiply by a whole number to repeat them.
+    Add curves to compose them, multiply by a whole number to repeat them.
 
     Guarantees
     ----------
@@ -88,8 +86,6 @@ class Curve:
     method: Method = "pld"
     others: tuple[Curve, ...] = ()  # the loss is this one or one of these, whichever is larger
     bounds: tuple[Curve, ...] = ()  # each of these bounds the same loss too, so the least counts
-
-    # -- building ---------------------------------------------------------------------------------------
 
     @classmethod
     def none(cls) -> Curve:
@@ -111,10 +107,9 @@ class Curve:
         adjacency: Literal["add-remove", "replace-one"] = "add-remove",
         method: Method = "pld",
     ) -> Curve:
-        """Return ``steps`` Gaussian steps on Poisson samples.
+        """Return ``steps`` Gaussian steps on Poisson samples; ``noise_multiplier`` is noise over clip norm.
 
-        ``noise_multiplier`` is noise standard deviation over clip norm; under replace-one the sum moves by up
-        to twice the clip norm, and that is accounted for here, not by the caller.
+        Under replace-one the sum moves by up to twice the clip norm, which is accounted for here.
         """
         rate = _validate.probability(sample_rate, "sample_rate")
         noise = _validate.non_negative(noise_multiplier, "noise_multiplier")
@@ -210,32 +205,21 @@ class Curve:
 
     @classmethod
     def worst(cls, curves: Iterable[Curve]) -> Curve:
-        """Return the loss of the largest curve, decided at every delta.
-
-        Curves of different sample rates cross: the agent that loses most at one delta need not do so at
-        another, so no single one of them speaks for all.
-        """
+        """Return the loss of the largest curve, decided at every delta: curves of unlike rates cross."""
         curves = list(curves)
         if any(curve.bounds for curve in curves):
             return cls._with_bounds(cls.worst, curves)
-        largest: list[Curve] = []
-        for one in (one for curve in curves for one in curve.alternatives):
-            if not any(_within(one, other) for other in largest):
-                largest = [other for other in largest if not _within(other, one)] + [one]
-        return replace(largest[0], others=tuple(largest[1:])) if largest else cls()
+        first, *others = _extremes((one for curve in curves for one in curve.alternatives), _within) or [
+            cls()
+        ]
+        return replace(first, others=tuple(others))
 
     @classmethod
     def least(cls, curves: Iterable[Curve]) -> Curve:
         """Return a loss that every one of ``curves`` bounds: the smallest, at every delta anew."""
-        smallest: list[Curve] = []
-        for one in (one for curve in curves for one in curve._bounded_by):
-            if not any(_within(other, one) for other in smallest):
-                smallest = [other for other in smallest if not _within(one, other)] + [one]
-        if not smallest:
-            raise InvalidInput("least needs at least one curve, got none.")
-        return replace(smallest[0], bounds=tuple(smallest[1:]))
-
-    # -- reading ----------------------------------------------------------------------------------------
+        every = (one for curve in curves for one in curve._bounded_by)
+        first, *others = _extremes(every, lambda one, other: _within(other, one))
+        return replace(first, bounds=tuple(others))
 
     @property
     def alternatives(self) -> tuple[Curve, ...]:
@@ -329,8 +313,6 @@ class Curve:
             largest = max(largest, one._evaluate(quantity, at))
         return largest
 
-    # -- composing --------------------------------------------------------------------------------------
-
     def __add__(self, other: Curve) -> Curve:
         if not isinstance(other, Curve):
             return NotImplemented
@@ -356,8 +338,6 @@ class Curve:
             return "no loss"
         return "; ".join(f"{count} x {part}" if count > 1 else str(part) for part, count in self.parts)
 
-    # -- storing ----------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description; infinities become the string "inf"."""
         parts = []
@@ -380,8 +360,6 @@ class Curve:
             total = total + replace(build(**fields), method=total.method)
         worst = cls.worst([total, *map(cls.from_dict, stored.get("others", ()))])
         return cls.least([worst, *map(cls.from_dict, stored.get("bounds", ()))])
-
-    # -- inside -----------------------------------------------------------------------------------------
 
     @property
     def _bounded_by(self) -> tuple[Curve, ...]:
@@ -412,6 +390,15 @@ _BUILDERS: dict[str, Callable[..., Curve]] = {
     "laplace": Curve.laplace,
     "rdp": lambda orders, values, count: Curve.from_renyi((orders, values), count),
 }
+
+
+def _extremes(curves: Iterable[Curve], within: Callable[[Curve, Curve], bool]) -> list[Curve]:
+    """Return the curves that are not within another one."""
+    extremes: list[Curve] = []
+    for one in curves:
+        if not any(within(one, other) for other in extremes):
+            extremes = [other for other in extremes if not within(other, one)] + [one]
+    return extremes
 
 
 def _within(small: Curve, large: Curve) -> bool:

@@ -140,8 +140,6 @@ class Guarantee(NotebookDisplay):
                     f'got {part.adjacency}; build the curve with adjacency="{needed}".'
                 )
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     @property
     def valid(self) -> bool:
         """Whether this is a guarantee at all: only ``ldp`` and ``exact`` are."""
@@ -188,8 +186,6 @@ class Guarantee(NotebookDisplay):
                 "more noise or fewer steps lower it."
             )
         return self
-
-    # -- composing --------------------------------------------------------------------------------------
 
     def __add__(self, other: Guarantee) -> Guarantee:
         if not isinstance(other, Guarantee):

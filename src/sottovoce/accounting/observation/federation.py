@@ -13,7 +13,7 @@ from sottovoce.accounting.observation.coalitions import (
     releases_are_alike,
     worst_coalitions,
 )
-from sottovoce.accounting.question import SAMPLED_CLIENTS, PrivacyQuestion
+from sottovoce.accounting.question import SAMPLED_CLIENTS, PrivacyQuestion, participation_hidden
 from sottovoce.accounting.release import ShareCurves
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols.base import block_variances
@@ -60,7 +60,7 @@ class Federation(ObservationModel):
             present = min(present, *map(len, groups))
             for u in question.users(coalition):
                 share = stds[u] ** 2 / hiding[u] if stds[u] else 1.0
-                curves.add(question.counts(u, hidden=True), share)
+                curves.add(participation_hidden(question.counts(u)), share)
         assumptions.append(f"{present} clients add their noise in every round, sampled or not")
         if question.plan.adjacency == "user" and any(
             r.user_rate < 1 for u in range(self.users) for r in question.releases(u)
