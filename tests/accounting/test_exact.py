@@ -14,7 +14,7 @@ from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import account, exact_loss, learning_view
-from sottovoce.protocols import Dropout, Gossip, HypercubeExchange, Randomized, TimeVarying, Tree
+from sottovoce.protocols import Gossip, TimeVarying, Tree
 
 normal = NormalDist()
 
@@ -59,27 +59,6 @@ def test_simulated_optimal_test_on_the_path_of_three(own_noise, share, rate):
     assert seen > power(2 * math.sqrt(1 / 3), 0.1) + 0.05
     # and claiming a tenth more than the truth would be noticed too
     assert abs(seen - power(2 * math.sqrt(share * 1.1), 0.1)) > four_sigma / 2
-
-
-@pytest.mark.parametrize(
-    ("protocol", "observers", "user"),
-    [
-        (Gossip(sv.graphs.star(6), 4), [1], 3),
-        (HypercubeExchange(8), [0], 6),
-        (Tree(sv.graphs.grid(3, 3)), [0], 8),
-        (Dropout(sv.graphs.grid(3, 4), 3, nodes={1: [1]}), [0], 6),
-        (Randomized(sv.graphs.star(5), 25, np.random.default_rng(3)), [1], 3),
-        (Gossip(sv.graphs.grid(3, 4), 2), [0, 11], 6),
-    ],
-    ids=["star", "exchange", "tree", "dropout", "randomized", "colluders"],
-)
-def test_simulated_optimal_test_on_other_protocols(protocol, observers, user):
-    h = protocol.view(observers).leakage()[user]
-    assert 0 < h < 0.999
-    runs = 60_000
-    expected = power(2 * math.sqrt(h), 0.1)
-    seen = optimal_test_rate(protocol, observers, user, 2.0, 1.0, runs, seed=5)
-    assert seen == pytest.approx(expected, abs=0.012)
 
 
 def test_all_pairs_by_symmetry_equal_all_pairs_one_by_one():

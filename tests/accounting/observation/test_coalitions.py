@@ -15,35 +15,6 @@ from sottovoce.privacy import account
 from sottovoce.protocols import Masked, Tree
 
 
-def test_colluder_count_is_the_worst_coalition():
-    tree = sv.protocols.Tree(sv.graphs.path(6), root=0)
-    plan = plan_of(Averaging(), every(1.0, 1.0, steps=1), n=6, steps=1, schedule=tree)
-    named = account(plan, "colluders", colluders=[1, 5], user=3)
-    assert named.mu == pytest.approx(math.sqrt(1 / 3))
-    anyone = account(plan, "colluders", colluders=2, user=3)
-    assert anyone.mu == pytest.approx(1.0)  # its two neighbors
-    assert str(anyone.adversary) == "any 2 nodes together, about node 3"
-    assert account(plan, "colluders", colluders=1, user=3).mu == account(plan, "network", user=3).mu
-
-
-@pytest.mark.parametrize("model", [Averaging(), Consensus()], ids=["averaging", "consensus"])
-@pytest.mark.parametrize("seed", range(3))
-def test_worst_coalition_on_a_tree_in_closed_form(model, seed):
-    rng = np.random.default_rng(seed)
-    tree = sv.protocols.Tree(sv.graphs.complete(7), kind="uniform", rng=rng)
-    sizes, stds = rng.uniform(0.5, 2.0, 7).tolist(), rng.lognormal(size=7).tolist()
-    steps = 1 if isinstance(model, Averaging) else 3
-    plan = plan_of(
-        model, every(sizes, stds, steps=steps), n=7, steps=steps, schedule=tree, is_stationary=True
-    )
-    for c in (2, 3):
-        guarantee = account(plan, "colluders", colluders=c)
-        assert guarantee.label == "exact"
-        assert guarantee.epsilon(D) == pytest.approx(by_name(plan, c), rel=1e-9)
-        about = account(plan, "colluders", colluders=c, user=4).epsilon(D)
-        assert about == pytest.approx(by_name(plan, c, user=4), rel=1e-9)
-
-
 def test_many_coalitions_on_a_tree_stay_exact():
     tree = sv.protocols.Tree(sv.graphs.complete(60), parents=[-1, *((v - 1) // 3 for v in range(1, 60))])
     stds = np.sqrt(least_tree_noise(tree, 3, floor=0.09)).tolist()

@@ -73,24 +73,6 @@ def test_federation_beyond_the_certified_colluders_is_local():
     assert (guarantee.label, guarantee.mu) == ("ldp", 0.5)
 
 
-def test_client_sampling_is_listed_as_assumption():
-    def assumes_sampling(*rates, adjacency="user"):
-        def releases(agent):
-            return one(agent, adjacency=adjacency, user_rate=rates[agent % len(rates)])
-
-        plan = stationary_plan(
-            Federation(8, secure_sum=True), HypercubeExchange(8), releases, adjacency=adjacency
-        )
-        return SAMPLED in account(plan, "network").assumptions
-
-    assert assumes_sampling(0.5)
-    assert assumes_sampling(1.0, 1.0, 0.5, 1.0)
-    assert not assumes_sampling(1.0)
-    assert not assumes_sampling(
-        0.5, adjacency="add-remove"
-    )  # a record is in every round of its client or none
-
-
 @pytest.mark.parametrize("model", [Consensus(), Federation(4, secure_sum=False)], ids=repr)
 def test_visible_participation_counts_the_rounds_that_are_drawn(model):
     plan = stationary_plan(model, HypercubeExchange(4), lambda a: one(a, user_rate=0.5, steps=6), steps=6)
