@@ -94,16 +94,6 @@ def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
     assert ReleaseKind("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
 
 
-def test_laplace_and_selection_in_closed_form():
-    """Lap(b) with sensitivity 1 is 1/b-DP, a noisy maximum 2/b-DP; k of them are k times as much."""
-    assert ReleaseKind("laplace", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
-        0.75, rel=1e-3
-    )
-    assert ReleaseKind("noisy-max", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
-        1.5, rel=1e-3
-    )
-
-
 def test_who_is_sampled_decides_which_rate_counts():
     record, user = 0.1, 0.2
     kinds = [

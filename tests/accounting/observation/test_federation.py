@@ -32,30 +32,6 @@ def visible_epsilon(rounds, rate, mu):
     return brentq(lambda epsilon: delta(epsilon) - D, 0.0, 100.0, xtol=1e-12)
 
 
-def test_federation_matches_reference_values():
-    releases = every(4.0, 4.0, steps=20, user_rate=0.2)
-    secure = plan_of(Federation(50, secure_sum=True), releases, n=50, steps=20)
-    # the own noise hides in which rounds the client took part; a replaced client moves a row by 4 at most
-    hidden = composed_epsilon(D, (sampled(0.2, 2.0, pld.NeighborRel.REPLACE_ONE), 20))
-    assert account(secure, "local").epsilon(D) == pytest.approx(hidden, rel=2e-3)
-    some = account(secure, "local", participations=5)
-    assert some.epsilon(D) == pytest.approx(11.48002280917257, rel=1e-9)
-    assert "the client takes part in 5 rounds" in some.assumptions
-    assert account(secure, "central").epsilon(D) == pytest.approx(0.4399917999690076, rel=1e-6)
-    assert account(secure, "colluders", colluders=2).epsilon(D) == pytest.approx(0.4498852180322394, rel=1e-6)
-    assert account(secure, "colluders", colluders=[1, 2]).curve == (
-        account(secure, "colluders", colluders=2).curve
-    )
-    one = account(secure)
-    assert str(one.adversary) == "any one node"
-    assert any(sentence.startswith("49 clients") for sentence in one.assumptions)
-    assert any("Poisson" in sentence for sentence in one.assumptions)
-    # without a secure sum everybody sees who took part: the number of participations is random, no more
-    seen = plan_of(Federation(50, secure_sum=False), releases, n=50, steps=20)
-    for view in ("local", "network", "central", "outsider"):
-        assert account(seen, view).epsilon(D) == pytest.approx(visible_epsilon(20, 0.2, 1.0), rel=1e-4)
-
-
 def test_federation_against_three_colluders():
     """125 equal noises stay around everybody, whoever the three are: too many to be tried one by one."""
     plan = stationary_plan(Federation(128, secure_sum=True), HypercubeExchange(128), one)
