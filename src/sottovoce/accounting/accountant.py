@@ -59,10 +59,9 @@ def account(
 
     Guarantees
     ----------
-    Without ``label`` the result is valid for the adversary it names (the one exception is a curator whose
-    model says that its cost is a printed formula; its label is ``published``). An argument that has no
-    meaning under a view is refused. Sampling of users amplifies only where participation stays hidden (a
-    federation with a secure sum). An unknown observation model yields the local-DP guarantee.
+    Without ``label`` the result is valid for the adversary it names (except for a curator whose model says
+    that its cost is a printed formula; its label is ``published``). An argument that has no meaning under a
+    view is refused. An unknown observation model yields the local-DP guarantee.
 
     Examples
     --------

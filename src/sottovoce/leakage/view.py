@@ -144,9 +144,8 @@ class GaussianView(NotebookDisplay):
     def reconstruct(self, observations: ArrayLike) -> np.ndarray:
         """Return the observers' best estimate (n, dim) of every user's noisy value.
 
-        Rows with ``leakage() == 1`` are exact up to the rounding of the messages, more so with faint weights; the
-        others are the minimum-norm guess. ``observations`` holds one row per entry of `messages`, as
-        `Protocol.observe` makes them from a run.
+        Rows with ``leakage() == 1`` are exact up to the rounding of the messages, that faint weights enlarge;
+        others are the minimum-norm guess. `Protocol.observe` makes ``observations``, one row per message.
 
         Examples
         --------

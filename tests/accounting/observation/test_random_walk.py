@@ -11,12 +11,7 @@ from tests.accounting.small_plans import PAIR, TWO, D, every, one, plan_of, stat
 
 import sottovoce as sv
 from sottovoce.accounting.gaussian import gaussian_delta
-from sottovoce.accounting.observation.random_walk import (
-    TokenWalk,
-    complete_passage,
-    first_passage,
-    walk_loss,
-)
+from sottovoce.accounting.observation.random_walk import TokenWalk, complete_passage, first_passage, walk_loss
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Guarantee, account
 from sottovoce.protocols import Gossip

@@ -51,31 +51,18 @@ _MAX_WORK = 4e9  # elementary steps spent on one question
 
 @dataclass(frozen=True)
 class TokenWalk(ObservationModel):
-    """A token visits agents along a path drawn during the run and kept secret.
-
-    Parameters
-    ----------
-    network : graph and transition weights.
-    steps, tokens, cap : hops of each token, tokens, contributions per agent (None: no cap).
-    contractive : whether amplification by iteration may be counted on.
-    final_public : whether the final model is broadcast.
-    rates : the learning rate of every step, where they differ.
-    """
+    """A token visits agents along a path drawn during the run and kept secret."""
 
     network: Network
-    steps: int
+    steps: int  # hops of each token
     tokens: int = 1
-    cap: int | None = None
-    contractive: bool = False
-    final_public: bool = True
-    rates: tuple[float, ...] | None = None
+    cap: int | None = None  # after this many contributions an agent adds noise only
+    contractive: bool = False  # whether amplification by iteration may be counted on
+    final_public: bool = True  # whether the final model is broadcast
+    rates: tuple[float, ...] | None = None  # the learning rate of every step, where they differ
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
-        """Return the exact guarantee against single members, the local-DP guarantee against others.
-
-        User level, against one honest-but-curious node that may see the whole path. With ``contractive`` it
-        rests on non-expansive updates, which is listed among the assumptions.
-        """
+        """Return the exact guarantee against single members, the local-DP guarantee against others."""
         local = question.local_guarantee()
         pairs = self._pairs(question)
         if pairs is None:
@@ -218,17 +205,9 @@ def walk_loss(
 ) -> np.ndarray:
     """Return the Rényi loss from u to v of one token's walk, one value per order in ``alpha``.
 
-    Parameters
-    ----------
-    passage : `first_passage` of the pair.
-    noise_to_sensitivity : noise standard deviation over the sensitivity of one gradient.
-    cap : after this many contributions a node adds noise only; None for no cap.
-    final_public : whether the last model is published, so that v sees it too.
-    contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most
-        2 / beta). Without it nothing is amplified by iteration: every contribution that is seen later costs
-        in full.
-    rates : the learning rates of all steps; None for equal ones. Small steps after a large one add little
-        noise to what it released.
+    The others are facts of a `TokenWalk`. Where updates are not ``contractive`` (non-expansive: convex,
+    beta-smooth loss, step at most 2 / beta) nothing is amplified by iteration: every contribution that is
+    seen later costs in full. Small steps after a large one add little noise to what it released.
 
     Guarantees
     ----------
