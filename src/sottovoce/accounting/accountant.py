@@ -91,32 +91,20 @@ def account(
         (user,) = _validate.nodes(user, n, "user")
     released_row = view == "central" and model.single_averaging  # an observer is whose row is released
     may_observe = view in ("network", "pairwise", "colluders") or released_row
-    with_participations = model.takes_participations and view == "local"
-    for without_meaning, sentence in (
-        (
-            participations is not None and not with_participations,
-            f"participations are for view='local' of a federation, got {participations} for view={view!r}.",
-        ),
-        (
-            model.central_only and view != "central",
-            f"The plan has a trusted curator: its only view is 'central', got view={view!r}.",
-        ),
-        (
-            (named or count is not None) and view != "colluders",
-            f"view={view!r} takes no colluders; use view='colluders'.",
-        ),
-        (observer is not None and not may_observe, f"view={view!r} takes no observer, got {observer=}."),
-        (
-            view == "pairwise" and (observer is None or user is None),
-            "view='pairwise' needs observer=... and user=....",
-        ),
-        (
-            view == "colluders" and not named and count is None,
-            "view='colluders' needs colluders=[...] or colluders=<int>, got none.",
-        ),
-        (count is not None and observer is not None, "Pass observer=... or colluders=<int>, not both."),
-    ):
-        if without_meaning:
+    counts_rounds = view == "local" and model.takes_participations
+    colludes = bool(named) or count is not None
+    refusals = {
+        f"{participations=} is for view='local' of a federation.": participations is not None
+        and not counts_rounds,
+        f"A trusted curator's only view is 'central', got {view=}.": model.central_only and view != "central",
+        f"{view=} takes no colluders; use view='colluders'.": colludes and view != "colluders",
+        f"{view=} takes no observer, got {observer=}.": observer is not None and not may_observe,
+        "view='pairwise' needs observer=... and user=....": view == "pairwise" and None in (observer, user),
+        "view='colluders' needs colluders=[...] or colluders=<int>.": view == "colluders" and not colludes,
+        "Pass observer=... or colluders=<int>, not both.": None not in (count, observer),
+    }
+    for sentence, applies in refusals.items():
+        if applies:
             raise InvalidInput(sentence)
     named = named if observer is None else (*named, observer)
     observers = _validate.nodes(named, n, "observers") if named else ()
