@@ -75,11 +75,10 @@ def account(
     n, model = _validate.count(plan.n, "the number of agents"), plan.observation
     if label is not None:
         _validate.choice(label, get_args(Label), "label")
-    is_count = not isinstance(colluders, Iterable)
-    named = () if is_count else tuple(colluders)
-    count = _validate.count(colluders, "colluders") if is_count else None
+    named = tuple(colluders) if isinstance(colluders, Iterable) else ()
+    count = None if isinstance(colluders, Iterable) else _validate.count(colluders, "colluders")
     if view is None:
-        if (named or is_count) and not model.central_only:
+        if (named or count) and not model.central_only:
             view = "colluders"
         else:
             view, tolerated = model.default_view(plan, observer, user)
