@@ -62,8 +62,8 @@ class Averaging(ObservationModel):
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one view."""
-        protocol, stds, coalitions = question.plan.schedule(0), question.noise_stds(), question.coalitions
-        if stds is None or coalitions is None:
+        protocol, stds, coalitions = question.plan.schedule(0), question.noise_stds(), [question.observers]
+        if stds is None:
             return super().guarantee_each(question)
         curves = _user_curves(question, protocol, coalitions, stds, ShareCurves(question.method))
         return {

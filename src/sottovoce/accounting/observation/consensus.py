@@ -21,7 +21,6 @@ from sottovoce.accounting.observation.coalitions import (
     all_equal,
     coalition_assumptions,
     leakage_with_noise,
-    releases_are_alike,
     steps_are_alike,
     worst_coalitions,
 )
@@ -69,10 +68,7 @@ class Consensus(ObservationModel):
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one pass over the steps."""
-        coalitions = question.coalitions
-        if coalitions is None:
-            return super().guarantee_each(question)
-        protocol = _consensus_step(question, 0)
+        coalitions, protocol = [question.observers], _consensus_step(question, 0)
         assumptions = coalition_assumptions(question, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
         curves = ShareCurves(question.method)
         return {
@@ -100,18 +96,14 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     plan = question.plan
     trees = [_consensus_step(question, k).sum_tree for k in range(plan.steps)]
     stds, users, size = question.noise_stds(), question.users(), question.count or 1
-    if stds is None or not all_equal(stds) or not stds.all() or not all(tree is not None for tree in trees):
-        return None
-    kinds = {u: question.counts(u) for u in users}
-    single = all(
-        [(r.step, r.steps, r.count, r.joint) for r in question.releases(u)] == [(0, plan.steps, 1, False)]
-        and all(kind.mechanism == "gaussian" for kind in kinds[u])
-        for u in users
-    )
+    single = [(0, plan.steps, 1, False, "gaussian")]
     work = math.comb(plan.n - 1, size) * len(users) * plan.steps
     memory = plan.n**2 * plan.steps * (plan.n // 64 + 1) * 8
-    if not single or not releases_are_alike(question) or memory > _MAX_MASK_BYTES:
+    if stds is None or not all_equal(stds) or not stds.all() or None in trees or memory > _MAX_MASK_BYTES:
         return None
+    for releases in map(question.releases, range(plan.n)):
+        if [(r.step, r.steps, r.count, r.joint, r.mechanism) for r in releases] != single:
+            return None
     from sottovoce.accounting.fresh_trees import MAX_WORK, FreshTrees
 
     fresh = FreshTrees([t.parents for t in trees if t], [t.depths for t in trees if t], size)
@@ -119,7 +111,7 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     shares = np.concatenate([[1.0], 1 / nodes])
     curves, tables = [], {}
     for done, user in enumerate(users, 1):
-        (kind,) = kinds[user]
+        (kind,) = question.counts(user)
         if kind.curve(1).is_gaussian:
             tried = work <= MAX_WORK
             total = fresh.largest_losses(user, shares[None])[0] if tried else fresh.share_bound(user)
