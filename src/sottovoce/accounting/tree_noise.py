@@ -79,7 +79,7 @@ def tree_noise_program(
     members requires; the solution is scaled up by the solver's rounding.
     """
     c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
-    needs = _requirements(required, tree.n)
+    needs = np.full(tree.n, required, dtype=float)
     lowest = least * needs
     matrix, limits = _constraints(tree, c, needs)
     cost, bounds = np.zeros((2, matrix.shape[1]))  # only noise costs, and nothing is below zero
@@ -153,7 +153,7 @@ def fresh_tree_noise(
     """
     n = trees[0].n
     c, least = _coalition_size(trees[0], tolerate, "tolerate"), _validate.probability(floor, "floor")
-    needs = _requirements(required, n)
+    needs = np.full(n, required, dtype=float)
     blocks, pairs, pair_users = _seen_over_steps(trees, c)
 
     def losses(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -240,8 +240,8 @@ def optimal_noise(
                 "have equal noise."
             )
         shapes.append(_Shape(tree.parents.tobytes(), tree))
-    needs = _requirements(required, shapes[0].tree.n)
-    return _optimal_noise(tuple(shapes), tolerate, float(floor), tuple(needs.tolist()))
+    needs = tuple(np.full(shapes[0].tree.n, required, dtype=float).tolist())
+    return _optimal_noise(tuple(shapes), tolerate, float(floor), needs)
 
 
 @dataclass(frozen=True)
@@ -292,8 +292,6 @@ def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) 
 def _sides(tree: Tree, variances: np.ndarray) -> list[tuple[int, list[tuple[float, int]]]]:
     """Return, per member, the noise of the parts of the tree without it, largest first, and who is next to it
     there."""
-    if variances.shape != (tree.n,) or not (np.isfinite(variances).all() and (variances >= 0).all()):
-        raise InvalidInput(f"variances must be {tree.n} finite numbers of at least 0, got {variances!r}.")
     order = np.argsort(-tree.depths, kind="stable").tolist()
     parents, under = tree.parents.tolist(), variances.tolist()
     below: list[list[tuple[float, int]]] = [[] for _ in range(tree.n)]
@@ -331,12 +329,3 @@ def _coalition_size(tree: Tree, size: int, name: str) -> int:
     if c >= tree.n:
         raise InvalidInput(f"{name} must be below the {tree.n} members of the tree, got {c}.")
     return c
-
-
-def _requirements(required: ArrayLike, n: int) -> np.ndarray:
-    needs = np.asarray(required, float)
-    if needs.shape not in ((), (n,)) or not (np.isfinite(needs).all() and (needs >= 0).all() and needs.any()):
-        raise InvalidInput(
-            f"required must be positive: one number, or one per member ({n}), got shape {needs.shape}."
-        )
-    return np.broadcast_to(needs, (n,)).copy()

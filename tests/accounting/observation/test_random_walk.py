@@ -132,8 +132,6 @@ def test_tokens_add_up_and_contraction_lowers_the_curve():
     assert curve(contractive=False).epsilon(1e-5) > curve().epsilon(1e-5)
     with pytest.raises(InvalidInput, match="must differ"):
         curve(3, 3)
-    with pytest.raises(InvalidInput):
-        walk_loss(complete_passage(3, 5), 1.0, 1.0)
 
 
 def test_walks_match_reference_values_and_stay_below_local():

@@ -15,7 +15,6 @@ from sottovoce.accounting.observation.coalitions import (
 )
 from sottovoce.accounting.question import SAMPLED_CLIENTS, PrivacyQuestion, participation_hidden
 from sottovoce.accounting.release import ShareCurves
-from sottovoce.errors import InvalidInput
 from sottovoce.protocols.base import block_variances
 
 
@@ -30,10 +29,6 @@ class Federation(ObservationModel):
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the guarantee of a client that is hidden in the sum of the clients outside a coalition."""
-        if self.users != question.plan.n:
-            raise InvalidInput(
-                f"The observation model is for {self.users} users, the plan has {question.plan.n} agents."
-            )
         stds = question.noise_stds()
         seen = question.view == "local" or not self.secure_sum
         if seen or stds is None or not releases_are_alike(question):

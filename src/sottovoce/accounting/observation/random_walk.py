@@ -167,8 +167,7 @@ def first_passage(network: Network, steps: int, user: int, observer: int) -> Fir
 
 def complete_passage(n: int, steps: int) -> FirstPassage:
     """Return the same in closed form on the complete graph, where the next holder is uniform."""
-    n, T = _validate.count(n, "n", minimum=2), _validate.count(steps, "steps")
-    t = np.arange(T, dtype=np.float64)
+    t = np.arange(steps, dtype=np.float64)
     both = np.where(t >= 1, (1 - 2 / n) ** (t - 1) / n if n > 2 else (t == 1) / n, 0.0)
     one = np.where(t >= 1, (1 - 1 / n) ** (t - 1) / n, 0.0)
     return FirstPassage(both, both.copy(), one, (1 - 1 / n) ** t / n)
@@ -215,11 +214,7 @@ def walk_loss(
     the expectation exceeds double precision costs infinity.
     """
     orders = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
-    if not (orders > 1).all():
-        raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
-    sigma = _validate.positive(noise_to_sensitivity, "noise_to_sensitivity")
-    if cap is not None:
-        cap = _validate.count(cap, "cap")
+    sigma = noise_to_sensitivity
     cost = _WaitingCost((orders - 1) * orders / (2 * sigma**2), len(passage.first), contractive, rates)
     with np.errstate(over="ignore", invalid="ignore"):
         expectation = _expectation(passage, cost, cap, final_public)
