@@ -152,7 +152,6 @@ bad = [
     (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 3, floor=0.0), "below the 3 members"),
     (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 1, floor=1.5), "floor"),
     (lambda: fresh_tree_noise([Tree(sv.graphs.path(60))] * 2, 4), "too many"),
-    (lambda: worst_share(Tree(sv.graphs.path(3)), [1.0] * 3, 3), "below the 3 members"),
 ]
 
 

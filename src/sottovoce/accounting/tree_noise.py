@@ -59,7 +59,7 @@ def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarr
     With these variances times ``(Delta / mu)**2``, changing a member's row by at most ``Delta`` is ``mu``-GDP
     for every coalition of at most c other members that sees nothing but its own links.
     """
-    c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
+    c, least = _coalition_size(tree, tolerate), _validate.probability(floor, "floor")
     children = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n)
     degrees = children + (tree.parents >= 0)
     return np.where(degrees <= c, 1.0, least)
@@ -78,7 +78,7 @@ def tree_noise_program(
     Every component seen by a coalition of at most ``tolerate`` members holds at least what each of its
     members requires; the solution is scaled up by the solver's rounding.
     """
-    c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
+    c, least = _coalition_size(tree, tolerate), _validate.probability(floor, "floor")
     needs = np.full(tree.n, required, dtype=float)
     lowest = least * needs
     matrix, limits = _constraints(tree, c, needs)
@@ -152,7 +152,7 @@ def fresh_tree_noise(
     at most ``gap`` above the optimum, or an error is raised.
     """
     n = trees[0].n
-    c, least = _coalition_size(trees[0], tolerate, "tolerate"), _validate.probability(floor, "floor")
+    c, least = _coalition_size(trees[0], tolerate), _validate.probability(floor, "floor")
     needs = np.full(n, required, dtype=float)
     blocks, pairs, pair_users = _seen_over_steps(trees, c)
 
@@ -275,18 +275,18 @@ def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndar
     It is the least, over every coalition of at most ``colluders`` other members, of the noise in the sum that
     the member's row is part of; its loss against the worst of them is ``Delta**2`` over this.
     """
-    c = _coalition_size(tree, colluders, "colluders")
     own = np.asarray(variances, float).ravel()
     # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
-    hiding = [math.fsum([own[u], *(weight for weight, _ in sides[c:])]) for u, sides in _sides(tree, own)]
+    hiding = [
+        math.fsum([own[u], *(weight for weight, _ in sides[colluders:])]) for u, sides in _sides(tree, own)
+    ]
     return np.array(hiding)
 
 
 def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
     """Return, for each member, the coalition of at most ``colluders`` others that learns most of it."""
-    c = _coalition_size(tree, colluders, "colluders")
     own = np.asarray(variances, float).ravel()
-    return [tuple(sorted(w for _, w in sides[:c])) for _, sides in _sides(tree, own)]
+    return [tuple(sorted(w for _, w in sides[:colluders])) for _, sides in _sides(tree, own)]
 
 
 def _sides(tree: Tree, variances: np.ndarray) -> list[tuple[int, list[tuple[float, int]]]]:
@@ -324,8 +324,8 @@ def _solve(
     return solution
 
 
-def _coalition_size(tree: Tree, size: int, name: str) -> int:
-    c = _validate.count(size, name)
+def _coalition_size(tree: Tree, tolerate: int) -> int:
+    c = _validate.count(tolerate, "tolerate")
     if c >= tree.n:
-        raise InvalidInput(f"{name} must be below the {tree.n} members of the tree, got {c}.")
+        raise InvalidInput(f"tolerate must be below the {tree.n} members of the tree, got {c}.")
     return c
