@@ -37,43 +37,24 @@ def test_unknown_observation_model_yields_the_local_guarantee():
             account(plan, label=label)
 
 
-RING8, CUBE = sv.graphs.ring(6), sv.graphs.hypercube(3)
-
-
+RING6, CUBE = sv.graphs.ring(6), sv.graphs.hypercube(3)
 COMMON = {"clip_norm": 1.0, "noise_multiplier": 4.0, "adjacency": "user"}
-
-
+RECORDS = {"clip_norm": 1.0, "noise_multiplier": 4.0, "sizes": [40] * 4 + [80] * 4, "batch_size": 8}
+OWN_NOISES = COMMON | {"noise_multiplier": (4.0, 5, 6, 7, 8, 9)}
+AVERAGES = {"noise_std": 2.0, "radius": 0.5, "network": RING6}
 PLANS = {
-    "averaging, gossip": sv.PrivateAveraging(sv.protocols.Gossip(RING8, 3), noise_std=2.0, radius=0.5),
-    "averaging, tree": sv.PrivateAveraging("tree", noise_std=2.0, radius=0.5, network=RING8),
-    "averaging, exchange": sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=2.0, radius=0.5),
-    "averaging, masked": sv.PrivateAveraging("masked", noise_std=2.0, radius=0.5, network=RING8),
-    "averaging, walk": sv.PrivateAveraging("walk:9", noise_std=2.0, radius=0.5, network=RING8),
+    "averaging, gossip": sv.PrivateAveraging("gossip:3", **AVERAGES),
+    "averaging, tree": sv.PrivateAveraging("tree", **AVERAGES),
+    "averaging, masked": sv.PrivateAveraging("masked", **AVERAGES),
+    "averaging, walk": sv.PrivateAveraging("walk:9", **AVERAGES),
     "consensus": ConsensusSGD(GLM(), "exchange", network=CUBE, steps=3, **COMMON),
-    "consensus, batches": ConsensusSGD(
-        GLM(),
-        "exchange",
-        network=CUBE,
-        steps=3,
-        clip_norm=1.0,
-        noise_multiplier=4.0,
-        sizes=[40] * 4 + [80] * 4,
-        batch_size=8,
-    ),
-    "consensus, own noises": ConsensusSGD(
-        GLM(),
-        "tree",
-        network=RING8,
-        steps=2,
-        clip_norm=1.0,
-        adjacency="user",
-        noise_multiplier=(4.0, 5, 6, 7, 8, 9),
-    ),
-    "consensus, trees": ConsensusSGD(GLM(), "tree:kind=uniform", network=RING8, steps=3, **COMMON),
-    "gossip once": MuffliatoSGD(GLM(), "gossip:3", network=RING8, steps=1, **COMMON),
-    "gossip": MuffliatoSGD(GLM(), "gossip:3", network=RING8, steps=3, **COMMON),
-    "dp-dsgd": DPDSGD(GLM(), network=RING8, steps=3, **COMMON),
-    "walk": RandomWalkSGD(GLM(), network=RING8, path=(0, 1, 2, 1), steps=4, **COMMON),
+    "consensus, batches": ConsensusSGD(GLM(), "exchange", network=CUBE, steps=3, **RECORDS),
+    "consensus, own noises": ConsensusSGD(GLM(), "tree", network=RING6, steps=2, **OWN_NOISES),
+    "consensus, trees": ConsensusSGD(GLM(), "tree:kind=uniform", network=RING6, steps=3, **COMMON),
+    "gossip once": MuffliatoSGD(GLM(), "gossip:3", network=RING6, steps=1, **COMMON),
+    "gossip": MuffliatoSGD(GLM(), "gossip:3", network=RING6, steps=3, **COMMON),
+    "dp-dsgd": DPDSGD(GLM(), network=RING6, steps=3, **COMMON),
+    "walk": RandomWalkSGD(GLM(), network=RING6, path=(0, 1, 2, 1), steps=4, **COMMON),
 }
 
 

@@ -148,25 +148,10 @@ def test_few_leaves_against_all_spanning_trees(seed):
     assert least_tree_noise(chosen, 1, floor=0.0).sum() == best
 
 
-def test_random_graphs_have_paths_and_the_root_is_in_the_middle():
-    rng = np.random.default_rng(7)
-    for network in (sv.graphs.erdos_renyi(40, 3.0, rng), sv.graphs.geometric(32, 0.4, rng)):
-        tree = Tree(network, parents=few_leaf_tree(network, rng))
-        leaves = int(least_tree_noise(tree, 1, floor=0.0).sum())
-        assert leaves <= 4
-        if leaves == 2:
-            assert tree.depth == network.n // 2
-
-
 bad = [
     (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 3, floor=0.0), "below the 3 members"),
     (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 1, floor=1.5), "floor"),
     (lambda: fresh_tree_noise([Tree(sv.graphs.path(60))] * 2, 4), "too many"),
-    (lambda: tree_noise_program(Tree(sv.graphs.path(3)), 1, required=[1.0, 2.0]), "one per member"),
-    (lambda: tree_noise_program(Tree(sv.graphs.path(3)), 1, required=-1.0), "positive"),
-    (lambda: worst_share(Tree(sv.graphs.path(3)), [1.0, 1.0]), "3 finite numbers"),
-    (lambda: worst_share(Tree(sv.graphs.path(3)), [1.0] * 3, 3), "below the 3 members"),
-    (lambda: tree_hiding(Tree(sv.graphs.path(3)), [1.0, -1.0, 1.0]), "3 finite numbers"),
 ]
 
 

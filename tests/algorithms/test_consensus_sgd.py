@@ -257,7 +257,6 @@ BAD = [
                              noise_allocation="optimal", noise_multiplier=(1.0, 2.0, 3.0, 4.0)),
         InvalidInput, "one number",
     ),
-    (lambda: fresh_tree_noise([]), InvalidInput, "tree of every step"),
 ]  # fmt: skip
 
 

@@ -139,6 +139,14 @@ def test_published_formulas_do_not_change_the_noise_for_a_budget(call):
     assert more["guarantees"] == []
 
 
+def test_published_counts_steps(call):
+    bounds = account(call, "--graph", "complete:8", "--rounds", 1, "--published", "--steps", 5)
+    by_name = {row["function"]: row for row in bounds["published_bounds"]["losses"]}
+    assert by_name["published_sgd_loss"]["largest"] == pytest.approx(5)
+    assert by_name["published_sgd_loss"]["local"] == 5
+    assert by_name["published_walk_loss"]["largest"] == pytest.approx(2 * 40 * np.log(40) / 64)
+
+
 def test_published_is_refused_without_a_formula(refused):
     assert "none for tree" in refused("account", "--graph", "ring:6", "--protocol", "tree", "--published")
     assert "one observer" in refused(
@@ -155,7 +163,7 @@ def test_a_report_shows_the_published_formulas_with_their_label(call, tmp_path):
     assert call("report", "a.json", "-o", "a.html").code == 0
     page = re.sub(r"<[^>]+>", " ", (tmp_path / "a.html").read_text())
     assert re.search(r"Corollary 1\s.*?\spublished\s", page)
-    assert re.search(r"Table 1, trusted curator: squared error\s+0\.016\s", page)
+    assert re.search(r"Theorem 2: half the squared error\s+0\.375\s", page)
 
 
 def test_one_node_alone_has_no_pairs(call):

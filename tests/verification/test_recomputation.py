@@ -11,7 +11,7 @@ from sottovoce.accounting import fresh_trees, question, release
 from sottovoce.accounting.observation import coalitions, consensus, random_walk
 from verification import recomputation
 
-CASES = [(False, number) for number in range(32)] + [(True, number) for number in (0, 3, 4, 5, 6, 7, 10, 11)]
+CASES = [(False, number) for number in range(60)] + [(True, number) for number in (0, 3, 4, 5, 6, 7, 10, 11)]
 
 
 @pytest.mark.parametrize("batch", range(8))

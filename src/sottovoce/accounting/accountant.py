@@ -46,7 +46,6 @@ def account(
 
     Parameters
     ----------
-    plan : anything with the attributes of `AccountablePlan`.
     view : see the table above; None takes the default of the observation model: ``"network"``, for masked
         plans as many colluders as they tolerate, for a trusted curator ``"central"``.
     observer : the member that observes (network, pairwise, colluders), or whose final row is released
@@ -60,10 +59,9 @@ def account(
 
     Guarantees
     ----------
-    Without ``label`` the result is valid for the adversary it names (the one exception is a curator whose
-    model says that its cost is a printed formula; its label is ``published``). An argument that has no
-    meaning under a view is refused. Sampling of users amplifies only where participation stays hidden (a
-    federation with a secure sum). An unknown observation model yields the local-DP guarantee.
+    Without ``label`` the result is valid for the adversary it names (except for a curator whose model says
+    that its cost is a printed formula; its label is ``published``). An argument that has no meaning under a
+    view is refused. An unknown observation model yields the local-DP guarantee.
 
     Examples
     --------
@@ -74,15 +72,55 @@ def account(
     >>> account(plan, "local").mu, round(account(plan, "central").mu, 6)
     (1.0, 0.353553)
     """
-    question = _validated_question(plan, view, observer, user, colluders, participations, label, progress)
-    model = plan.observation
+    n, model = _validate.count(plan.n, "the number of agents"), plan.observation
+    if label is not None:
+        _validate.choice(label, get_args(Label), "label")
+    named = tuple(colluders) if isinstance(colluders, Iterable) else ()
+    count = None if isinstance(colluders, Iterable) else _validate.count(colluders, "colluders")
+    if view is None:
+        if (named or count) and not model.central_only:
+            view = "colluders"
+        else:
+            view, tolerated = model.default_view(plan, observer, user)
+            count = tolerated if count is None else count
+    _validate.choice(view, get_args(ViewName), "view")
+    if participations is not None:
+        participations = _validate.count(participations, "participations", minimum=0)
+    if user is not None:
+        (user,) = _validate.nodes(user, n, "user")
+    released_row = view == "central" and model.single_averaging  # an observer is whose row is released
+    may_observe = view in ("network", "pairwise", "colluders") or released_row
+    counts_rounds = view == "local" and model.takes_participations
+    colludes = bool(named) or count is not None
+    refusals = {
+        f"{participations=} is for view='local' of a federation.": participations is not None
+        and not counts_rounds,
+        f"A trusted curator's only view is 'central', got {view=}.": model.central_only and view != "central",
+        f"{view=} takes no colluders; use view='colluders'.": colludes and view != "colluders",
+        f"{view=} takes no observer, got {observer=}.": observer is not None and not may_observe,
+        "view='pairwise' needs observer=... and user=....": view == "pairwise" and None in (observer, user),
+        "view='colluders' needs colluders=[...] or colluders=<int>.": view == "colluders" and not colludes,
+        "Pass observer=... or colluders=<int>, not both.": None not in (count, observer),
+    }
+    for sentence, applies in refusals.items():
+        if applies:
+            raise InvalidInput(sentence)
+    named = named if observer is None else (*named, observer)
+    observers = _validate.nodes(named, n, "observers") if named else ()
+    if not released_row:
+        if user in observers:
+            raise InvalidInput(f"agent {user} knows its own records; name another observer or user.")
+        _require_others(n, count or len(observers) or int(view in ("network", "pairwise")))
+    if len(observers) == 1 and view == "colluders":
+        view = "network"
+    question = PrivacyQuestion(plan, view, observers, count, user, participations, label, progress)
     if label == "ldp" and not model.central_only:
         return question.local_guarantee()
     guarantee = model.guarantee(question)
     if label not in (None, guarantee.label):
         raise InvalidInput(
             f"A plan with observation model {type(model).__name__} has no {label} number for "
-            f"view={question.view!r}; leave label out for a guarantee that holds."
+            f"view={view!r}; leave label out for a guarantee that holds."
         )
     return guarantee
 
@@ -100,66 +138,16 @@ def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, G
     >>> each[7].mu, each[7] == plan.privacy("pairwise", observer=0, user=7), len(each)
     (0.5, True, 7)
     """
-    question = _validated_question(plan, "colluders", colluders=tuple(observers))
-    return plan.observation.guarantee_each(question)
+    named = _validate.nodes(observers, plan.n)
+    _require_others(plan.n, len(named))  # of a curator's plan, too, whose one agent sees everything
+    view: ViewName = "network" if len(named) == 1 else "colluders"
+    return plan.observation.guarantee_each(PrivacyQuestion(plan, view, named))
 
 
-def _validated_question(
-    plan: AccountablePlan,
-    view: ViewName | None,
-    observer: int | None = None,
-    user: int | None = None,
-    colluders: Iterable[int] | int = (),
-    participations: int | None = None,
-    label: Label | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> PrivacyQuestion:
-    """Validate a question; an argument that has no meaning for its view is an error."""
-    n, model = _validate.count(plan.n, "the number of agents"), plan.observation
-    if label is not None:
-        _validate.choice(label, get_args(Label), "label")
-    named = tuple(colluders) if isinstance(colluders, Iterable) else ()
-    count = None if isinstance(colluders, Iterable) else _validate.count(colluders, "colluders")
-    if view is None:
-        if (named or count is not None) and not model.central_only:
-            view = "colluders"
-        else:
-            view, tolerated = model.default_view(plan, observer, user)
-            count = tolerated if count is None else count
-    _validate.choice(view, get_args(ViewName), "view")
-    if participations is not None:
-        participations = _validate.count(participations, "participations", minimum=0)
-        if not model.takes_participations or view != "local":
-            raise InvalidInput(
-                "participations are for view='local' of a federation, "
-                f"got participations={participations} for view={view!r}."
-            )
-    if model.central_only and view != "central":
-        raise InvalidInput(f"The plan has a trusted curator: its only view is 'central', got view={view!r}.")
-    if user is not None:
-        (user,) = _validate.nodes(user, n, "user")
-    if (named or count is not None) and view != "colluders":
-        raise InvalidInput(f"view={view!r} takes no colluders; use view='colluders'.")
-    released_row = view == "central" and model.single_averaging  # an observer is whose row is released
-    if observer is not None and not (view in ("network", "pairwise", "colluders") or released_row):
-        raise InvalidInput(f"view={view!r} takes no observer, got observer={observer}.")
-    if view == "pairwise" and (observer is None or user is None):
-        raise InvalidInput("view='pairwise' needs observer=... and user=....")
-    if view == "colluders" and not named and count is None:
-        raise InvalidInput("view='colluders' needs colluders=[...] or colluders=<int>, got none.")
-    if count is not None and observer is not None:
-        raise InvalidInput("Pass observer=... or colluders=<int>, not both.")
-    named = named if observer is None else (*named, observer)
-    observers = _validate.nodes(named, n, "observers") if named else ()
-    if not released_row:
-        if user is not None and user in observers:
-            raise InvalidInput(f"agent {user} knows its own records; name another observer or user.")
-        size = count or len(observers) or int(view in ("network", "pairwise"))
-        if n - size < 1:
-            raise InvalidInput(
-                f"{size} of {n} agents are observers, so no agent is left to protect; name fewer, or use "
-                "view='local'."
-            )
-    if len(observers) == 1 and view == "colluders":
-        view = "network"
-    return PrivacyQuestion(plan, view, observers, count, user, participations, label, progress)
+def _require_others(n: int, observers: int) -> None:
+    """Refuse a question in which all agents observe."""
+    if observers >= n:
+        raise InvalidInput(
+            f"{observers} of {n} agents are observers, so no agent is left to protect; name fewer, or use "
+            "view='local'."
+        )

@@ -42,8 +42,7 @@ class Budget:
     epsilon : an infinite epsilon asks for no privacy and gets no noise.
     delta : well below one over the number of records; 1e-5 is usual.
     view : the adversary: ``"network"`` (the worst single member), ``"local"``, ``"outsider"``,
-        ``"pairwise"``, ``"colluders"`` or ``"central"``; None takes the plan's own: ``"network"``;
-        ``"colluders"`` where masks tolerate several; ``"central"`` with one trusted holder of all records.
+        ``"pairwise"``, ``"colluders"`` or ``"central"``; None takes that of the plan.
     adjacency : what is hidden: one record (``"add-remove"``, ``"replace-one"``) or everything that one node
         holds (``"user"``); None is that of the plan, ``"add-remove"`` where `sottovoce.fit` builds one.
     observer, user, colluders : node numbers for the view; ``colluders`` may be a number of nodes.
@@ -103,13 +102,14 @@ def delta_warning(delta: float, units: float | None, adjacency: str) -> str | No
     """
     if units is None or delta <= 0.1 / units:
         return None
-    noun = "members" if adjacency == "user" else "records"
     above, so = "above a tenth of one over", "which is large"
     if delta > 1 / units:
         above, so = "above one over", "so that one of them may be exposed"
-    advice = f"take at most {significant(0.1 / units, 'limit', 2)}"
-    shown = number(delta, "delta")
-    return f"delta {shown} is {above} the number of {noun} ({number(round(units))}), {so}; {advice}."
+    noun = "members" if adjacency == "user" else "records"
+    return (
+        f"delta {number(delta, 'delta')} is {above} the number of {noun} ({number(round(units))}), {so}; "
+        f"take at most {significant(0.1 / units, 'limit', 2)}."
+    )
 
 
 def accepted_delta(

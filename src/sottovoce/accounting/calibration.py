@@ -1,10 +1,9 @@
 """Calibration: the smallest noise that meets a budget, by inversion of the accountant.
 
-`calibrate` searches. It keeps two noise levels, one that misses the target and one that meets it *as
-evaluated*, and returns the one that meets it as soon as it spends nearly all of the budget. Epsilon is nearly
-a power of the noise, so that a line through both ends in logarithms needs a handful of evaluations, each of
-which may be a numerical composition; it never decides. `calibrate_gaussian` is for Gaussian curves, where mu
-falls as one over the noise: two evaluations are enough.
+`calibrate` keeps two noise levels, one that misses the target and one that meets it *as evaluated*, and
+returns the latter as soon as it spends nearly all of the budget. Epsilon is nearly a power of the noise, so
+that a line through both ends in logarithms needs a handful of evaluations; it never decides.
+`calibrate_gaussian` is for Gaussian curves, where mu falls as one over the noise: two evaluations are enough.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ def calibrate(
 
     Parameters
     ----------
-    forward : maps noise (a standard deviation or a multiplier) to its privacy cost, a `Guarantee` or a
-        `Curve`; more noise must not cost more.
-    epsilon, delta : the budget.
+    forward : maps noise (a standard deviation or a multiplier) to its privacy cost; more must not cost more.
     start : where to begin looking; the noise of a similar plan saves evaluations.
     tolerance : the share of epsilon that may stay unspent; plans leave 1e-3, being slow to evaluate.
 
@@ -63,10 +60,7 @@ def calibrate(
         if not isinstance(cost, (Guarantee, Curve)):
             raise InvalidInput(f"forward must return a Guarantee or a Curve, got {cost!r}.")
         if isinstance(cost, Guarantee) and not cost.valid:
-            raise NotAGuarantee(
-                f'noise can be calibrated for the labels ldp and exact only, got "{cost.label}"; '
-                "ask for a view that is a guarantee."
-            )
+            raise NotAGuarantee(f"noise is calibrated for the labels ldp and exact only, got {cost.label}.")
         return math.log(max(cost.epsilon(delta), 1e-300) / epsilon)
 
     low = high = start

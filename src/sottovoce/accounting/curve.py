@@ -1,8 +1,7 @@
 """Loss curves: the privacy loss of a sequence of mechanisms, in the form that composes without loss.
 
 A :class:`Curve` is a multiset of mechanisms. Nothing is converted before epsilon or delta is computed:
-Gaussian parts add in mu^2, everything else stays as it is, and the count of a mechanism is applied in one
-place only, :meth:`Curve.renyi` and the composition of privacy loss distributions.
+Gaussian parts add in mu^2, everything else stays as it is.
 
 How epsilon is computed, best first:
 
@@ -15,12 +14,13 @@ How epsilon is computed, best first:
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, combinations_with_replacement, product
+from itertools import chain, combinations_with_replacement, product
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from sottovoce import _validate
 from sottovoce._io import to_jsonable
@@ -67,8 +67,7 @@ _DELTA = _Quantity(1.0, gaussian_delta, rdp_delta, GaussianMixture.delta, Compos
 class Curve:
     """The composed privacy loss of a sequence of independent mechanisms.
 
-    Build one with :meth:`gaussian`, :meth:`sampled_gaussian`, :meth:`pure`, :meth:`laplace`, :meth:`rdp` or
-    :meth:`none`; add curves to compose them, multiply by a whole number to repeat them.
+    Add curves to compose them, multiply by a whole number to repeat them.
 
     Guarantees
     ----------
@@ -87,8 +86,6 @@ class Curve:
     method: Method = "pld"
     others: tuple[Curve, ...] = ()  # the loss is this one or one of these, whichever is larger
     bounds: tuple[Curve, ...] = ()  # each of these bounds the same loss too, so the least counts
-
-    # -- building ---------------------------------------------------------------------------------------
 
     @classmethod
     def none(cls) -> Curve:
@@ -110,10 +107,9 @@ class Curve:
         adjacency: Literal["add-remove", "replace-one"] = "add-remove",
         method: Method = "pld",
     ) -> Curve:
-        """Return ``steps`` Gaussian steps on Poisson samples.
+        """Return ``steps`` Gaussian steps on Poisson samples; ``noise_multiplier`` is noise over clip norm.
 
-        ``noise_multiplier`` is noise standard deviation over clip norm; under replace-one the sum moves by up
-        to twice the clip norm, and that is accounted for here, not by the caller.
+        Under replace-one the sum moves by up to twice the clip norm, which is accounted for here.
         """
         rate = _validate.probability(sample_rate, "sample_rate")
         noise = _validate.non_negative(noise_multiplier, "noise_multiplier")
@@ -209,32 +205,21 @@ class Curve:
 
     @classmethod
     def worst(cls, curves: Iterable[Curve]) -> Curve:
-        """Return the loss of the largest curve, decided at every delta.
-
-        Curves of different sample rates cross: the agent that loses most at one delta need not do so at
-        another, so no single one of them speaks for all.
-        """
+        """Return the loss of the largest curve, decided at every delta: curves of unlike rates cross."""
         curves = list(curves)
         if any(curve.bounds for curve in curves):
             return cls._with_bounds(cls.worst, curves)
-        largest: list[Curve] = []
-        for one in (one for curve in curves for one in curve.alternatives):
-            if not any(_within(one, other) for other in largest):
-                largest = [other for other in largest if not _within(other, one)] + [one]
-        return replace(largest[0], others=tuple(largest[1:])) if largest else cls()
+        first, *others = _extremes((one for curve in curves for one in curve.alternatives), _within) or [
+            cls()
+        ]
+        return replace(first, others=tuple(others))
 
     @classmethod
     def least(cls, curves: Iterable[Curve]) -> Curve:
         """Return a loss that every one of ``curves`` bounds: the smallest, at every delta anew."""
-        smallest: list[Curve] = []
-        for one in (one for curve in curves for one in curve._bounded_by):
-            if not any(_within(other, one) for other in smallest):
-                smallest = [other for other in smallest if not _within(one, other)] + [one]
-        if not smallest:
-            raise InvalidInput("least needs at least one curve, got none.")
-        return replace(smallest[0], bounds=tuple(smallest[1:]))
-
-    # -- reading ----------------------------------------------------------------------------------------
+        every = (one for curve in curves for one in curve._bounded_by)
+        first, *others = _extremes(every, lambda one, other: _within(other, one))
+        return replace(first, bounds=tuple(others))
 
     @property
     def alternatives(self) -> tuple[Curve, ...]:
@@ -328,8 +313,6 @@ class Curve:
             largest = max(largest, one._evaluate(quantity, at))
         return largest
 
-    # -- composing --------------------------------------------------------------------------------------
-
     def __add__(self, other: Curve) -> Curve:
         if not isinstance(other, Curve):
             return NotImplemented
@@ -355,8 +338,6 @@ class Curve:
             return "no loss"
         return "; ".join(f"{count} x {part}" if count > 1 else str(part) for part, count in self.parts)
 
-    # -- storing ----------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description; infinities become the string "inf"."""
         parts = []
@@ -379,8 +360,6 @@ class Curve:
             total = total + replace(build(**fields), method=total.method)
         worst = cls.worst([total, *map(cls.from_dict, stored.get("others", ()))])
         return cls.least([worst, *map(cls.from_dict, stored.get("bounds", ()))])
-
-    # -- inside -----------------------------------------------------------------------------------------
 
     @property
     def _bounded_by(self) -> tuple[Curve, ...]:
@@ -413,6 +392,15 @@ _BUILDERS: dict[str, Callable[..., Curve]] = {
 }
 
 
+def _extremes(curves: Iterable[Curve], within: Callable[[Curve, Curve], bool]) -> list[Curve]:
+    """Return the curves that are not within another one."""
+    extremes: list[Curve] = []
+    for one in curves:
+        if not any(within(one, other) for other in extremes):
+            extremes = [other for other in extremes if not within(other, one)] + [one]
+    return extremes
+
+
 def _within(small: Curve, large: Curve) -> bool:
     """Whether ``large`` is at least ``small`` at every delta, where that is plain to see."""
     if large.bounds:
@@ -426,32 +414,29 @@ def _within(small: Curve, large: Curve) -> bool:
     if small.others or large.others or small.method != large.method:
         return False
     few, many = _sampled_steps(small), _sampled_steps(large)
-    if few is None or many is None or few.adjacency != many.adjacency or few.most_rate > many.least_rate:
+    if few is None or many is None or few.adjacency != many.adjacency or few.rates.max() > many.rates.min():
         return False
     # A step costs less with more noise and a smaller rate. So the small curve costs no more if its i-th
     # quietest step has at least the noise of the i-th quietest of the large one: if up to every noise level
     # it has no more steps.
-    allowed = (many.counts[bisect_right(many.noises, noise)] for noise in few.noises)
-    return all(count <= most for count, most in zip(few.counts[1:], allowed, strict=True))
+    up_to = np.concatenate([[0], np.cumsum(many.counts)])[np.searchsorted(many.noises, few.noises, "right")]
+    return bool((np.cumsum(few.counts) <= up_to).all())
 
 
 class _SampledSteps(NamedTuple):
     adjacency: str
-    least_rate: float
-    most_rate: float
-    noises: list[float]  # ascending
-    counts: list[int]  # 0, then the number of steps up to each noise
+    noises: np.ndarray  # ascending
+    rates: np.ndarray
+    counts: np.ndarray
 
 
 def _sampled_steps(curve: Curve) -> _SampledSteps | None:
     """Return the steps of a curve that has nothing but sampled steps under one adjacency."""
-    sampled = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
-    if len(sampled) < len(curve.parts) or len({part.adjacency for part, _ in sampled}) != 1:
+    steps = [(p.noise_multiplier, p.sample_rate, k) for p, k in curve.parts if isinstance(p, SampledGaussian)]
+    relations = {part.adjacency for part, _ in curve.parts if isinstance(part, SampledGaussian)}
+    if len(steps) < len(curve.parts) or len(relations) != 1:
         return None
-    rates = [part.sample_rate for part, _ in sampled]
-    steps = sorted((part.noise_multiplier, count) for part, count in sampled)
-    noises, counts = [noise for noise, _ in steps], accumulate((count for _, count in steps), initial=0)
-    return _SampledSteps(sampled[0][0].adjacency, min(rates), max(rates), noises, list(counts))
+    return _SampledSteps(relations.pop(), *np.array(sorted(steps)).T)
 
 
 def _from_json(value: object) -> object:

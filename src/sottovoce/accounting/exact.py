@@ -42,7 +42,9 @@ def exact_loss(
     """Return the exact share ``h`` of the local-privacy loss that observers obtain about every user.
 
     The unit is ``alpha * Delta**2 / (2 * sigma**2)`` at Rényi order alpha; equivalently the pair is exactly
-    ``mu``-GDP with ``mu = (Delta / sigma) * sqrt(h)``.
+    ``mu``-GDP with ``mu = (Delta / sigma) * sqrt(h)``. Returns (n,) ``h[u]`` for one observer, else (n, n)
+    ``h[u, v]``, ``v`` the observer; 0 for observers about themselves when their noise is known. Where
+    floating point could not decide, shares are rounded up (`GaussianView.rounded_up`).
 
     Parameters
     ----------
@@ -53,12 +55,6 @@ def exact_loss(
     colluders : further nodes that share all they see, and know, with the observer.
     own_noise : whether observers know the noise they drew themselves (they do).
     progress : called with the number of observers finished.
-
-    Returns
-    -------
-    (n,) array ``h[u]`` for one observer, else (n, n) array ``h[u, v]``, ``v`` the observer; the entries
-    of the observers about themselves are 0 when their noise is known. Where floating point could not decide,
-    they are rounded up (`GaussianView.rounded_up`).
 
     Examples
     --------
@@ -72,29 +68,20 @@ def exact_loss(
     [1.0, 0.0]
     """
     protocol = _as_protocol(network_or_protocol, rounds)
-    also = () if not list(colluders) else _validate.nodes(colluders, protocol.n, "colluders")
+    n, also = protocol.n, tuple(colluders)
+    also = _validate.nodes(also, n, "colluders") if also else ()
     if observer is not None:
-        return protocol.view({*also, *_validate.nodes(observer, protocol.n, "observer")}, own_noise).leakage()
-    if not also:
-        by_symmetry = _by_symmetry(protocol, own_noise)
-        if by_symmetry is not None:
-            return by_symmetry
-    return _one_by_one(lambda v: protocol.view({v, *also}, own_noise).leakage(), protocol.n, progress)
-
-
-def _one_by_one(
-    column: Callable[[int], np.ndarray], n: int, progress: Callable[[int], None] | None
-) -> np.ndarray:
-    """Fill an (n, n) array column by column, one thread per core.
-
-    The matrices of one observer are small: BLAS threads would spend their time waiting for each other
-    (measured: twenty times slower on a busy machine), so each observer gets one.
-    """
+        return protocol.view({*also, *_validate.nodes(observer, n, "observer")}, own_noise).leakage()
+    if not also and (by_symmetry := _by_symmetry(protocol, own_noise)) is not None:
+        return by_symmetry
     from threadpoolctl import threadpool_limits
 
     loss = np.empty((n, n))
+    # The matrices of one observer are small: BLAS threads would spend their time waiting for each other
+    # (measured: twenty times slower on a busy machine), so each observer gets one.
     with threadpool_limits(limits=1), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for v, losses in enumerate(pool.map(column, range(n))):
+        columns = pool.map(lambda v: protocol.view({v, *also}, own_noise).leakage(), range(n))
+        for v, losses in enumerate(columns):
             loss[:, v] = losses
             if progress is not None:
                 progress(v + 1)
@@ -182,11 +169,7 @@ def learning_view(
 ) -> LearningView:
     """Return the linear view of ``steps`` gradient steps, each followed by the rounds of a protocol.
 
-    Parameters
-    ----------
-    protocol : the averaging of every step, or one per step.
-    steps : number of noisy gradients.
-    observers, own_noise : as for `Protocol.view`.
+    ``protocol`` is the averaging of every step, or one per step; the others are as for `Protocol.view`.
 
     Examples
     --------
@@ -202,15 +185,10 @@ def learning_view(
     if len(each) != steps:
         raise InvalidInput(f"protocol must be one, or one per step ({steps}), got {len(each)}.")
     n = each[0].n
-    if any(p.masked for p in each):
+    for unlike in (p for p in each if p.masked or not p.matrices_suffice):
         raise InvalidInput(
-            "Masked rows end in exact consensus, whose cost is exact; account for the plan with the "
-            "observation model Consensus."
-        )
-    if any(p.memory > 1 or p.fresh_std for p in each):
-        raise InvalidInput(
-            "The linear view of learning takes protocols without memory or fresh noise; "
-            "plain gossip has the same span as Chebyshev."
+            f"The linear formula takes protocols without masks, memory or fresh noise, got {unlike!r}; plain "
+            "gossip has the same span as Chebyshev, and masked sums are exact as consensus."
         )
     chosen = _validate.nodes(observers, n)
     trace = _learning_trace(each, chosen, own_noise)
@@ -235,10 +213,7 @@ def learning_view(
 def _learning_trace(
     each: Sequence[LinearProtocol], observers: tuple[int, ...], own_noise: bool
 ) -> ExecutionTrace:
-    """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol.
-
-    The first model is public, so the state begins with the noise of the first step.
-    """
+    """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol."""
     n = each[0].n
     own = set(observers) if own_noise else set()
     events: list[Event] = []

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sottovoce import _validate
 
@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"]
 
 _SQRT2 = math.sqrt(2.0)
+Number = TypeVar("Number", float, "np.ndarray")
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return the exact delta of a mu-GDP mechanism at ``epsilon``.
-
-    Parameters
-    ----------
-    mu : sensitivity over noise standard deviation; ``inf`` means no noise.
-    epsilon : at least 0.
+    """Return the exact delta of a mu-GDP mechanism at ``epsilon``; mu is sensitivity over noise.
 
     Guarantees
     ----------
@@ -164,12 +160,8 @@ def _log_delta(a: float, mu: float) -> float:
         lost = 0.5 * math.erfc(-a / _SQRT2) + 0.5 * math.exp(-a * a / 2) * float(erfcx((a + mu) / _SQRT2))
         return math.log1p(-lost)
     x, step = a / _SQRT2, mu / _SQRT2
-    if step < 1e-3:  # the difference of two nearly equal values, by its derivatives in the middle
-        middle = x + step / 2
-        value = float(erfcx(middle))
-        first = 2 * (middle * value - 1 / math.sqrt(math.pi))
-        third = 4 * first + 4 * middle * (value + middle * first)
-        gap = -step * (first + step * step * third / 24)
+    if step < 1e-3:
+        gap = float(_small_gap(erfcx(x + step / 2), x + step / 2, step))
     else:
         gap = float(erfcx(x)) - float(erfcx(x + step))
     return -a * a / 2 + math.log(gap / 2) if gap > 0 else -math.inf
@@ -183,15 +175,18 @@ def _log_deltas(a: np.ndarray, mu: np.ndarray) -> np.ndarray:
     x, step = a / _SQRT2, mu / _SQRT2
     with np.errstate(all="ignore"):  # branches are computed everywhere and chosen afterwards
         lost = 0.5 * erfc(-x) + 0.5 * np.exp(-a * a / 2) * erfcx(x + step)
-        middle = x + step / 2
-        value = erfcx(middle)
-        first = 2 * (middle * value - 1 / math.sqrt(math.pi))
-        third = 4 * first + 4 * middle * (value + middle * first)
-        near = -step * (first + step * step * third / 24)
+        near = _small_gap(erfcx(x + step / 2), x + step / 2, step)
         gap = np.where(step < 1e-3, near, erfcx(x) - erfcx(x + step))
         plain = np.where(gap > 0, -a * a / 2 + np.log(gap / 2), -np.inf)
         chosen: np.ndarray = np.where(a < -1, np.log1p(-lost), plain)
     return chosen
+
+
+def _small_gap(value: Number, middle: Number, step: Number) -> Number:
+    """Return the difference of two nearly equal values of erfcx, by its derivatives in the middle."""
+    first = 2 * (middle * value - 1 / math.sqrt(math.pi))
+    third = 4 * first + 4 * middle * (value + middle * first)
+    return -step * (first + step * step * third / 24)
 
 
 def _first_true(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -1,8 +1,7 @@
 """Guarantees: a privacy loss together with what it is about.
 
-A number alone is not a promise. A :class:`Guarantee` says against whom (:class:`Adversary`), between which
-data sets (adjacency), how it is known (label), how much (:class:`~sottovoce.accounting.curve.Curve`) and what
-was assumed. Guarantees compose like with like and refuse anything else.
+A guarantee says against whom (:class:`Adversary`), between which data sets (adjacency), how it is known
+(label), how much (:class:`~sottovoce.accounting.curve.Curve`) and what was assumed.
 
 Labels, and which of them may be checked against a budget. ``exact`` is the computation, not the last digit:
 where the numerics are not exact they round up, and the number is an upper bound.
@@ -51,22 +50,13 @@ POISSON = "Poisson sampling: every record enters every batch independently"
 class Adversary:
     """Who looks, and about whom.
 
-    Parameters
-    ----------
-    kind : ``"local"`` (own noise is all that protects, whatever the others do), ``"outsider"`` (taps every
-        link, holds no key), ``"network"`` (one node), ``"pairwise"`` (one node about one user),
-        ``"colluders"`` (a set of nodes together) or ``"central"`` (only the released result).
-    observers : one or several node numbers. Without them it is the worst node (network, pairwise) or, for
-        colluders, any ``count`` nodes.
-    user : the node the guarantee is about; None for the node that loses most.
-    count : how many nodes collude, if any group of that size may.
+    ``observers`` are one or several node numbers; without them it is the worst node or, for colluders, any
+    ``count`` nodes. ``user`` is the node the guarantee is about; None for the node that loses most.
 
     Examples
     --------
     >>> print(Adversary("pairwise", observers=(3,), user=0))
     node 3, about node 0
-    >>> print(Adversary("local"))
-    anyone who sees every message
     >>> print(Adversary("colluders", count=2))
     any 2 nodes together
     """
@@ -86,16 +76,14 @@ class Adversary:
             object.__setattr__(self, "user", _validate.count(self.user, "user", minimum=0))
         if self.count is not None:
             object.__setattr__(self, "count", _validate.count(self.count, "the number of colluders"))
-        if kind in ("central", "local", "outsider") and nodes:
-            raise InvalidInput(f"a {kind} adversary has no observers, got {nodes}.")
-        if kind in ("network", "pairwise") and len(nodes) > 1:
-            raise InvalidInput(f"a {kind} adversary is one node, got {nodes}; use colluders for a set.")
-        if self.count is not None and (kind != "colluders" or nodes):
-            raise InvalidInput("a count is for colluders that are not named; leave it out.")
-        if kind == "colluders" and not nodes and self.count is None:
-            raise InvalidInput("colluders must name at least one node, got none.")
-        if self.user in nodes:
-            raise InvalidInput(f"node {self.user} cannot be both observer and user.")
+        most = {"network": 1, "pairwise": 1, "colluders": len(nodes)}.get(kind, 0)
+        unnamed = kind == "colluders" and not nodes
+        if len(nodes) > most or (self.count is not None) != unnamed or self.user in nodes:
+            raise InvalidInput(
+                "an adversary is colluders (several nodes, or a count of them), network or pairwise (at most "
+                f"one node), or central, local or outsider (none), and is not its user, got {kind} with "
+                f"observers {nodes}, count {self.count} and user {self.user}."
+            )
 
     def __str__(self) -> str:
         return wording.stored_adversary(self.to_dict(), noun="node")
@@ -121,18 +109,13 @@ class Guarantee(NotebookDisplay):
     composes mechanisms with independent noise, adaptively chosen or not; it refuses another adversary,
     another adjacency, and another label, with one exception: ``ldp + exact`` about the same adversary is
     allowed, because each part is an upper bound on what that adversary learns from it, so their composition
-    is one too. The sum is labeled ``exact`` (it holds for that adversary, which is all that the weaker
-    of the two claims) and carries the remark that it is an upper bound.
+    is one too; it is labeled ``exact`` and carries the remark that it is an upper bound.
 
     >>> view = Adversary("pairwise", observers=1, user=0)
     >>> one = Guarantee(view, "user", "exact", Curve.gaussian(0.5))
     >>> (one * 4).mu, round((one * 4).epsilon(1e-5), 4)
     (1.0, 4.3772)
-    >>> one + Guarantee(view, "user", "published", Curve.gaussian(0.1))
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.CannotCompose: cannot add a published number to an exact guarantee; only equal labels, or ldp with exact, compose.
-    """  # noqa: E501
+    """
 
     adversary: Adversary
     adjacency: Adjacency
@@ -157,8 +140,6 @@ class Guarantee(NotebookDisplay):
                     f'got {part.adjacency}; build the curve with adjacency="{needed}".'
                 )
 
-    # -- reading ----------------------------------------------------------------------------------------
-
     @property
     def valid(self) -> bool:
         """Whether this is a guarantee at all: only ``ldp`` and ``exact`` are."""
@@ -170,11 +151,9 @@ class Guarantee(NotebookDisplay):
         return self.curve.mu
 
     def epsilon(self, delta: float) -> float:
-        """Return epsilon at ``delta``."""
         return self.curve.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """Return delta at ``epsilon``."""
         return self.curve.delta(epsilon)
 
     def rdp(self, alpha: float) -> float:
@@ -208,26 +187,22 @@ class Guarantee(NotebookDisplay):
             )
         return self
 
-    # -- composing --------------------------------------------------------------------------------------
-
     def __add__(self, other: Guarantee) -> Guarantee:
         if not isinstance(other, Guarantee):
             return NotImplemented
-        if self.adversary != other.adversary:
-            raise CannotCompose(
-                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary})."
-            )
-        if self.adjacency != other.adjacency:
-            raise CannotCompose(
-                f"cannot add guarantees under different adjacencies ({self.adjacency}; {other.adjacency})."
-            )
+        for one, another, what in (
+            (self.adversary, other.adversary, "against different adversaries"),
+            (self.adjacency, other.adjacency, "under different adjacencies"),
+        ):
+            if one != another:
+                raise CannotCompose(f"cannot add guarantees {what} ({one}; {another}).")
         label: Label = self.label
         remark: tuple[str, ...] = ()
         if self.label != other.label:
             if not (self.valid and other.valid):
                 raise CannotCompose(
-                    f"cannot add {_with_article(other.label)} to {_with_article(self.label)}; "
-                    "only equal labels, or ldp with exact, compose."
+                    f"cannot add a number labeled {other.label} to one labeled {self.label}; only equal "
+                    "labels, or ldp with exact, compose."
                 )
             label, remark = "exact", ("upper bound: one part is known by local privacy only",)
         assumptions = (*self.assumptions, *other.assumptions, *remark)
@@ -237,8 +212,6 @@ class Guarantee(NotebookDisplay):
         return replace(self, curve=self.curve * count)
 
     __rmul__ = __mul__
-
-    # -- saying -----------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         return f"[{self.label}] {self.adjacency}, against {self.adversary}: {self.curve}"
@@ -296,9 +269,7 @@ def sampled_gaussian(
     norm C, and adds Gaussian noise of standard deviation ``noise_multiplier * C`` to the sum (Abadi et al.,
     "Deep learning with differential privacy", CCS 2016).
 
-    Parameters
-    ----------
-    method : ``"pld"`` (numerical, tight to about 1e-3) or ``"rdp"`` (Rényi, as most papers account).
+    ``method`` is ``"pld"`` (numerical, tight to about 1e-3) or ``"rdp"`` (Rényi, as most papers account).
 
     Guarantees
     ----------
@@ -313,8 +284,3 @@ def sampled_gaussian(
     """
     curve = Curve.sampled_gaussian(sample_rate, noise_multiplier, steps, adjacency=adjacency, method=method)
     return Guarantee(Adversary("local"), adjacency, "ldp", curve, (POISSON,))
-
-
-def _with_article(label: str) -> str:
-    noun = "guarantee" if label in ("ldp", "exact") else "number"
-    return f"{'an' if label[0] in 'aeiou' or label == 'ldp' else 'a'} {label} {noun}"

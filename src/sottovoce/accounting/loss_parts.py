@@ -18,6 +18,7 @@ References: [1] Mironov, "Rényi differential privacy", CSF 2017, Table II;
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -34,6 +35,7 @@ class LossPart:
 
     kind: ClassVar[str]
     is_pure: ClassVar[bool] = False  # whether it is DP with delta 0, at the epsilon `size`
+    is_shift: ClassVar[bool] = False  # whether it costs at most what one Gaussian of mu = `size` costs
     has_distribution: ClassVar[bool] = True  # whether its privacy loss distribution is known
 
     @property
@@ -42,14 +44,15 @@ class LossPart:
         raise NotImplementedError
 
     @property
-    def spread(self) -> tuple[float, float]:
-        """Standard deviation and range of the privacy loss, roughly: they set the grid of a composition."""
-        return self.size, 2 * self.size
+    def shift(self) -> float:
+        """The mu of a Gaussian mechanism that costs at least as much; 0 where there is none."""
+        return self.size if self.is_shift else 0.0
 
     @property
-    def shift(self) -> float:
-        """The mu of a Gaussian mechanism that costs at least as much; 0 for other mechanisms."""
-        return 0.0
+    def spread(self) -> tuple[float, float]:
+        """Standard deviation and range of the privacy loss, roughly: they set the grid of a composition."""
+        mu = self.shift
+        return (mu, mu * (24 + mu)) if self.is_shift else (self.size, 2 * self.size)
 
     def rdp(self, alpha: float) -> float:
         """Return an upper bound on the Rényi loss of order ``alpha``; exact but for pure DP and tables."""
@@ -66,17 +69,10 @@ class Gaussian(LossPart):
 
     mu: float
     kind = "gaussian"
+    is_shift = True
 
     @property
     def size(self) -> float:
-        return self.mu
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        return self.mu, self.mu * (24 + self.mu)
-
-    @property
-    def shift(self) -> float:
         return self.mu
 
     def rdp(self, alpha: float) -> float:
@@ -97,6 +93,7 @@ class SampledGaussian(LossPart):
     noise_multiplier: float
     adjacency: str = "add-remove"
     kind = "sampled-gaussian"
+    is_shift = True
 
     @property
     def size(self) -> float:
@@ -105,14 +102,13 @@ class SampledGaussian(LossPart):
         return self.sample_rate / self.noise_multiplier if self.noise_multiplier else math.inf
 
     @property
-    def spread(self) -> tuple[float, float]:
-        mu = self.shift
-        width = mu * (24 + mu)
-        return min(self.sample_rate * math.sqrt(math.expm1(min(mu * mu, 50.0))), width / 4, mu), width
-
-    @property
     def shift(self) -> float:
         return (2 if self.adjacency == "replace-one" else 1) / self.noise_multiplier
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        mu, width = super().spread
+        return min(self.sample_rate * math.sqrt(math.expm1(min(mu * mu, 50.0))), width / 4, mu), width
 
     def rdp(self, alpha: float) -> float:
         return _sampled_rdp(self, alpha)
@@ -127,10 +123,8 @@ class SampledGaussian(LossPart):
         )
 
     def __str__(self) -> str:
-        return (
-            f"Gaussian, noise multiplier {significant(self.noise_multiplier, 'noise', 6)}, sample rate "
-            f"{significant(self.sample_rate, 'loss', 6)}"
-        )
+        noise = significant(self.noise_multiplier, "noise", 6)
+        return f"Gaussian, noise multiplier {noise}, sample rate {significant(self.sample_rate, 'loss', 6)}"
 
 
 @dataclass(frozen=True)
@@ -144,6 +138,7 @@ class GaussianMixture(LossPart):
     mus: tuple[float, ...]
     weights: tuple[float, ...]  # how probable each is; they add up to 1
     kind = "gaussian-mixture"
+    is_shift = True
 
     @property
     def size(self) -> float:
@@ -152,11 +147,7 @@ class GaussianMixture(LossPart):
     @property
     def spread(self) -> tuple[float, float]:
         typical = math.sqrt(math.fsum(w * mu * mu for mu, w in zip(self.mus, self.weights, strict=True)))
-        return typical, Gaussian(self.size).spread[1]
-
-    @property
-    def shift(self) -> float:
-        return self.size
+        return typical, super().spread[1]
 
     def rdp(self, alpha: float) -> float:
         mus, weights = np.array(self.mus), np.array(self.weights)
@@ -253,7 +244,7 @@ class RenyiTable(LossPart):
             return math.inf
         if alpha <= self.orders[0]:
             return self.values[0]
-        right = next(i for i, order in enumerate(self.orders) if order >= alpha)
+        right = bisect_left(self.orders, alpha)
         a, b = self.orders[right - 1], self.orders[right]
         if b == alpha:
             return self.values[right]

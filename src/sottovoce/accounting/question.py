@@ -6,9 +6,8 @@ import math
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -88,8 +87,6 @@ class PrivacyQuestion:
     _releases: dict[int, list[Release]] = field(default_factory=dict)
     _counts: dict[int, Counter[ReleaseKind]] = field(default_factory=dict)
 
-    # ---- who observes, and about whom --------------------------------------------------------------------
-
     @property
     def adversary(self) -> Adversary:
         """The adversary of the guarantee, in the form that composes."""
@@ -135,8 +132,6 @@ class PrivacyQuestion:
         """Return the question about one user against the named observers."""
         return replace(self, user=user, view="colluders" if len(self.observers) > 1 else "network")
 
-    # ---- releases ----------------------------------------------------------------------------------------
-
     @property
     def method(self) -> Method:
         return cast(Method, self.plan.accounting)
@@ -154,11 +149,11 @@ class PrivacyQuestion:
             self._releases[agent] = releases
         return self._releases[agent]
 
-    def counts(self, agent: int, *, hidden: bool = False) -> Counter[ReleaseKind]:
-        """Return an agent's releases by kind; participation amplifies only where it is ``hidden``."""
+    def counts(self, agent: int) -> Counter[ReleaseKind]:
+        """Return an agent's releases by kind."""
         if agent not in self._counts:
             self._counts[agent] = count_by_kind(self.releases(agent))
-        return _hidden(self._counts[agent]) if hidden else self._counts[agent]
+        return self._counts[agent]
 
     def noise_stds(self) -> np.ndarray | None:
         """Return the Gaussian noise of every agent; None where an agent lists several scales."""
@@ -169,8 +164,6 @@ class PrivacyQuestion:
                 return None
             stds[v] = scales.pop() if scales else 0.0
         return stds
-
-    # ---- answers -----------------------------------------------------------------------------------------
 
     def answer(self, label: Label, curve: Curve, assumptions: Iterable[str] = ()) -> Guarantee:
         """Return the guarantee against the adversary of the question, with the assumptions of the plan."""
@@ -217,13 +210,10 @@ class PrivacyQuestion:
             last = self.last_steps_in_reach(delay)
             releases = {agent: _until(own, int(last[agent])) for agent, own in releases.items()}
             assumptions = ("observers see what is sent to them, and no other output is published",)
-        distinct = {  # of thousands of agents most have the same releases
-            tuple(map(_all_but_sender, own)): own for own in releases.values()
-        }
-        for own in distinct.values():
+        for own in releases.values():
             counts = count_by_kind(own)
             if hidden:
-                counts = _hidden(counts)
+                counts = participation_hidden(counts)
             if self.participations is not None:
                 known: Counter[ReleaseKind] = Counter()
                 for kind, k in counts.items():
@@ -240,7 +230,8 @@ class PrivacyQuestion:
             self.progress(finished)
 
 
-def _hidden(counts: Counter[ReleaseKind]) -> Counter[ReleaseKind]:
+def participation_hidden(counts: Counter[ReleaseKind]) -> Counter[ReleaseKind]:
+    """Return releases of agents whose participation nobody sees, so that its sampling amplifies."""
     return Counter({kind._replace(hidden=True): k for kind, k in counts.items()})
 
 
@@ -248,6 +239,3 @@ def _until(releases: Iterable[Release], last: int) -> list[Release]:
     """Return the releases of the steps up to ``last``; a joint one is whole or not at all."""
     started = [r for r in releases if r.step <= last]
     return [r if r.joint else replace(r, steps=min(r.steps, last + 1 - r.step)) for r in started]
-
-
-_all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))

@@ -237,8 +237,7 @@ class Spending:
     """Counts of releases against a budget; knows whether one more fits.
 
     ``planned`` are releases that the caller knows to fit together, as a masked run whose cost `account` has
-    computed. Counts that once fitted are remembered, and fewer of each kind then fit without a new
-    computation. What goes beyond them is counted in full.
+    computed. Counts that once fitted are remembered: fewer of each kind then fit without a new computation.
 
     Guarantees
     ----------

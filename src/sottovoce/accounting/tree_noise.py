@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -50,19 +51,15 @@ _MOST_CUTS = 200
 def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarray:
     """Return (n,) the variances of least total, in units of what local privacy takes per member.
 
-    Parameters
-    ----------
-    tree : the tree, the same in every step.
-    tolerate : the size c of the coalitions against which the guarantee holds.
-    floor : the least variance of each member, in [0, 1]. A member with none has no guarantee of its own
-        once more than c collude.
+    ``tolerate`` is the size c of the coalitions against which the guarantee holds, ``floor`` the least
+    variance of each member, in [0, 1]: one with none has no guarantee of its own once more than c collude.
 
     Guarantees
     ----------
     With these variances times ``(Delta / mu)**2``, changing a member's row by at most ``Delta`` is ``mu``-GDP
     for every coalition of at most c other members that sees nothing but its own links.
     """
-    c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
+    c, least = _coalition_size(tree, tolerate), _validate.probability(floor, "floor")
     children = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n)
     degrees = children + (tree.parents >= 0)
     return np.where(degrees <= c, 1.0, least)
@@ -73,19 +70,16 @@ def tree_noise_program(
 ) -> np.ndarray:
     """Return (n,) the variances of least total by the linear program, for equal or unequal requirements.
 
-    Parameters
-    ----------
-    tree, tolerate : as for `least_tree_noise`.
-    required : the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, or one per member.
-    floor : the least share of its own requirement that each member takes.
+    ``required`` is the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, or one per
+    member. Each takes at least the share ``floor`` of its own requirement.
 
     Guarantees
     ----------
     Every component seen by a coalition of at most ``tolerate`` members holds at least what each of its
     members requires; the solution is scaled up by the solver's rounding.
     """
-    c, least = _coalition_size(tree, tolerate, "tolerate"), _validate.probability(floor, "floor")
-    needs = _requirements(required, tree.n)
+    c, least = _coalition_size(tree, tolerate), _validate.probability(floor, "floor")
+    needs = np.full(tree.n, required, dtype=float)
     lowest = least * needs
     matrix, limits = _constraints(tree, c, needs)
     cost, bounds = np.zeros((2, matrix.shape[1]))  # only noise costs, and nothing is below zero
@@ -151,23 +145,15 @@ def fresh_tree_noise(
     which is convex. It is solved by cutting planes: each linear program is a lower bound of the least total,
     and its answer, scaled until every constraint holds, an upper one; the search ends where they meet.
 
-    Parameters
-    ----------
-    trees : the tree of every step; all of them known beforehand, as public seeds make them.
-    tolerate, required, floor : as for `tree_noise_program`.
-    gap : how far above the least total, relatively, the answer may be.
-
     Guarantees
     ----------
     As `least_tree_noise`, over all steps together, for Gaussian releases in every step. For sampled batches
-    the constraint is the leading term of the loss, so compute the cost of the plan. The total is at most
-    ``gap`` above the optimum, or an error is raised.
+    the constraint is the leading term of the loss, so compute the cost of the plan. The total is, relatively,
+    at most ``gap`` above the optimum, or an error is raised.
     """
-    if not trees:
-        raise InvalidInput("fresh_tree_noise needs the tree of every step, got none.")
     n = trees[0].n
-    c, least = _coalition_size(trees[0], tolerate, "tolerate"), _validate.probability(floor, "floor")
-    needs = _requirements(required, n)
+    c, least = _coalition_size(trees[0], tolerate), _validate.probability(floor, "floor")
+    needs = np.full(n, required, dtype=float)
     blocks, pairs, pair_users = _seen_over_steps(trees, c)
 
     def losses(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -244,40 +230,31 @@ def optimal_noise(
     One tree in every step has a closed form, or a linear program where members require unlike amounts; trees
     that change are the convex program of `fresh_tree_noise`. Answers of a solver are rounded up to a 1024th
     of a variance, so that members who compute them on unlike machines get the same.
-
-    Parameters
-    ----------
-    schedule : the protocol of every step; all must be trees.
-    tolerate, floor, required : as for `tree_noise_program`.
     """
-    trees: list[Tree] = []
+    shapes = []
     for protocol in schedule:
-        if protocol.sum_tree is None:
+        tree = protocol.sum_tree
+        if tree is None:
             raise InvalidInput(
                 f'noise_allocation = "optimal" is for trees, got {protocol.name}; masked sums and exchange '
                 "have equal noise."
             )
-        trees.append(protocol.sum_tree)
-    needs = tuple(_requirements(required, trees[0].n).tolist())
-    return _optimal_noise(tuple(map(_SameShape, trees)), tolerate, float(floor), needs)
+        shapes.append(_Shape(tree.parents.tobytes(), tree))
+    needs = tuple(np.full(shapes[0].tree.n, required, dtype=float).tolist())
+    return _optimal_noise(tuple(shapes), tolerate, float(floor), needs)
 
 
-class _SameShape:
+@dataclass(frozen=True)
+class _Shape:
     """A tree that equals other trees of its shape: calibration asks for the same trees many times."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree, self._shape = tree, tree.parents.tobytes()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameShape) and self._shape == other._shape
-
-    def __hash__(self) -> int:
-        return hash(self._shape)
+    parents: bytes
+    tree: Tree = field(compare=False)
 
 
 @lru_cache(maxsize=64)
 def _optimal_noise(
-    shapes: tuple[_SameShape, ...], tolerate: int, floor: float, needs: tuple[float, ...]
+    shapes: tuple[_Shape, ...], tolerate: int, floor: float, needs: tuple[float, ...]
 ) -> tuple[float, ...]:
     trees = [shape.tree for shape in shapes]
     fixed = len(set(shapes)) == 1
@@ -295,37 +272,26 @@ def _optimal_noise(
 def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndarray:
     """Return (n,) the noise that hides each member from the worst coalition of ``colluders`` others.
 
-    All the noise but that of the ``colluders`` sides of the member with the most noise; its own alone where
-    it has no more neighbors than that.
-
-    Guarantees
-    ----------
-    The least, over every coalition of at most ``colluders`` other members, of the noise in the sum that the
-    member's row is part of: its loss against the worst of them is ``Delta**2`` over this, without going
-    through them (a test does).
+    It is the least, over every coalition of at most ``colluders`` other members, of the noise in the sum that
+    the member's row is part of; its loss against the worst of them is ``Delta**2`` over this.
     """
-    c = _coalition_size(tree, colluders, "colluders")
     own = np.asarray(variances, float).ravel()
     # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
-    hiding = [math.fsum([own[u], *(weight for weight, _ in sides[c:])]) for u, sides in _sides(tree, own)]
+    hiding = [
+        math.fsum([own[u], *(weight for weight, _ in sides[colluders:])]) for u, sides in _sides(tree, own)
+    ]
     return np.array(hiding)
 
 
 def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
-    """Return, for each member, the coalition of at most ``colluders`` others that learns most of it.
-
-    They are its neighbors on its sides with the most noise: see `tree_hiding`.
-    """
-    c = _coalition_size(tree, colluders, "colluders")
+    """Return, for each member, the coalition of at most ``colluders`` others that learns most of it."""
     own = np.asarray(variances, float).ravel()
-    return [tuple(sorted(w for _, w in sides[:c])) for _, sides in _sides(tree, own)]
+    return [tuple(sorted(w for _, w in sides[:colluders])) for _, sides in _sides(tree, own)]
 
 
 def _sides(tree: Tree, variances: np.ndarray) -> list[tuple[int, list[tuple[float, int]]]]:
     """Return, per member, the noise of the parts of the tree without it, largest first, and who is next to it
     there."""
-    if variances.shape != (tree.n,) or not (np.isfinite(variances).all() and (variances >= 0).all()):
-        raise InvalidInput(f"variances must be {tree.n} finite numbers of at least 0, got {variances!r}.")
     order = np.argsort(-tree.depths, kind="stable").tolist()
     parents, under = tree.parents.tolist(), variances.tolist()
     below: list[list[tuple[float, int]]] = [[] for _ in range(tree.n)]
@@ -358,17 +324,8 @@ def _solve(
     return solution
 
 
-def _coalition_size(tree: Tree, size: int, name: str) -> int:
-    c = _validate.count(size, name)
+def _coalition_size(tree: Tree, tolerate: int) -> int:
+    c = _validate.count(tolerate, "tolerate")
     if c >= tree.n:
-        raise InvalidInput(f"{name} must be below the {tree.n} members of the tree, got {c}.")
+        raise InvalidInput(f"tolerate must be below the {tree.n} members of the tree, got {c}.")
     return c
-
-
-def _requirements(required: ArrayLike, n: int) -> np.ndarray:
-    needs = np.asarray(required, float)
-    if needs.shape not in ((), (n,)) or not (np.isfinite(needs).all() and (needs >= 0).all() and needs.any()):
-        raise InvalidInput(
-            f"required must be positive: one number, or one per member ({n}), got shape {needs.shape}."
-        )
-    return np.broadcast_to(needs, (n,)).copy()

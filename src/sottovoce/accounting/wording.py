@@ -1,7 +1,6 @@
 """Guarantees in words: against whom, about what, how it is known.
 
-Sentences speak of nodes; a page for people passes the participants' names, or another noun, and gets the
-same sentences.
+Sentences speak of nodes; a page for people passes the participants' names, or another noun.
 """
 
 from __future__ import annotations
@@ -98,14 +97,8 @@ def private(
 ) -> tuple[str, str]:
     """Return whether something is private (yes, no, only in part) and why, in a sentence.
 
-    Parameters
-    ----------
-    epsilon, delta, against, label, best : the guarantee: its numbers, the adversary in words, its label and
-        how often the best guess is right.
-    limit : the budget; None where none was set.
-    accepted : what was accepted by name and is not part of the guarantee.
-    simulated : whether the noise was drawn from a seed.
-    subject : who spends it.
+    ``best`` is how often the best guess is right, ``limit`` the budget, ``accepted`` what was accepted by
+    name and is not in the guarantee; ``simulated`` says that the noise was drawn from a seed.
     """
     if label not in ("ldp", "exact"):
         weaker = "take the view local, or a plan over exact consensus"
@@ -148,11 +141,7 @@ def not_covered(
     simulated: bool = False,
     has_ledger: bool = False,
 ) -> list[str]:
-    """Return what a guarantee does not protect against, for the page that an officer signs, worst first.
-
-    ``kind`` and ``count`` are those of the adversary; ``has_ledger`` says that a lifetime ledger adds up all
-    runs on the same records.
-    """
+    """Return what a guarantee does not protect against, for the page that an officer signs, worst first."""
     limits = [exception(name) for name in accepted]
     if simulated:
         limits.append("The noise can be reproduced from a public seed: it protects nobody.")
@@ -172,35 +161,20 @@ def not_covered(
     return limits
 
 
-def adversary(
-    kind: str,
-    observers: Iterable[int] = (),
-    user: int | None = None,
-    count: int | None = None,
-    *,
-    names: Sequence[str] | None = None,
-    noun: str = "node",
-) -> str:
-    """Return an adversary in words; ``names`` are the participants' own, by node number."""
-    nodes = list(observers)
-    who = _named(nodes, names, noun) if nodes else f"any one {noun}"
-    if kind in _WITHOUT_OBSERVERS:
-        who = _WITHOUT_OBSERVERS[kind]
-    elif kind == "colluders" and count is not None:
-        who = f"any {count} {noun}s together" if count > 1 else f"any one {noun}"
-    elif kind == "colluders" and len(nodes) > 1:
-        who = f"{who} together"
-    return who if user is None else f"{who}, about {_named([user], names, noun)}"
-
-
 def stored_adversary(
     stored: Mapping[str, Any] | str, names: Sequence[str] | None = None, noun: str = "participant"
 ) -> str:
-    """Return a stored adversary (`Adversary.to_dict`) in words."""
+    """Return a stored adversary (`Adversary.to_dict`) in words; ``names`` are the participants' own."""
     if isinstance(stored, str):
         return stored
-    observers, user, count = stored.get("observers") or (), stored.get("user"), stored.get("count")
-    return adversary(str(stored.get("kind")), observers, user, count, names=names, noun=noun)
+    kind, count, user = str(stored.get("kind")), stored.get("count"), stored.get("user")
+    nodes = list(stored.get("observers") or ())
+    who = _named(nodes, names, noun) if nodes else f"any one {noun}"
+    if kind in _WITHOUT_OBSERVERS:
+        who = _WITHOUT_OBSERVERS[kind]
+    elif kind == "colluders" and (count or len(nodes)) > 1:
+        who = f"{who} together" if count is None else f"any {count} {noun}s together"
+    return who if user is None else f"{who}, about {_named([user], names, noun)}"
 
 
 def adjacency(

@@ -49,8 +49,8 @@ def account(
     guarantee, and understates wherever the exact share is larger. Means are
     over all nodes, an observer counting 0 for itself, as in that paper.
     With --published stand the papers' other formulas too: mean loss, Corollary
-    1, random graphs, walks, error bounds and the table of utilities. All carry
-    the label published, and no budget accepts them.
+    1, random graphs, walks and error bounds. All carry the label published, and no
+    budget accepts them.
 
     \b
     Examples:

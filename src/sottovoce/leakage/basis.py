@@ -52,9 +52,8 @@ class RankMonitor:
 class Basis:
     """Orthonormal functionals of the present state, with the numbers the observer knows them to be.
 
-    ``columns`` is (coordinates, rank): the state, then fresh noises. ``values`` is (rank, dim), or (rank, 0)
-    when only the span is wanted. The basis moves backwards in time: a functional f of the next state is the
-    functional ``transition.T f`` of the present one.
+    ``columns`` is (coordinates, rank): the state, then fresh noises; ``values`` is (rank, dim). It moves
+    backwards in time: a functional f of the next state is the functional ``transition.T f`` of the present.
     """
 
     def __init__(self, size: int, dim: int = 0) -> None:

@@ -103,8 +103,8 @@ def rational_entries(matrix: sparse.csr_array) -> list[Fraction]:
 
 def residues(entries: Sequence[Fraction], prime: int) -> np.ndarray:
     """Return fractions modulo a prime."""
-    known = {entry: residue(entry, prime) for entry in set(entries)}
-    return np.fromiter((known[entry] for entry in entries), dtype=np.uint64, count=len(entries))
+    distinct = {entry: residue(entry, prime) for entry in set(entries)}
+    return np.array([distinct[entry] for entry in entries], dtype=np.uint64)
 
 
 def residue(value: Fraction, prime: int) -> int:
@@ -140,15 +140,6 @@ def primes_below() -> Iterator[int]:
     for candidate in range(largest - 1, largest - _LARGEST_OFFSET, -2):
         if (candidate % small).all():
             yield candidate
-
-
-def sparse_times(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: np.ndarray, prime: int
-) -> np.ndarray:
-    """Return a sparse residue matrix times a dense one; rows that are unit vectors are copied."""
-    out = np.empty((len(indptr) - 1, dense.shape[1]), dtype=np.uint64)
-    _sparse_times(indptr, indices, data, dense, out, np.uint64(2**31 - prime))
-    return out
 
 
 def _nearest(value: float) -> Fraction | None:
@@ -228,22 +219,19 @@ def _back_substitute(basis: np.ndarray, pivots: np.ndarray, rank: int, offset: n
 
 
 @njit(cache=True)
-def _sparse_times(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    dense: np.ndarray,
-    out: np.ndarray,
-    offset: np.uint64,
-) -> None:
+def sparse_times(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: np.ndarray, prime: int
+) -> np.ndarray:
+    """Return a sparse residue matrix times a dense one; rows that are unit vectors are copied."""
+    offset = np.uint64(2**31 - prime)
+    out = np.zeros((len(indptr) - 1, dense.shape[1]), np.uint64)
     for v in range(out.shape[0]):
         start, stop = indptr[v], indptr[v + 1]
         if stop - start == 1 and data[start] == 1:
             out[v] = dense[indices[start]]
             continue
-        for k in range(dense.shape[1]):
-            out[v, k] = np.uint64(0)
         for e in range(start, stop):
             w, weight = indices[e], data[e]
             for k in range(dense.shape[1]):
                 out[v, k] = _fold(out[v, k] + weight * dense[w, k], offset)
+    return out

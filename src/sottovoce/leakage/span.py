@@ -38,9 +38,9 @@ def pull_back(
 ) -> Basis:
     """Return all that is seen as functionals of the noises, by the backward recursion over the rounds.
 
-    Each round adds the rows seen in it, then the basis is made orthonormal again, so that no direction
-    fades away over the rounds. ``messages`` replaces the observations of the trace, and ``values`` (one row
-    each) makes the basis know its numbers; ``disturb`` changes every number by about 1e-14.
+    Each round adds the rows seen in it, then the basis is made orthonormal again, so that no direction fades
+    away. ``messages`` replaces the observations of the trace, and ``values`` (one row each) makes the basis
+    know its numbers; ``disturb`` changes every number by about 1e-14.
     """
     basis = Basis(trace.size, 0 if values is None else values.shape[1])
     rows_of: dict[int, list[int]] = {}
@@ -71,11 +71,10 @@ def decode(trace: ExecutionTrace, messages: Messages, values: np.ndarray) -> np.
 def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
     """Return the span of all that is seen, or a wider one where floating point cannot decide.
 
-    A round that nearly loses a direction passes its rounding error on, enlarged; over many rounds on
-    slowly mixing graphs the error reaches the leading digits, and it may be on either side. So the
-    recursion runs twice, the second time with every number disturbed by 1e-14, and ten times the
-    difference is added to the leakage; if that is much, a wider span takes its place. If a direction may
-    have been lost, or much precision, and the trace is small, exact arithmetic decides.
+    A round that nearly loses a direction passes its rounding error on, enlarged, until it may reach the
+    leading digits. So the recursion runs twice, the second time with every number disturbed by 1e-14, and ten
+    times the difference is added to the leakage; if that is much, a wider span takes its place. If a
+    direction may have been lost, or much precision, and the trace is small, exact arithmetic decides.
     """
     n = trace.nodes
     basis = pull_back(trace, messages)

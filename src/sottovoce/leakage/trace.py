@@ -97,27 +97,19 @@ class ExactMatrix:
 
 @dataclass(frozen=True, eq=False)
 class ExecutionTrace:
-    """A run as functionals of independent coordinates.
+    """A run as functionals of independent coordinates; the first event adds the first noise of all nodes.
 
-    Parameters
-    ----------
-    size : number of rows of the state; all begin as zero.
-    coordinates : number of independent noises.
-    events : what happens; the first event adds the first noise of all nodes.
-    known : coordinates that the observers know; they are removed from what is seen.
-    fixed : whether one matrix is applied and the same nodes are seen in every round, and all that the known
-        nodes receive is seen. Then only the new rows of one round can bring new rows in the next.
-    faint : whether some weight is so small that its contribution may look like rounding.
-    exact_matrices : exact forms of matrices, shared between the traces of one protocol.
+    A trace is ``fixed`` if one matrix is applied and the same nodes are seen in every round, and all that the
+    known nodes receive is seen. Then only the new rows of one round can bring new rows in the next.
     """
 
-    size: int
-    coordinates: int
+    size: int  # rows of the state; all begin as zero
+    coordinates: int  # independent noises
     events: tuple[Event, ...]
-    known: tuple[int, ...] = ()
+    known: tuple[int, ...] = ()  # coordinates that the observers know; they are removed from what is seen
     fixed: bool = False
-    faint: bool = False
-    exact_matrices: dict[int, ExactMatrix] = field(default_factory=dict, repr=False)
+    faint: bool = False  # whether some weight is so small that its contribution may look like rounding
+    exact_matrices: dict[int, ExactMatrix] = field(default_factory=dict, repr=False)  # of one protocol
 
     @property
     def nodes(self) -> int:

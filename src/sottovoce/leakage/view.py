@@ -11,13 +11,12 @@ the share of the local-privacy loss that the observer obtains: 0 when it learns 
 can compute ``u``'s noisy value exactly. The accountant (upper bound) and the attacker (lower bound) both
 read this object.
 
-How the span is computed matters. Powers of a gossip matrix become parallel, so a projector built from
-explicit powers loses directions and *understates* the loss. Here messages are never formed: a block Krylov
-recursion serves a fixed matrix, and a backward (Horner) recursion any sequence of matrices; both keep
-an orthonormal basis at every step. What a step shrinks to the size of rounding is dropped; whether it was
-rounding is decided in exact arithmetic (`leakage.exact_rank`) wherever floating point cannot tell, and where
-that would take too long a wider span takes its place: a real direction is never dropped, the loss is only
-rounded up, and the view says so.
+Powers of a gossip matrix become parallel, so a projector built from explicit powers loses directions and
+*understates* the loss. Here messages are never formed: a block Krylov recursion serves a fixed matrix, and a
+backward (Horner) recursion any sequence of matrices; both keep an orthonormal basis at every step. Whether
+what a step shrinks to the size of rounding was rounding is decided in exact arithmetic (`leakage.exact_rank`)
+wherever floating point cannot tell, and where that would take too long a wider span takes its place: a real
+direction is never dropped, the loss is only rounded up, and the view says so.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
@@ -146,10 +144,8 @@ class GaussianView(NotebookDisplay):
     def reconstruct(self, observations: ArrayLike) -> np.ndarray:
         """Return the observers' best estimate (n, dim) of every user's noisy value.
 
-        Rows with ``leakage() == 1`` are exact up to the rounding of the messages, which faint weights enlarge
-        (double precision may not carry a value through them, a longer one does); the others are the
-        minimum-norm guess. ``observations`` holds one row per entry of `messages`; `Protocol.observe` makes
-        them from a run.
+        Rows with ``leakage() == 1`` are exact up to the rounding of the messages, that faint weights enlarge;
+        others are the minimum-norm guess. `Protocol.observe` makes ``observations``, one row per message.
 
         Examples
         --------
@@ -169,7 +165,6 @@ class GaussianView(NotebookDisplay):
         carrying = np.flatnonzero(self.owners >= 0)
         if len(carrying) == self.n and np.array_equal(self.owners[carrying], np.arange(self.n)):
             return self.basis[carrying]
-        chosen = sparse.csr_array(
-            (np.ones(len(carrying)), (self.owners[carrying], carrying)), shape=(self.n, len(self.owners))
-        )
-        return np.asarray(chosen @ self.basis)
+        rows = np.zeros((self.n, self.rank))
+        np.add.at(rows, self.owners[carrying], self.basis[carrying])
+        return rows

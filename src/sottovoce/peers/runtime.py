@@ -642,9 +642,7 @@ class Peer:
     def _stated(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return a guarantee in words and plain numbers."""
         delta, who = self.agreement.budget.delta, guarantee.adversary
-        words = wording.adversary(
-            who.kind, who.observers, self.node, who.count, names=self.names, noun="member"
-        )
+        words = wording.stored_adversary(who.to_dict() | {"user": self.node}, self.names, "member")
         return {
             "view": who.kind,
             "adversary": words,

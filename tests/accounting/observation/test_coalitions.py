@@ -11,38 +11,8 @@ import sottovoce as sv
 from sottovoce.accounting.observation import Averaging, Consensus
 from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import network_of
 from sottovoce.privacy import account
 from sottovoce.protocols import Masked, Tree
-
-
-def test_colluder_count_is_the_worst_coalition():
-    tree = sv.protocols.Tree(sv.graphs.path(6), root=0)
-    plan = plan_of(Averaging(), every(1.0, 1.0, steps=1), n=6, steps=1, schedule=tree)
-    named = account(plan, "colluders", colluders=[1, 5], user=3)
-    assert named.mu == pytest.approx(math.sqrt(1 / 3))
-    anyone = account(plan, "colluders", colluders=2, user=3)
-    assert anyone.mu == pytest.approx(1.0)  # its two neighbors
-    assert str(anyone.adversary) == "any 2 nodes together, about node 3"
-    assert account(plan, "colluders", colluders=1, user=3).mu == account(plan, "network", user=3).mu
-
-
-@pytest.mark.parametrize("model", [Averaging(), Consensus()], ids=["averaging", "consensus"])
-@pytest.mark.parametrize("seed", range(3))
-def test_worst_coalition_on_a_tree_in_closed_form(model, seed):
-    rng = np.random.default_rng(seed)
-    tree = sv.protocols.Tree(sv.graphs.complete(7), kind="uniform", rng=rng)
-    sizes, stds = rng.uniform(0.5, 2.0, 7).tolist(), rng.lognormal(size=7).tolist()
-    steps = 1 if isinstance(model, Averaging) else 3
-    plan = plan_of(
-        model, every(sizes, stds, steps=steps), n=7, steps=steps, schedule=tree, is_stationary=True
-    )
-    for c in (2, 3):
-        guarantee = account(plan, "colluders", colluders=c)
-        assert guarantee.label == "exact"
-        assert guarantee.epsilon(D) == pytest.approx(by_name(plan, c), rel=1e-9)
-        about = account(plan, "colluders", colluders=c, user=4).epsilon(D)
-        assert about == pytest.approx(by_name(plan, c, user=4), rel=1e-9)
 
 
 def test_many_coalitions_on_a_tree_stay_exact():
@@ -163,16 +133,6 @@ def test_any_members_on_a_tree_are_the_worst_named_ones(graph, silent, model):
     for user, c in itertools.product(range(6), (1, 2)):
         worst = account(plan, "colluders", colluders=c, user=user).epsilon(D)
         assert worst == pytest.approx(by_name(plan, c, user=user), rel=1e-9)
-
-
-def test_worst_sides_on_a_tree_by_variance():
-    """Around node 0: a leaf with noise 3, and two chains of 2 and 2; 9 is more than 8, 3 less than 4."""
-    edges = np.array([[0, 1], [0, 2], [2, 3], [0, 4], [4, 5]])
-    stds = [1.0, 3.0, 2.0, 2.0, 2.0, 2.0]
-    plan = stationary_plan(
-        Consensus(), Tree(network_of(edges, 6, "branches"), root=0), lambda a: one(a, stds[a])
-    )
-    assert account(plan, "colluders", colluders=2, user=0).mu == pytest.approx(1 / math.sqrt(1 + 8), rel=1e-9)
 
 
 def test_masked_members_with_noise_in_unlike_steps():

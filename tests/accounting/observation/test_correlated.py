@@ -16,20 +16,6 @@ from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Release, account
 
 
-@pytest.mark.parametrize(
-    "network", [sv.graphs.florentine(), sv.graphs.star(6), sv.graphs.grid(3, 3)], ids=str
-)
-def test_decor_against_the_stacked_noise(network):
-    # the message noise is B z: private noise, and every edge's noise with opposite signs
-    private, shared = 0.7, 1.9
-    incidence = np.zeros((network.n, len(network.edges)))
-    for k, (i, j) in enumerate(network.edges):
-        incidence[i, k], incidence[j, k] = 1, -1
-    B = np.hstack([private * np.eye(network.n), shared * incidence])
-    expected = np.diagonal(np.linalg.inv(B @ B.T))
-    np.testing.assert_allclose(decor_variances(network, private, shared), expected, rtol=1e-10)
-
-
 def test_decor_colluders_remove_their_edges():
     network = sv.graphs.ring(8)
     alone, against = decor_variances(network, 0.5, 3.0), decor_variances(network, 0.5, 3.0, colluders=[0])
@@ -40,12 +26,6 @@ def test_decor_colluders_remove_their_edges():
     assert decor_variances(network, 0.5, 3.0, colluders=[1, 7])[0] == pytest.approx(
         4.0
     )  # cut off: its own noise only
-    for wrong in (
-        lambda: decor_variances(network, 1, 1, colluders=range(8)),
-        lambda: decor_variances(network, 0, 1),
-    ):
-        with pytest.raises(InvalidInput):
-            wrong()
 
 
 def test_pair_correlated_noise_against_a_neighbor():

@@ -32,30 +32,6 @@ def visible_epsilon(rounds, rate, mu):
     return brentq(lambda epsilon: delta(epsilon) - D, 0.0, 100.0, xtol=1e-12)
 
 
-def test_federation_matches_reference_values():
-    releases = every(4.0, 4.0, steps=20, user_rate=0.2)
-    secure = plan_of(Federation(50, secure_sum=True), releases, n=50, steps=20)
-    # the own noise hides in which rounds the client took part; a replaced client moves a row by 4 at most
-    hidden = composed_epsilon(D, (sampled(0.2, 2.0, pld.NeighborRel.REPLACE_ONE), 20))
-    assert account(secure, "local").epsilon(D) == pytest.approx(hidden, rel=2e-3)
-    some = account(secure, "local", participations=5)
-    assert some.epsilon(D) == pytest.approx(11.48002280917257, rel=1e-9)
-    assert "the client takes part in 5 rounds" in some.assumptions
-    assert account(secure, "central").epsilon(D) == pytest.approx(0.4399917999690076, rel=1e-6)
-    assert account(secure, "colluders", colluders=2).epsilon(D) == pytest.approx(0.4498852180322394, rel=1e-6)
-    assert account(secure, "colluders", colluders=[1, 2]).curve == (
-        account(secure, "colluders", colluders=2).curve
-    )
-    one = account(secure)
-    assert str(one.adversary) == "any one node"
-    assert any(sentence.startswith("49 clients") for sentence in one.assumptions)
-    assert any("Poisson" in sentence for sentence in one.assumptions)
-    # without a secure sum everybody sees who took part: the number of participations is random, no more
-    seen = plan_of(Federation(50, secure_sum=False), releases, n=50, steps=20)
-    for view in ("local", "network", "central", "outsider"):
-        assert account(seen, view).epsilon(D) == pytest.approx(visible_epsilon(20, 0.2, 1.0), rel=1e-4)
-
-
 def test_federation_against_three_colluders():
     """125 equal noises stay around everybody, whoever the three are: too many to be tried one by one."""
     plan = stationary_plan(Federation(128, secure_sum=True), HypercubeExchange(128), one)
@@ -71,32 +47,6 @@ def test_federation_beyond_the_certified_colluders_is_local():
     plan = stationary_plan(Federation(100, secure_sum=True), masks, one)
     guarantee = account(plan, "colluders", colluders=3)
     assert (guarantee.label, guarantee.mu) == ("ldp", 0.5)
-
-
-def test_client_sampling_is_listed_as_assumption():
-    def assumes_sampling(*rates, adjacency="user"):
-        def releases(agent):
-            return one(agent, adjacency=adjacency, user_rate=rates[agent % len(rates)])
-
-        plan = stationary_plan(
-            Federation(8, secure_sum=True), HypercubeExchange(8), releases, adjacency=adjacency
-        )
-        return SAMPLED in account(plan, "network").assumptions
-
-    assert assumes_sampling(0.5)
-    assert assumes_sampling(1.0, 1.0, 0.5, 1.0)
-    assert not assumes_sampling(1.0)
-    assert not assumes_sampling(
-        0.5, adjacency="add-remove"
-    )  # a record is in every round of its client or none
-
-
-def test_participations_of_a_client():
-    plan = stationary_plan(
-        Federation(8, secure_sum=True), HypercubeExchange(8), lambda a: one(a, steps=4), steps=4
-    )
-    lost = [account(plan, "local", participations=times).mu for times in range(6)]
-    assert lost == pytest.approx([math.sqrt(min(times, 4)) / 2 for times in range(6)], rel=1e-9)
 
 
 @pytest.mark.parametrize("model", [Consensus(), Federation(4, secure_sum=False)], ids=repr)

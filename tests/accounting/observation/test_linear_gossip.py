@@ -43,7 +43,7 @@ def test_linear_gossip_is_local_unless_conditional_is_requested():
     memory = plan_of(
         LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Chebyshev(RING, 2)
     )
-    with pytest.raises(InvalidInput, match="without memory"):
+    with pytest.raises(InvalidInput, match="without masks, memory"):
         account(memory, "pairwise", **PAIR, label="conditional")
     assert account(memory, "pairwise", **PAIR).label == "ldp"
 

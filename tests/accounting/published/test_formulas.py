@@ -171,8 +171,6 @@ def test_table_of_utilities():
     assert formulas.published_utility(cube, 1.0, randomized=True) == pytest.approx(
         2 / 64**2 / cube.spectral_gap
     )
-    with pytest.raises(InvalidInput):
-        formulas.published_utility(ring, 1.0, row="best")
 
 
 def test_bad_input():

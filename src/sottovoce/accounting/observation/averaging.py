@@ -62,8 +62,8 @@ class Averaging(ObservationModel):
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one view."""
-        protocol, stds, coalitions = question.plan.schedule(0), question.noise_stds(), question.coalitions
-        if stds is None or coalitions is None:
+        protocol, stds, coalitions = question.plan.schedule(0), question.noise_stds(), [question.observers]
+        if stds is None:
             return super().guarantee_each(question)
         curves = _user_curves(question, protocol, coalitions, stds, ShareCurves(question.method))
         return {
@@ -136,9 +136,8 @@ def _sends_raw_rows(question: PrivacyQuestion, protocol: Protocol) -> bool:
 def _rounding_shift(question: PrivacyQuestion, protocol: Protocol) -> float:
     """Return by how many standard deviations rounding before fresh noise can move what is observed.
 
-    A protective source rounds a mixed row to its grid before it adds fresh noise to it. Two neighboring data
-    sets may round apart by a whole grid step in every coordinate, at every node and after every round but the
-    last.
+    Two neighboring data sets may round apart by a whole grid step in every coordinate, at every node and
+    after every round but the last.
     """
     if not protocol.fresh_std:
         return 0.0
@@ -156,12 +155,8 @@ def _add_rounding(h: float, counts: Counter[ReleaseKind], rounding: float) -> fl
 
 def _released_row_guarantee(question: PrivacyQuestion, protocol: Protocol, stds: np.ndarray) -> Guarantee:
     """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
-    if question.observers:
-        rows = question.observers
-    elif protocol.reaches_consensus:
-        rows = (0,)
-    else:
-        rows = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)
+    holders = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)
+    rows = question.observers or ((0,) if protocol.reaches_consensus else holders)
     curves = ShareCurves(question.method)
     for done, row in enumerate(rows, 1):
         view = protocol.output_view(row)
@@ -176,13 +171,7 @@ def _released_row_guarantee(question: PrivacyQuestion, protocol: Protocol, stds:
 
 @dataclass(frozen=True)
 class SingleAveraging:
-    """The smallest plan that the accountant accepts: one averaging of rows with equal noise.
-
-    Parameters
-    ----------
-    protocol : the protocol that averages the rows.
-    sensitivity, noise_std : how far one agent's row can move, and the standard deviation of its noise.
-    """
+    """The smallest plan that the accountant accepts: one averaging of rows with equal noise."""
 
     protocol: Protocol
     sensitivity: float
@@ -203,7 +192,6 @@ class SingleAveraging:
         return self.protocol
 
     def releases(self, agent: int) -> list[Release]:
-        """Return the releases of ``agent``, equal in all steps, with a draw for every contribution."""
         count = self.protocol.contributions(agent)
         release = Release(agent, 0, self.sensitivity, self.noise_std, steps=self.steps, count=max(count, 1))
         return [release] if count else []

@@ -43,18 +43,7 @@ class ObservationModel:
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantee of every agent outside the coalition that ``question`` names."""
-        guarantees: dict[int, Guarantee] = {}
-        local: dict[frozenset[object], Guarantee] = {}
-        for user in question.users(question.observers):
-            about_user = question.about(user)
-            key = frozenset(question.counts(user).items())
-            if key in local:  # local privacy is the same for equal releases
-                guarantees[user] = about_user.answer("ldp", local[key].curve)
-                continue
-            guarantee = guarantees[user] = self.guarantee(about_user)
-            if guarantee.label == "ldp" and guarantee == about_user.answer("ldp", guarantee.curve):
-                local[key] = guarantee
-        return guarantees
+        return {user: self.guarantee(question.about(user)) for user in question.users(question.observers)}
 
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None

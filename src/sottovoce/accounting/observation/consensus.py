@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +21,6 @@ from sottovoce.accounting.observation.coalitions import (
     all_equal,
     coalition_assumptions,
     leakage_with_noise,
-    releases_are_alike,
     steps_are_alike,
     worst_coalitions,
 )
@@ -31,8 +30,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol
 from sottovoce.protocols.base import block_variances
 
-_BUFFERED_PROTOCOLS = 512  # protocols whose shares are held before they are counted, so that equal steps
-_BUFFERED_SHARES = 5_000_000  # are computed once; and how many shares
+_BUFFERED_SHARES = 5_000_000  # held before they are counted, so that equal steps are computed once
 _MAX_MASK_BYTES = 2**30  # bit masks of the components of all trees
 # for sampled steps over trees that change, whose worst coalition depends on the order
 SAMPLED_ORDERS = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
@@ -70,10 +68,7 @@ class Consensus(ObservationModel):
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one pass over the steps."""
-        coalitions = question.coalitions
-        if coalitions is None:
-            return super().guarantee_each(question)
-        protocol = _consensus_step(question, 0)
+        coalitions, protocol = [question.observers], _consensus_step(question, 0)
         assumptions = coalition_assumptions(question, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
         curves = ShareCurves(question.method)
         return {
@@ -101,18 +96,14 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     plan = question.plan
     trees = [_consensus_step(question, k).sum_tree for k in range(plan.steps)]
     stds, users, size = question.noise_stds(), question.users(), question.count or 1
-    if stds is None or not all_equal(stds) or not stds.all() or not all(tree is not None for tree in trees):
-        return None
-    kinds = {u: question.counts(u) for u in users}
-    single = all(
-        [(r.step, r.steps, r.count, r.joint) for r in question.releases(u)] == [(0, plan.steps, 1, False)]
-        and all(kind.mechanism == "gaussian" for kind in kinds[u])
-        for u in users
-    )
+    single = [(0, plan.steps, 1, False, "gaussian")]
     work = math.comb(plan.n - 1, size) * len(users) * plan.steps
     memory = plan.n**2 * plan.steps * (plan.n // 64 + 1) * 8
-    if not single or not releases_are_alike(question) or memory > _MAX_MASK_BYTES:
+    if stds is None or not all_equal(stds) or not stds.all() or None in trees or memory > _MAX_MASK_BYTES:
         return None
+    for releases in map(question.releases, range(plan.n)):
+        if [(r.step, r.steps, r.count, r.joint, r.mechanism) for r in releases] != single:
+            return None
     from sottovoce.accounting.fresh_trees import MAX_WORK, FreshTrees
 
     fresh = FreshTrees([t.parents for t in trees if t], [t.depths for t in trees if t], size)
@@ -120,7 +111,7 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     shares = np.concatenate([[1.0], 1 / nodes])
     curves, tables = [], {}
     for done, user in enumerate(users, 1):
-        (kind,) = kinds[user]
+        (kind,) = question.counts(user)
         if kind.curve(1).is_gaussian:
             tried = work <= MAX_WORK
             total = fresh.largest_losses(user, shares[None])[0] if tried else fresh.share_bound(user)
@@ -156,9 +147,9 @@ def _tallies(
     tallies: dict[Pair, Tally] = {pair: Counter() for pair in pairs}
     for i, u in pairs:
         _count_unscheduled(tallies[i, u], releases[u], plan.steps)
-    changes = {0, plan.steps}
-    for own in releases:
-        changes |= {s for r in own for s in (r.step, r.step + r.steps) if s < plan.steps}
+    changes = {0, plan.steps} | {
+        s for own in releases for r in own for s in (r.step, r.step + r.steps) if s < plan.steps
+    }
     masked = plan.schedule(0).masked
     for start, end in pairwise(sorted(changes)):
         streams = _streams(releases, start)
@@ -171,7 +162,7 @@ def _tallies(
                 )
             for stream in streams:
                 stream.add(question, protocol, coalitions, stride)
-                if stream.is_full:
+                if len(stream.steps) * len(coalitions) * plan.n > _BUFFERED_SHARES:
                     stream.count_into(tallies)
             question.report_progress(k + stride)
         for stream in streams:
@@ -228,51 +219,41 @@ def _streams(releases: list[list[Release]], step: int) -> list[_Stream]:
     return streams
 
 
+@dataclass
 class _Stream:
     """One noisy value per agent and step, over steps in which the releases do not change."""
 
-    def __init__(self, senders: dict[int, Release], stds: np.ndarray) -> None:
-        self.senders, self.stds = senders, stds
-        self._shares: dict[Protocol, np.ndarray] = {}
-        self._steps: Counter[Protocol] = Counter()
+    senders: dict[int, Release]
+    stds: np.ndarray
+    shares: dict[Protocol, np.ndarray] = field(default_factory=dict)
+    steps: Counter[Protocol] = field(default_factory=Counter)
 
     def add(
         self, question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], steps: int
     ) -> None:
         """Count ``steps`` more steps under ``protocol``."""
-        if protocol not in self._shares:
-            self._shares[protocol] = np.array(
-                [_step_shares(question, protocol, c, self.stds) for c in coalitions]
-            )
-        self._steps[protocol] += steps
-
-    @property
-    def is_full(self) -> bool:
-        size = sum(shares.size for shares in self._shares.values())
-        return len(self._shares) >= _BUFFERED_PROTOCOLS or size > _BUFFERED_SHARES
+        if protocol not in self.shares:
+            each = [_step_shares(question, protocol, c, self.stds) for c in coalitions]
+            self.shares[protocol] = np.array(each)
+        self.steps[protocol] += steps
 
     def count_into(self, tallies: dict[Pair, Tally]) -> None:
         """Move the counted steps into the tallies of the pairs (coalition, user)."""
-        if not self._shares:
-            return
-        stacked, steps = np.array(list(self._shares.values())), np.array(list(self._steps.values()))
-        for (i, u), tally in tallies.items():
+        stacked, steps = np.array(list(self.shares.values())), np.array(list(self.steps.values()))
+        for (i, u), tally in tallies.items() if self.shares else ():
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
                 continue
             kind = ReleaseKind.from_release(release)._replace(user_rate=1.0)
-            values, at = stacked[:, i, u], np.zeros(1, dtype=int)
-            if len(values) > 1:
-                values, at = np.unique(values, return_inverse=True)
-            for share, count in zip(values, np.bincount(at.ravel(), weights=steps), strict=True):
-                if share > 0:
-                    tally[kind, float(share)] += int(count)
-                elif share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    tally[kind._replace(noise_to_sensitivity=-float(share) / release.sensitivity), 1.0] += (
-                        int(count)
-                    )
-        self._shares.clear()
-        self._steps.clear()
+            values, at = np.unique(stacked[:, i, u], return_inverse=True)
+            for share, count in zip(values.tolist(), np.bincount(at.ravel(), weights=steps), strict=True):
+                if share < 0:  # no noise of its own: hidden by that of others, whose std is -share
+                    hidden = kind._replace(noise_to_sensitivity=-share / release.sensitivity)
+                    tally[hidden, 1.0] += int(count)
+                elif share > 0:
+                    tally[kind, share] += int(count)
+        self.shares.clear()
+        self.steps.clear()
 
 
 def _step_shares(

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.question import PrivacyQuestion
@@ -82,17 +81,10 @@ def decor_variances(
 
     One step costs node i, per unit of squared shift, exactly this much mu^2.
     """
-    private = _validate.positive(private_std, "private_std")
-    shared = _validate.non_negative(shared_std, "shared_std")
-    removed = list(colluders)
-    if removed:
-        removed = list(_validate.nodes(removed, network.n, "colluders"))
-    honest = np.setdiff1d(np.arange(network.n), np.asarray(removed, dtype=np.int64))
-    if not len(honest):
-        raise InvalidInput("colluders must leave at least one honest node, got all of them.")
+    honest = np.setdiff1d(np.arange(network.n), np.array(list(colluders), dtype=np.int64))
     inside = network.adjacency[honest][:, honest].toarray()
     laplacian = np.diag(inside.sum(axis=1)) - inside
     variances = np.full(network.n, math.inf)
-    covariance = private**2 * np.eye(len(honest)) + shared**2 * laplacian
+    covariance = private_std**2 * np.eye(len(honest)) + shared_std**2 * laplacian
     variances[honest] = np.diagonal(np.linalg.inv(covariance))
     return variances

@@ -13,9 +13,8 @@ from sottovoce.accounting.observation.coalitions import (
     releases_are_alike,
     worst_coalitions,
 )
-from sottovoce.accounting.question import SAMPLED_CLIENTS, PrivacyQuestion
+from sottovoce.accounting.question import SAMPLED_CLIENTS, PrivacyQuestion, participation_hidden
 from sottovoce.accounting.release import ShareCurves
-from sottovoce.errors import InvalidInput
 from sottovoce.protocols.base import block_variances
 
 
@@ -30,10 +29,6 @@ class Federation(ObservationModel):
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the guarantee of a client that is hidden in the sum of the clients outside a coalition."""
-        if self.users != question.plan.n:
-            raise InvalidInput(
-                f"The observation model is for {self.users} users, the plan has {question.plan.n} agents."
-            )
         stds = question.noise_stds()
         seen = question.view == "local" or not self.secure_sum
         if seen or stds is None or not releases_are_alike(question):
@@ -60,7 +55,7 @@ class Federation(ObservationModel):
             present = min(present, *map(len, groups))
             for u in question.users(coalition):
                 share = stds[u] ** 2 / hiding[u] if stds[u] else 1.0
-                curves.add(question.counts(u, hidden=True), share)
+                curves.add(participation_hidden(question.counts(u)), share)
         assumptions.append(f"{present} clients add their noise in every round, sampled or not")
         if question.plan.adjacency == "user" and any(
             r.user_rate < 1 for u in range(self.users) for r in question.releases(u)

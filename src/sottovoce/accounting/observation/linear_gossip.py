@@ -58,12 +58,6 @@ def _conditional(question: PrivacyQuestion) -> Guarantee:
     plan = question.plan
     release = _common_release(question)
     protocols = [plan.schedule(k) for k in range(plan.steps)]
-    unlike = next((protocol for protocol in protocols if not protocol.matrices_suffice), None)
-    if unlike is not None:
-        raise InvalidInput(
-            f"The linear formula takes protocols without memory or fresh noise, got {unlike!r}; leave "
-            "label out for the local guarantee."
-        )
     coalitions = question.coalitions
     if coalitions is None:
         raise InvalidInput(f"Coalitions of {question.count} are too many to try; name one, or take fewer.")
@@ -89,8 +83,7 @@ def _common_release(question: PrivacyQuestion) -> Release:
     releases = [r for u in range(plan.n) for r in question.releases(u)]
     kinds = {ReleaseKind.from_release(r) for r in releases}
     every_step = all(r.draws == plan.steps and r.count == 1 and not r.joint for r in releases)
-    gaussian = all(kind.mechanism == "gaussian" for kind in kinds)
-    if len(kinds) != 1 or not every_step or not gaussian or plan.adjacency != "user":
+    if len(kinds) != 1 or not every_step or releases[0].mechanism != "gaussian" or plan.adjacency != "user":
         raise InvalidInput(
             "The linear formula is for user level and the same Gaussian noise of every agent in every step; "
             "leave label out for the local guarantee."

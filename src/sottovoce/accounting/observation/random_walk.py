@@ -51,31 +51,18 @@ _MAX_WORK = 4e9  # elementary steps spent on one question
 
 @dataclass(frozen=True)
 class TokenWalk(ObservationModel):
-    """A token visits agents along a path drawn during the run and kept secret.
-
-    Parameters
-    ----------
-    network : graph and transition weights.
-    steps, tokens, cap : hops of each token, tokens, contributions per agent (None: no cap).
-    contractive : whether amplification by iteration may be counted on.
-    final_public : whether the final model is broadcast.
-    rates : the learning rate of every step, where they differ.
-    """
+    """A token visits agents along a path drawn during the run and kept secret."""
 
     network: Network
-    steps: int
+    steps: int  # hops of each token
     tokens: int = 1
-    cap: int | None = None
-    contractive: bool = False
-    final_public: bool = True
-    rates: tuple[float, ...] | None = None
+    cap: int | None = None  # after this many contributions an agent adds noise only
+    contractive: bool = False  # whether amplification by iteration may be counted on
+    final_public: bool = True  # whether the final model is broadcast
+    rates: tuple[float, ...] | None = None  # the learning rate of every step, where they differ
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
-        """Return the exact guarantee against single members, the local-DP guarantee against others.
-
-        User level, against one honest-but-curious node that may see the whole path. With ``contractive`` it
-        rests on non-expansive updates, which is listed among the assumptions.
-        """
+        """Return the exact guarantee against single members, the local-DP guarantee against others."""
         local = question.local_guarantee()
         pairs = self._pairs(question)
         if pairs is None:
@@ -180,8 +167,7 @@ def first_passage(network: Network, steps: int, user: int, observer: int) -> Fir
 
 def complete_passage(n: int, steps: int) -> FirstPassage:
     """Return the same in closed form on the complete graph, where the next holder is uniform."""
-    n, T = _validate.count(n, "n", minimum=2), _validate.count(steps, "steps")
-    t = np.arange(T, dtype=np.float64)
+    t = np.arange(steps, dtype=np.float64)
     both = np.where(t >= 1, (1 - 2 / n) ** (t - 1) / n if n > 2 else (t == 1) / n, 0.0)
     one = np.where(t >= 1, (1 - 1 / n) ** (t - 1) / n, 0.0)
     return FirstPassage(both, both.copy(), one, (1 - 1 / n) ** t / n)
@@ -218,17 +204,9 @@ def walk_loss(
 ) -> np.ndarray:
     """Return the Rényi loss from u to v of one token's walk, one value per order in ``alpha``.
 
-    Parameters
-    ----------
-    passage : `first_passage` of the pair.
-    noise_to_sensitivity : noise standard deviation over the sensitivity of one gradient.
-    cap : after this many contributions a node adds noise only; None for no cap.
-    final_public : whether the last model is published, so that v sees it too.
-    contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most
-        2 / beta). Without it nothing is amplified by iteration: every contribution that is seen later costs
-        in full.
-    rates : the learning rates of all steps; None for equal ones. Small steps after a large one add little
-        noise to what it released.
+    The others are facts of a `TokenWalk`. Where updates are not ``contractive`` (non-expansive: convex,
+    beta-smooth loss, step at most 2 / beta) nothing is amplified by iteration: every contribution that is
+    seen later costs in full. Small steps after a large one add little noise to what it released.
 
     Guarantees
     ----------
@@ -236,11 +214,7 @@ def walk_loss(
     the expectation exceeds double precision costs infinity.
     """
     orders = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
-    if not (orders > 1).all():
-        raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
-    sigma = _validate.positive(noise_to_sensitivity, "noise_to_sensitivity")
-    if cap is not None:
-        cap = _validate.count(cap, "cap")
+    sigma = noise_to_sensitivity
     cost = _WaitingCost((orders - 1) * orders / (2 * sigma**2), len(passage.first), contractive, rates)
     with np.errstate(over="ignore", invalid="ignore"):
         expectation = _expectation(passage, cost, cap, final_public)
@@ -257,28 +231,25 @@ class _WaitingCost:
     def __init__(
         self, factors: np.ndarray, steps: int, contractive: bool, rates: Sequence[float] | None
     ) -> None:
-        self.factors, self.steps = factors, steps
-        self._common: np.ndarray | None = None
-        if not contractive or rates is None or len(set(rates)) <= 1:
-            t = np.arange(1, steps + 1, dtype=np.float64)
-            with np.errstate(over="ignore"):
-                self._common = np.exp(factors[:, None] / (t if contractive else np.ones(steps)))
-        else:
-            self._rates = np.asarray(rates, dtype=np.float64)
-            if len(rates) != steps or not (np.isfinite(self._rates) & (self._rates >= 0)).all():
-                raise InvalidInput(
-                    f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}."
-                )
+        self.factors, self.steps, self.contractive = factors, steps, contractive
+        self.rates = np.ones(steps) if rates is None else np.asarray(rates, dtype=np.float64)
+        if len(self.rates) != steps or not (np.isfinite(self.rates) & (self.rates >= 0)).all():
+            raise InvalidInput(f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}.")
+        self._equal = not contractive or len(set(self.rates.tolist())) <= 1
+        self._common = self._of_rates(np.ones(steps)) if self._equal else np.empty(0)
+
+    def _of_rates(self, rates: np.ndarray) -> np.ndarray:
+        noise = np.cumsum(np.square(rates)) if self.contractive else np.ones(len(rates))
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(self.factors[:, None] / noise))
 
     def __call__(self, s: int) -> np.ndarray:
-        left = self.steps - s
-        if self._common is not None:
-            return self._common[:, :left]
-        if not self._rates[s]:
-            return np.ones((len(self.factors), left))  # a step of length 0 moves nothing
+        if self._equal:
+            return self._common[:, : self.steps - s]
+        if not self.rates[s]:
+            return np.ones((len(self.factors), self.steps - s))  # a step of length 0 moves nothing
         # in units of the step's own rate, whose square alone may be too small or too large for a float
-        noise = np.cumsum(np.square(self._rates[s:] / self._rates[s]))  # of the steps s .. s + t - 1
-        return np.exp(self.factors[:, None] / noise)
+        return self._of_rates(self.rates[s:] / self.rates[s])
 
 
 def _expectation(

@@ -12,7 +12,6 @@ private decentralized learning with random walks", ICML 2024, as stated in Belle
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ PUBLISHED_FOR = ("gossip", "chebyshev", "randomized")
 _MUFFLIATO = {"source": "Cyffers et al. 2022", "label": "published"}
 _WALKS = {"source": "Cyffers et al. 2024"}
 _LARGE_NOISE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
-_COLUMNS = {"ring": "ring", "complete": "complete", "hypercube": "expander", "exponential": "expander"}
 
 
 def compare_with_published(
@@ -48,12 +46,11 @@ def compare_with_published(
 
     Means are those of `sottovoce.privacy.mean_loss`: over all users, the observers themselves counting 0.
     """
-    n, every = network.n, observer is None
-    if every and colluders:
+    n, rank = network.n, None
+    if observer is None and colluders:
         raise InvalidInput("Colluders join an observer; add --observer.")
-    if every and n > ALL_PAIRS:
+    if observer is None and n > ALL_PAIRS:
         raise Refused(f"All pairs of {n:,} nodes are too many (at most {ALL_PAIRS:,}); add --observer.")
-    rank: int | None = None
     if observer is None:
         exact = exact_loss(protocol, own_noise=own_noise, progress=tick)
         others = ~np.eye(n, dtype=bool)
@@ -63,7 +60,13 @@ def compare_with_published(
         view = protocol.view({observer, *colluders}, own_noise)
         exact, rank = view.leakage(), view.rank
         others = ~np.isin(np.arange(n), view.observers)
-    published = _published_for(network, protocol, observer, colluders)
+    published = None  # equation (6) was not published for other protocols, or is too large
+    if protocol.name in PUBLISHED_FOR and n <= ALL_PAIRS:
+        # accelerated gossip has the messages of plain gossip, recombined: the formula is about those
+        about = (protocol,) if protocol.name == "randomized" else (network, protocol.rounds)
+        published = formulas.published_loss(*about)
+        if observer is not None:
+            published = published[:, [observer, *colluders]].sum(axis=1)
     assessment: dict[str, Any] = {
         "n": n,
         "edges": len(network.edges),
@@ -72,8 +75,8 @@ def compare_with_published(
         "rounds": protocol.rounds,
         "observer": observer,
         "rank": rank,
-        "exact": None if every else exact,
-        "published": None if every else published,
+        "exact": None if observer is None else exact,
+        "published": None if observer is None else published,
         "mean_exact": float(exact[others].sum() / exact.size),
         "max_exact": float(exact[others].max(initial=0.0)),
         "mean_published": None,
@@ -89,35 +92,20 @@ def compare_with_published(
         assessment["own_noise"] = False
     if notes := missing_links(network, protocol):
         assessment["notes"] = notes
-    return assessment | ({"_pairs": (exact, published)} if every else {})
-
-
-def _published_for(
-    network: Network, protocol: Protocol, observer: int | None, colluders: Sequence[int]
-) -> np.ndarray | None:
-    """Return eq. (6) for all pairs or one observer, None where it was not published or is too large."""
-    if protocol.name not in PUBLISHED_FOR or network.n > ALL_PAIRS:
-        return None
-    if protocol.name == "randomized":
-        loss = formulas.published_loss(protocol)
-    else:  # accelerated gossip has the messages of plain gossip, recombined: the formula is about those
-        loss = formulas.published_loss(network, protocol.rounds)
-    return loss if observer is None else loss[:, [observer, *colluders]].sum(axis=1)
+    return assessment | ({"_pairs": (exact, published)} if observer is None else {})
 
 
 def missing_links(network: Network, protocol: Protocol) -> list[str]:
     """Return a sentence about links that a protocol uses and the network lacks, if there are any."""
     if protocol.name != "exchange":
         return []
-    for level in range(protocol.rounds):
-        for v in range(network.n):
-            partner = v ^ (1 << level)
-            if partner > v and partner not in network.neighbors(v):
-                return [
-                    f"exchange pairs nodes {v} and {partner}, which are not joined in {network.name}; "
-                    f"it needs hypercube:{protocol.rounds} or further links"
-                ]
-    return []
+    pairs = ((v, v ^ (1 << level)) for level in range(protocol.rounds) for v in range(network.n))
+    return [
+        f"exchange pairs nodes {v} and {partner}, which are not joined in {network.name}; "
+        f"it needs hypercube:{protocol.rounds} or further links"
+        for v, partner in pairs
+        if partner > v and partner not in network.neighbors(v)
+    ][:1]
 
 
 def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -131,10 +119,8 @@ def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[st
         exact, published = assessment["exact"], assessment["published"]
         group = [assessment["observer"], *assessment.get("colluders", ())]
         distance = np.min([network.distances_from(v) for v in group], axis=0)
-    rows = []
-    for d in range(1, int(distance.max(initial=0)) + 1):
-        at = distance == d
-        row = {
+    return [
+        {
             "distance": d,
             "pairs": int(at.sum()),
             "exact_mean": float(exact[at].mean()),
@@ -143,8 +129,8 @@ def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[st
             # eq. (6) can exceed local privacy, which always holds: shown at most 1
             "published_mean": None if published is None else float(np.minimum(published[at], 1.0).mean()),
         }
-        rows.append(row)
-    return rows
+        for d, at in ((d, distance == d) for d in range(1, int(distance.max(initial=0)) + 1))
+    ]
 
 
 # ---- all printed formulas about one network --------------------------------------------------------------
@@ -161,14 +147,9 @@ def published_bounds(
 ) -> dict[str, Any]:
     """Return the papers' formulas for one network: ``losses`` and ``errors``, a mapping per formula.
 
-    Parameters
-    ----------
-    network, protocol : who talks to whom, and gossip on it: ``gossip``, ``chebyshev`` or ``randomized``.
-    observer : the curious node; None: every node in turn.
-    steps : how often every node takes part, for the formulas of learning (9) and of a walk, whose token
-        then makes ``n * steps`` hops.
-    noise_std : sigma for values within 1 of their center; without it errors are in units of sigma^2.
-    assessed : the result of `compare_with_published` for the same arguments.
+    ``steps`` is how often every node takes part, for the formulas of learning (9) and of a walk, whose token
+    then makes ``n * steps`` hops; ``noise_std`` sigma for values within 1 of their center, without which
+    errors are in units of sigma^2; ``assessed`` the result of `compare_with_published`.
 
     Guarantees
     ----------
@@ -196,7 +177,7 @@ def published_bounds(
         "unit": "one release under local privacy",
         "steps": steps,
         "losses": list(_losses(network, protocol, assessment, steps)),
-        "errors": list(_errors(network, protocol, noise_std)),
+        "errors": [_error(network, protocol, noise_std)],
         **({"left_out": left_out} if left_out else {}),
     }
 
@@ -204,24 +185,61 @@ def published_bounds(
 def _losses(
     network: Network, protocol: Protocol, assessment: Mapping[str, Any], steps: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per formula about privacy."""
+    """Yield one row per formula about privacy; its losses are per pair [u, v], or per observer v."""
     n, T, observer = network.n, protocol.rounds, assessment["observer"]
     if observer is None:
         observers, (exact, six) = list(range(n)), assessment["_pairs"]
     else:
         observers, exact, six = [observer], assessment["exact"][:, None], assessment["published"][:, None]
+    own = observers, np.arange(len(observers))
+    others = np.ones(six.shape, dtype=bool)
+    others[own] = False
+
+    def means(losses: np.ndarray) -> np.ndarray:
+        """Return, per observer, the sum over the others divided by n, as [1] defines the mean loss."""
+        return np.asarray((losses.sum(axis=0) - losses[own]) / n) if losses.ndim == 2 else losses
+
+    def row(
+        name: tuple[str, str],
+        losses: np.ndarray,
+        exact: np.ndarray | None,
+        bound: str,
+        why: str,
+        local: int = 1,
+    ) -> dict[str, Any]:
+        each = losses if losses.ndim == 1 else losses[others]
+        truth = exact if exact is None or exact.ndim == 1 else exact[others]
+        return {
+            "formula": name[0],
+            **_MUFFLIATO,
+            "function": name[1],
+            "local": local,
+            "mean": float(means(losses).mean()),
+            "largest": float(each.max()),
+            "exact_mean": None if exact is None else float(means(exact).mean()),
+            "exact_largest": None if truth is None else float(truth.max()),
+            "understated": None if truth is None else float((truth > each + SLACK).mean()),
+            "bound": bound,
+            "why": why,
+        }
+
     fixed = protocol.name != "randomized"  # one matrix: Corollary 1 and equation (9) are about that
-    about_pairs = partial(_row, observers=observers)
-    why = "adds up messages that share their noise"
-    yield about_pairs("Theorem 1, (6)", "published_loss", six, exact, "no", why)
+    yield row(
+        ("Theorem 1, (6)", "published_loss"), six, exact, "no", "adds up messages that share their noise"
+    )
     # (7) is the mean of (6) over all u; for a fixed matrix that is rounds times degree over n
-    means = formulas.published_mean_loss(network, T)[observers] if fixed else six.mean(axis=0)
+    seven = formulas.published_mean_loss(network, T)[observers] if fixed else six.mean(axis=0)
     why = "exact losses add up to the messages that are independent"
-    yield _row("mean loss, (7)", "published_mean_loss", means, _means(exact, observers), "of the mean", why)
+    yield row(("mean loss, (7)", "published_mean_loss"), seven, means(exact), "of the mean", why)
     if fixed and n <= DENSE:
         losses = formulas.corollary_loss(network, T)[:, observers]
-        why = "is above (6), which is not above the loss"
-        yield about_pairs("Corollary 1", "corollary_loss", losses, exact, "no", why)
+        yield row(
+            ("Corollary 1", "corollary_loss"),
+            losses,
+            exact,
+            "no",
+            "is above (6), which is not above the loss",
+        )
     family, numbers = family_of(network.name)
     if fixed and family == "er":
         degrees = network.degrees[observers]
@@ -231,66 +249,33 @@ def _losses(
             "between nodes that are no neighbors, if observers know no edges but their own and "
             f"{_LARGE_NOISE}{dense_enough}; between neighbors it is 1"
         )
-        yield _row("Theorem 4", "erdos_renyi_published_loss", losses, None, "under conditions", why)
+        yield row(("Theorem 4", "erdos_renyi_published_loss"), losses, None, "under conditions", why)
     if fixed and steps > 1:
-        name, why = (
-            f"Theorem 6, (9), {steps:,} steps",
-            "as (6), and leaves out that a step leaks in later ones",
+        why = "as (6), and leaves out that a step leaks in later ones"
+        yield row(
+            (f"Theorem 6, (9), {steps:,} steps", "published_sgd_loss"), steps * six, None, "no", why, steps
         )
-        yield about_pairs(name, "published_sgd_loss", steps * six, None, "no", why, local=steps)
     if n <= DENSE:
         losses = formulas.published_walk_loss(network, n * steps)[:, observers]
         why = (
             "an order, here with the constant of its authors' code; if losses are convex and smooth, senders "
             f"hidden, visits to a node at most {steps:,} and {_LARGE_NOISE}"
         )
-        name = f"walk, {n * steps:,} hops"
-        row = about_pairs(name, "published_walk_loss", losses, None, "up to constants", why, local=steps)
-        yield row | _WALKS
+        yield (
+            row(
+                (f"walk, {n * steps:,} hops", "published_walk_loss"),
+                losses,
+                None,
+                "up to constants",
+                why,
+                steps,
+            )
+            | _WALKS
+        )
 
 
-def _row(
-    formula: str,
-    function: str,
-    losses: np.ndarray,
-    exact: np.ndarray | None,
-    bound: str,
-    why: str,
-    *,
-    observers: list[int] | None = None,
-    local: int = 1,
-) -> dict[str, Any]:
-    """Return the row of one formula; with ``observers`` it is about pairs [u, v] with u other than v."""
-    means, exact_means = losses, exact
-    if observers is not None:
-        others = np.ones(losses.shape, dtype=bool)
-        others[observers, np.arange(len(observers))] = False
-        means, losses = _means(losses, observers), losses[others]
-        if exact is not None:
-            exact_means, exact = _means(exact, observers), exact[others]
-    return {
-        "formula": formula,
-        **_MUFFLIATO,
-        "function": function,
-        "local": local,
-        "mean": float(means.mean()),
-        "largest": float(losses.max()),
-        "exact_mean": None if exact_means is None else float(exact_means.mean()),
-        "exact_largest": None if exact is None else float(exact.max()),
-        "understated": None if exact is None else float((exact > losses + SLACK).mean()),
-        "bound": bound,
-        "why": why,
-    }
-
-
-def _means(loss: np.ndarray, observers: list[int]) -> np.ndarray:
-    """Return, per observer, the sum over the others divided by n, as [1] defines the mean loss."""
-    own = loss[observers, np.arange(len(observers))]
-    return np.asarray((loss.sum(axis=0) - own) / loss.shape[0])
-
-
-def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> Iterator[dict[str, Any]]:
-    """Yield one row per formula about the error: Theorem 2 or 3, then the line of Table 1."""
+def _error(network: Network, protocol: Protocol, noise_std: float | None) -> dict[str, Any]:
+    """Return the row of the formula about the error: Theorem 2 or 3."""
     randomized = protocol.name == "randomized"
     kind, by = ("randomized", "randomized") if randomized else ("synchronous", "chebyshev")
     # values within 1 of their center are no further than 1 from their mean, on average
@@ -302,7 +287,7 @@ def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> It
         why += ", with sigma at least half the width of the values"
     if not applies:
         why += f"; here it is {protocol.name} of {protocol.rounds:,}"
-    yield {
+    return {
         "formula": f"Theorem {3 if randomized else 2}",
         **_MUFFLIATO,
         "function": "published_error",
@@ -313,20 +298,3 @@ def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> It
         "why": why,
         "rounds_needed": stop,
     }
-    rows: dict[str, Any] = {"local privacy": "ldp", "trusted curator": "curator", "this graph": "arbitrary"}
-    family, numbers = family_of(network.name)
-    if family in _COLUMNS:
-        rows[f"column {_COLUMNS[family]}"] = _COLUMNS[family]
-    elif family == "torus" and numbers[0] == numbers[1]:
-        rows["column C-torus, C = 2"] = "torus"
-    for name, row in rows.items():
-        yield {
-            "formula": f"Table 1, {name}",
-            **_MUFFLIATO,
-            "function": "published_utility",
-            "what": "squared error",
-            "value": formulas.published_utility(network, 1.0, alpha=1.0, row=row, randomized=randomized),
-            "unit": "alpha Delta^2 / epsilon",
-            "bound": "up to constants",
-            "why": "an order at mean loss epsilon; constants and logarithms are not printed",
-        }
