@@ -1,4 +1,3 @@
-import json
 import re
 
 import numpy as np
@@ -92,14 +91,6 @@ def test_text_names_the_nodes_and_the_distances(call):
     assert "Medici" in answer.out
     assert "distance" in answer.out
     assert "anyone who sees every message" in answer.out
-
-
-def test_out_writes_a_result(call, tmp_path):
-    assert call("account", "--graph", "ring:5", "--observer", 0, "--out", "a.json").code == 0
-    result = json.loads((tmp_path / "a.json").read_text())
-    assert result["name"] == "account"
-    assert len(result["metrics"]["edge_list"]) == 5
-    assert list(tmp_path.iterdir()) == [tmp_path / "a.json"]
 
 
 def test_matrix_from_a_file(call, tmp_path):

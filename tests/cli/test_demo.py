@@ -16,8 +16,7 @@ def test_demo_prints_and_writes_the_tour(call, tmp_path):
     assert "\x1b[" not in answer.out  # readable when piped
     assert max(map(len, answer.out.splitlines())) <= 120
     folder = tmp_path / "sottovoce-demo"
-    names = [part.name for part in clinics.parts()]
-    assert sorted(p.stem for p in (folder / "results").iterdir()) == sorted(names)
+    assert sorted(p.stem for p in (folder / "results").iterdir()) == sorted(clinics.parts())
     page_text = (folder / "report.html").read_text()
     assert page_text.count("<figure>") == 2
     assert "Simulation." in page_text

@@ -116,11 +116,3 @@ def test_examples_of_help_run(typed, call):
     assert answer.code == 0, answer
     assert answer.out
     assert "useful: no" not in answer.out
-
-
-def test_the_average_that_help_shows_is_near(call):
-    (typed,) = (typed for typed in WITHOUT_FILES if typed.startswith("average "))
-    answer = call(*shlex.split(typed), "--seed", 1, "--json").json
-    values = [float(word) for word in typed.split()[1].split(",")]
-    rows = [float(row[0]) if isinstance(row, list) else float(row) for row in answer["outputs"]["rows"]]
-    assert all(abs(row - sum(values) / len(values)) < 0.25 for row in rows)

@@ -124,27 +124,6 @@ def test_colluders_by_shift_click_and_by_tick(page, server):
     assert page.complaints == []
 
 
-def test_the_slider_of_rounds(page, server):
-    opened(page, server)
-    settled(page, lambda: page.get_by_role("button", name="Ginori", exact=True).click())
-    network = sv.graphs.florentine()
-    ginori = network.node_names.index("Ginori")
-    for rounds in (1, 3, 8):
-
-        def move(rounds=rounds):
-            page.eval_on_selector(
-                "#rounds", "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", str(rounds)
-            )
-
-        settled(page, move)
-        page.wait_for_selector(f"body[data-rounds='{rounds}']")
-        assert rows(page) == expected(florentine(rounds)[0], network, [ginori], rounds)
-    page.locator("#rounds").focus()
-    page.keyboard.press("ArrowLeft")
-    page.wait_for_selector("body[data-rounds='7']")
-    assert page.complaints == []
-
-
 def test_settings_and_their_refusals(page, server):
     opened(page, server)
     form = page.locator("#setting")

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from sottovoce.graphs import Network
 
 
-NEARLY_ALL = 0.9  # a share of what the noise leaves open
-
-
 def account(
     graph: options.Graph = None,
     matrix: options.Matrix = None,
@@ -97,7 +94,7 @@ def account(
 def _show(
     screen: Console, network: Network, assessment: Mapping[str, Any], result: Mapping[str, Any]
 ) -> None:
-    """Print what the page shows of the result, how many are near to known, and the least noise."""
+    """Print what the page shows of the result, and the least noise that meets a budget."""
     from sottovoce.report.sections import section_of
 
     screen.print(
@@ -111,7 +108,6 @@ def _show(
             f"Noise multiplier (noise over the radius): {number(assessment['noise_multiplier'], 'noise')}"
         )
     show_section(screen, section_of(result), result["config"]["labels"])
-    screen.print(f"[bold]{_finding(network, assessment)}[/bold]")
     if "noise_for_budget" in assessment:
         title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
         title += number(assessment["delta"], "delta")
@@ -128,22 +124,3 @@ def _show(
         screen.print(
             "The label published means: as printed, for reproduction. No budget accepts these numbers."
         )
-
-
-def _finding(network: Network, assessment: Mapping[str, Any]) -> str:
-    """Return in a sentence about how many nodes the observer learns nearly everything, and how far away."""
-    import numpy as np
-
-    observer, n = assessment["observer"], network.n
-    if observer is None:
-        near = assessment["_pairs"][0] >= NEARLY_ALL
-        np.fill_diagonal(near, False)
-        count = round(near.sum() / n)
-        return f"A node learns nearly everything (at least 0.9) about {count} of {n - 1:,} others on average."
-    group = [observer, *assessment.get("colluders", ())]
-    near = np.setdiff1d(np.flatnonzero(assessment["exact"] >= NEARLY_ALL), group)
-    farthest = np.min([network.distances_from(v) for v in group], axis=0)[near].max(initial=0)
-    who = " and ".join(safe(network.node_name(v)) for v in group)
-    who = f"Node {who} learns" if len(group) == 1 else f"Nodes {who} learn"
-    away = f", up to distance {farthest}" if len(near) else ""
-    return f"{who} nearly everything (at least 0.9) about {len(near):,} of {n - len(group):,} others{away}."

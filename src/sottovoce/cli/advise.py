@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from sottovoce._format import number
-from sottovoce.cli.options import Delta, Json, Latency
+from sottovoce.cli.options import Delta, Json, Latency, number_list
 from sottovoce.cli.output import emit, progress, safe, table
 from sottovoce.errors import InvalidInput
 
@@ -65,10 +65,13 @@ def advise(
     import sottovoce as sv
     from sottovoce.advice.samples import read_sample
 
+    counts, ends = number_list(records, "--records", int), number_list(values, "--values")
+    if len(ends) != 2:
+        raise InvalidInput(f"--values must be a range such as 0,1, got {values!r}.")
     chosen |= {
         "members": int(members) if members.lstrip("-").isdigit() else members,
-        "records": _records(records),
-        "values": _range(values),
+        "records": counts[0] if len(counts) == 1 else counts,
+        "values": tuple(ends),
         "sample": read_sample(sample),
     }
     with progress("candidates", None, quiet=json) as tick:
@@ -138,21 +141,3 @@ def show_rows(
         "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
         "all others: together"
     )
-
-
-def _records(text: str) -> int | list[int]:
-    try:
-        counts = [int(word) for word in text.split(",")]
-    except ValueError:
-        raise InvalidInput(
-            f"--records must be whole numbers such as 500 or 500,80,120, got {text!r}."
-        ) from None
-    return counts[0] if len(counts) == 1 else counts
-
-
-def _range(text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(word) for word in text.split(","))
-    except ValueError:
-        raise InvalidInput(f"--values must be a range such as 0,1, got {text!r}.") from None
-    return low, high

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from sottovoce._io import atomic_write
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import emit, require_writable, safe, table
+from sottovoce.cli.output import emit, require_writable, safe, table_of
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,12 +46,11 @@ def columns(
     if out is not None:
         atomic_write(out, draft)
     rows = [
-        {"name": c.name, "kind": c.kind, "role": c.role, "gaps": c.has_gaps, "needs": c.needs} for c in facts
+        {"name": c.name, "role": c.role, "kind": c.kind, "gaps": c.has_gaps, "needs": c.needs} for c in facts
     ]
 
     def text(screen: Console) -> None:
-        cells = [[safe(c.name), c.role, c.kind, "yes" if c.has_gaps else "no", c.needs] for c in facts]
-        screen.print(table(["column", "role", "looks like", "gaps", "needs"], cells, title=safe(file.name)))
+        screen.print(table_of(rows, safe(file.name)))
         if out is None:
             screen.print(draft, markup=False, highlight=False)
         else:

@@ -44,11 +44,11 @@ def demo(
     with progress("reading the clinics' data", None, quiet=json):
         clinics = tour.consortium()
     results = {}
-    for step, part in enumerate(tour.parts(quick), 1):
-        with progress(part.name, part.ticks, quiet=json) as tick:
-            results[part.name] = part.run(clinics, tick).to_dict()
+    for step, (name, part) in enumerate(tour.parts(quick).items(), 1):
+        with progress(name, None, quiet=json) as tick:
+            results[name] = part(clinics, tick).to_dict()
         if not json:
-            section = section_of(results[part.name])
+            section = section_of(results[name])
             _heading(screen, step, section.title)
             show_section(screen, section, tour.NAMES)
     with progress("drawing the report", None, quiet=json):

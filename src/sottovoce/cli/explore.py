@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from sottovoce.cli.options import Json, Rounds
-from sottovoce.cli.output import console, emit, progress
+from sottovoce.cli.output import emit, progress
 
 
 def explore(
@@ -69,7 +69,6 @@ def explore(
             webbrowser.open(server.address)
         server.serve()
     except KeyboardInterrupt:
-        if not json:
-            console().print("Closed.")
+        pass  # the way to end it
     finally:
         server.close()

@@ -126,7 +126,7 @@ def build(only: str | None = None) -> typer.Typer:
     app.callback()(options)
     # the scan of installed packages is not needed for a command of this one
     for name, command in (COMMANDS if only in COMMANDS else commands()).items():
-        target = command.load() if name == only else _uncalled
+        target = command.load() if name == only else (lambda: None)  # listed, not called
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, rich_help_panel=command.panel)
         else:
@@ -163,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SottovoceError as error:
         _refuse(str(error), argv, error.exit_code)
     except OSError as error:
-        _refuse(_about_file(error), argv)
+        reason = error.strerror or str(error)
+        _refuse(f"{reason}: {error.filename}." if isinstance(error.filename, str) else f"{reason}.", argv)
     except MemoryError:
         _refuse("There is not enough memory for this; try fewer nodes, rounds or coordinates.", argv)
     except Exception as error:
@@ -197,10 +198,6 @@ def _stop(called: str | None) -> None:
     sys.exit(130)
 
 
-def _uncalled() -> None:
-    """Stand for a command that is listed but not called."""
-
-
 def _refuse(sentence: str, argv: Sequence[str], code: int = 1) -> None:
     """Say why not, in one line, where the caller looks for it, and exit with ``code``."""
     line = " ".join(sentence.split())
@@ -209,12 +206,6 @@ def _refuse(sentence: str, argv: Sequence[str], code: int = 1) -> None:
     else:
         print(f"sottovoce: {line}", file=sys.stderr)
     sys.exit(code)
-
-
-def _about_file(error: OSError) -> str:
-    name = error.filename if isinstance(error.filename, str) else None
-    reason = error.strerror or str(error)
-    return f"{reason}: {name}." if name else f"{reason}."
 
 
 if __name__ == "__main__":

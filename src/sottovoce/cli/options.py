@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -90,12 +90,10 @@ def node_of(text: str | None, option: str, network: Network) -> int | None:
     return nodes[0]
 
 
-def number_list(text: str, option: str) -> list[float]:
-    """Return the positive numbers of a comma-separated list."""
+def number_list(text: str, option: str, kind: type[float] = float) -> list[Any]:
+    """Return the numbers of a comma-separated list; ``kind`` int takes whole numbers only."""
     try:
-        values = [float(word) for word in text.split(",")]
+        return [kind(word) for word in text.split(",")]
     except ValueError:
-        raise InvalidInput(f"{option} must be numbers separated by commas, got {text!r}.") from None
-    if not all(0 < value < float("inf") for value in values):
-        raise InvalidInput(f"{option} must be positive numbers, got {text!r}.")
-    return values
+        what = "whole numbers" if kind is int else "numbers"
+        raise InvalidInput(f"{option} must be {what} separated by commas, got {text!r}.") from None

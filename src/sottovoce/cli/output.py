@@ -110,9 +110,11 @@ def table(
     for k, column in enumerate(columns):
         cells = [row[k] for row in by_row if row[k] is not None]
         numeric = right[k] if right else bool(cells) and not any(isinstance(cell, str) for cell in cells)
-        short = all(len(str(cell)) <= 13 for cell in cells)
+        longest = max([13, *(len(str(cell)) for cell in cells)])
+        words = longest == 13 or (longest <= 40 and not any(" " in str(cell) for cell in cells))
         justify: Literal["left", "right"] = "right" if numeric else "left"
-        grid.add_column(column, justify=justify, overflow="fold", no_wrap=short and len(column) <= 13)
+        # names and short cells are never broken: lines of text give way to them
+        grid.add_column(column, justify=justify, overflow="fold", no_wrap=words and len(column) <= longest)
     for row in by_row:
         texts = [x if isinstance(x, str) else write(x, kind) for x, kind in zip(row, kinds, strict=True)]
         grid.add_row(*texts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from sottovoce._format import number
+from sottovoce._validate import positive
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
 from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, table_of
 
@@ -35,6 +36,8 @@ def search(
 
     require_writable(out)
     grid = number_list(rates, "--rates"), number_list(clip_norms, "--clip-norms")
+    for value in (*grid[0], *grid[1]):  # before the first run is charged
+        positive(value, "every learning rate and clip norm")
     spent = "what was run has been spent, and nothing of it was written."
     runs = len(grid[0]) * len(grid[1])
     with if_stopped(lambda: spent), progress("search", runs, quiet=json) as tick:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -328,24 +328,16 @@ delta = 1e-5
 """
 
 
-class TourPart(NamedTuple):
-    """One part of the tour: its name, a number of ticks for the progress bar, and what runs."""
-
-    name: str
-    ticks: int | None
-    run: Callable[[Consortium, Tick], Result]
-
-
-def parts(quick: bool = False) -> tuple[TourPart, ...]:
-    """Return the parts of the tour."""
+def parts(quick: bool = False) -> dict[str, Callable[[Consortium, Tick], Result]]:
+    """Return the parts of the tour by name; each takes the clinics and a function that counts its ticks."""
     runs, repeats, attacks = (200, 3, 8_000) if quick else (2000, 20, 60_000)
-    return (
-        TourPart("reconstruction", None, lambda clinics, _: reconstruction(clinics)),
-        TourPart("account", None, lambda clinics, _: account(clinics)),
-        TourPart("averages", 3, partial(averages, runs=runs)),
-        TourPart("training", 4, partial(training, repeats=repeats)),
-        TourPart("audit", 6, partial(audit, runs=attacks)),
-    )
+    return {
+        "reconstruction": lambda clinics, tick: reconstruction(clinics),
+        "account": lambda clinics, tick: account(clinics),
+        "averages": partial(averages, runs=runs),
+        "training": partial(training, repeats=repeats),
+        "audit": partial(audit, runs=attacks),
+    }
 
 
 def write(out: Path, clinics: Consortium, results: Mapping[str, dict[str, Any]]) -> tuple[Path, Path]:

@@ -1,10 +1,9 @@
 """Reports from results: figures, tables of guarantees in plain words, one self-contained page.
 
 To add a section for a result of your own, write a function from a result (a dict with name, config, metrics,
-history, guarantees, provenance) to a `Section`. In this package, add it to `sections.SECTIONS` under the
-name of the result; in a package of your own, return it from a function of the name that is an entry point in
-the group ``sottovoce.report_sections``. Results without a section of their own get a general one: their
-settings, numbers, curves of their history, and guarantees.
+history, guarantees, provenance) to a `Section`, and return it from a function of the name that is an entry
+point in the group ``sottovoce.report_sections``. Other results get a general one: settings, numbers, lists of
+rows as tables, curves of their history, and guarantees.
 """
 
 from __future__ import annotations

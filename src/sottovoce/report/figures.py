@@ -105,10 +105,7 @@ def graph_picture(
     title: str = "network",
     scale_label: str | None = "share of local privacy lost",
 ) -> str:
-    """Return the network, every node colored by a value in [0, 1]; observers are ringed.
-
-    ``scale_label`` None leaves the color scale out.
-    """
+    """Return the network, every node colored by a value in [0, 1]; without ``scale_label`` no color scale."""
     position = springs(edges, len(values))
     size = 230 if len(values) <= 60 else 60
     names = labels if labels is not None and len(values) <= 40 else None

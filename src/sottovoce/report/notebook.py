@@ -77,13 +77,12 @@ def _(protocol: Protocol) -> str:
 def _(view: GaussianView) -> str:
     computed = [str(u) for u in range(view.n) if view.covers(u)]
     more = " ..." if len(computed) > 40 else ""
+    largest = float(np.delete(view.leakage(), view.observers).max(initial=0.0))
     facts = {
         "who looks": ", ".join(map(str, view.observers)) or "nobody inside",
         "independent combinations seen": view.rank,
         "can compute the noisy value of": ", ".join(computed[:40]) + more or "nobody",
-        "largest share of local privacy lost": number(
-            float(np.delete(view.leakage(), view.observers).max(initial=0.0)), "share"
-        ),
+        "largest share of local privacy lost": number(largest, "share"),
     }
     if view.rounded_up:
         facts["note"] = "rounded up where floating point could not decide"

@@ -261,10 +261,10 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
 def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary page of an attack: whose values somebody computes."""
     attackers, known = facts["attackers"], len(facts["reconstructed"])
-    who, many = ", ".join(map(str, attackers)), len(attackers) > 1
-    computes = f"Nodes {who} compute" if many else f"Node {who} computes"
-    others = f"{known} of {int(facts['n']) - len(attackers)} others"
-    why = f"{computes} the value of {others} after {facts['rounds']} rounds of {facts['protocol']}."
+    who = ", ".join(map(str, attackers))
+    computes = f"Nodes {who} compute" if len(attackers) > 1 else f"Node {who} computes"
+    why = f"{computes} the value of {known} of {int(facts['n']) - len(attackers)} others after "
+    why += f"{facts['rounds']} rounds of {facts['protocol']}."
     answer = _answer("Hidden without noise?", NO if known else YES, why)
     names = ", ".join(str(name) for name in facts.get("names", ()))
     return _page(
