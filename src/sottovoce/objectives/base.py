@@ -43,21 +43,10 @@ class GradientQuery(Protocol):
     One record changes the sum of its agent by at most ``clip_norm`` (add or remove), up to rounding.
     """
 
-    @property
-    def dim(self) -> int:
-        """Numbers in a row of parameters."""
-
-    @property
-    def dtype(self) -> Any:
-        """The numpy type of the rows."""
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Number of records of each hosted agent."""
-
-    @property
-    def decay(self) -> float:
-        """Weight of the l2 term, which depends on no record."""
+    dim: int  # numbers in a row of parameters
+    dtype: Any  # the numpy type of the rows
+    sizes: np.ndarray  # records of each hosted agent
+    decay: float  # weight of the l2 term, which depends on no record
 
     @property
     def compiled_descent(self) -> CompiledDescent | None:

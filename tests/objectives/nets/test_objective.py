@@ -46,8 +46,8 @@ def test_pieces_hold_at_most_the_limit_and_change_nothing(monkeypatch, most, pie
         objective.physical_batch = most
     elif most is not None:
         monkeypatch.setattr("sottovoce.objectives.nets.objective._PIECE_BYTES", most * path.record_bytes + 1)
-    add = objective.forms.add_stacked_sums
-    objective.forms.add_stacked_sums = lambda steps, theta, *rest: (
+    add = objective._add_stacked_sums
+    objective._add_stacked_sums = lambda steps, theta, *rest: (
         sizes.append(rest[2].numel()) or add(steps, theta, *rest)
     )
     assert close(objective.clipped_sums(theta, x, y), whole, 1e-6)
