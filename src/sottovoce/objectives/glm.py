@@ -243,7 +243,7 @@ class GLMQuery(LinearQuery):
         divisor: float,
         rates: np.ndarray,
     ) -> None:
-        """Take one proximal step per batch from ``w``, in place (see `CompiledDescent`)."""
+        """Take a proximal step per batch from ``w``, in place; ``total``, unless empty, sums the iterates."""
         from sottovoce.objectives.kernels import descend_batches
 
         model, data, r = self.objective, self.data, self.objective.regularizer

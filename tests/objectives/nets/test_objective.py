@@ -66,15 +66,6 @@ def test_memory_of_a_record_follows_its_activations():
     assert record_bytes(32, hidden=2000) - record_bytes(32) <= 10 * 2000 * 4
 
 
-def test_agents_permute():
-    objective, x, y = small()
-    theta = objective.random_init(np.random.default_rng(0), 2)
-    theta[1] *= 1.5
-    sums = objective.clipped_sums(theta, x, y)
-    swapped = objective.clipped_sums(theta[::-1].copy(), x.flip(0), y.flip(0))
-    assert close(swapped.flip(0), sums, 1e-6)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38, -1e30])
 @pytest.mark.parametrize("fallback", [False, True])
 def test_one_record_moves_the_sum_by_at_most_the_clip(value, fallback):

@@ -126,7 +126,7 @@ class Stacked:
         raise NotImplementedError
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        """Return the gradient of the input from that of the output."""
+        """Return the gradient of the input from that of the output; tokens have none."""
         raise NotImplementedError
 
     def squared_norms(self) -> Tensor:
@@ -403,9 +403,6 @@ class StackedEmbedding(Stacked):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.each_agent(lambda a, tokens: F.embedding(tokens, self.weights["weight"][a]), inputs)
-
-    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        raise NotImplementedError("tokens have no gradient")
 
     def _tokens(self) -> tuple[Tensor, Tensor]:
         size = self.weights["weight"].shape[-1]
