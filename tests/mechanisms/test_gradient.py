@@ -4,21 +4,17 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from tests.mechanisms.toys import RECORDS, THETA, Recorder, Sums, gradient_mechanism
-from torch import nn
 
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms import DPSGD, ConsensusSGD
 from sottovoce.data import Shards
-from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms import gradient
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.objectives.nets.objective import NetObjective
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
@@ -200,44 +196,6 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
     assert (actual == ((2.0**24 + 1 + drawn.astype(float)) / 4).astype(np.float32)).all()
     assert (actual != ((2.0**24 + drawn.astype(float)) / 4).astype(np.float32)).any()
     assert released(ProtectiveNoise()).dtype == np.float32
-
-
-SLACK = 0.2
-
-
-class Rounding:
-    """A mechanism that rounds by up to SLACK and keeps what it was handed."""
-
-    protective = True
-
-    def slack(self, dim, std=1.0):
-        return SLACK
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        self.handed = values.copy()
-        return values
-
-
-def handed(x, adjacency):
-    torch.manual_seed(0)
-    objective = NetObjective(nn.Linear(3, 2), clip_norm=1.0)
-    data = AgentData(x, np.zeros(len(x), int), [np.arange(len(x))])
-    noise = Rounding()
-    mechanism = GradientMechanism(
-        query=objective.query(data), agents=[0], random=RunRandomness(noise, 0, 0), clip_norm=1.0,
-        noise_multipliers=[1.0], adjacency=adjacency, sample_rates=[1.0], divisors=[len(x)],
-    )  # fmt: skip
-    mechanism(np.zeros_like(objective.start(1)), 0)
-    return noise.handed
-
-
-def test_protective_clip_is_lower_by_the_slack():
-    rows = [handed(np.full((4, 3), size, np.float32), "user") for size in (100.0, -100.0)]
-    lengths = [float(np.linalg.norm(row)) for row in rows]
-    assert lengths == pytest.approx([1 - SLACK] * 2, abs=1e-5)  # 2 (C - slack) + 2 slack = 2C
-    x = np.full((4, 3), 100.0, np.float32)
-    moved = handed(x, "add-remove") - handed(x[:3], "add-remove")
-    assert float(np.linalg.norm(moved)) == pytest.approx(1 - 2 * SLACK, abs=1e-5)  # C - 2 slack + 2 slack
 
 
 @pytest.mark.parametrize("extra", [0, 1, 7])

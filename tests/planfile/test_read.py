@@ -79,7 +79,7 @@ def test_a_class_of_a_file_beside_the_plan_is_its_algorithm(folder):
         ("mine:number", "must name a subclass of sv.Plan"),
         ("mine:Missing", "must name a subclass of sv.Plan"),
         ("nowhere_at_all:Slow", "no file"),
-        ("broken:Slow", "cannot be run: SyntaxError"),
+        ("broken:Slow", "failed with SyntaxError"),
     ],
 )
 def test_other_names_are_refused_in_one_sentence(folder, spec, words):

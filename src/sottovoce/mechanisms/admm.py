@@ -71,9 +71,8 @@ class ClientProxMechanism(ProximalMechanism):
 
     Guarantees
     ----------
-    A client moves its row by at most 4C. Records that are not finite give no move. What is drawn is what the
-    plan announced, or `ReleaseMismatch` is raised and nothing leaves. Rounding of a protective source is
-    paid for by clipping a little lower.
+    A client moves its row by at most 4C. Records that are not finite give no move. Rounding of a protective
+    source is paid for by clipping a little lower.
     """
 
     users: int  # how many clients there are in all
@@ -108,8 +107,8 @@ class RecordProxMechanism(ProximalMechanism):
 
     Guarantees
     ----------
-    A record replaced moves the mean by at most 2C/n (``"mean"``) or 4C/n. What is drawn is what the plan
-    announced. With noise in the state no such bound holds, see `sottovoce.algorithms.admm.CentralADMM`.
+    A record replaced moves the mean by at most 2C/n (``"mean"``) or 4C/n. With noise in the state no such
+    bound holds, see `sottovoce.algorithms.admm.CentralADMM`.
     """
 
     relaxation: float

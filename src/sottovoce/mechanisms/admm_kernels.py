@@ -8,7 +8,14 @@ import numpy as np
 from numba import njit
 from numpy import ndarray as Array
 
-from sottovoce.objectives.kernels import clip_in_place, logistic_margin, on_grid, prox_in_place, slope
+from sottovoce.objectives.kernels import (
+    clip_in_place,
+    logistic_margin,
+    on_grid,
+    prox_in_place,
+    record_loss,
+    slope,
+)
 
 
 @njit(cache=True)
@@ -116,12 +123,7 @@ def _envelope(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
         a = 0.0
         for j in range(p):
             a += X[i, j] * w[j]
-        if kind == 0:
-            t = y[i] * a
-            total += math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
-        else:
-            r = abs(a - y[i])
-            total += 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
+        total += record_loss(kind, width, a, y[i])
     value = gamma * total / m
     for j in range(p):
         value += 0.5 * (w[j] - v[j]) ** 2

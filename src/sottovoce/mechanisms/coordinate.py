@@ -54,8 +54,7 @@ class CoordinateMechanism(Mechanism):
     Guarantees
     ----------
     One record moves a coordinate by at most 1 or 2 (`MOVES`) units of C_j / n; rounding of a protective
-    source is paid for by clipping a little lower. Derivatives that are not a number count as zero. What is
-    drawn is what the plan announced, or `ReleaseMismatch` is raised and nothing leaves.
+    source is paid for by clipping a little lower. Derivatives that are not a number count as zero.
     """
 
     objective: GLM

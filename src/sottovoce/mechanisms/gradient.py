@@ -74,13 +74,11 @@ class GradientMechanism(Mechanism):
             self.agents, self.batches.rates, self.announced_releases or (), strict=False
         ):
             drawn = 1.0 if self.user_level else rate  # batches hide no agent: nothing is amplified by them
-            for release in releases:
-                if release.adjacency != self.adjacency or release.sample_rate != drawn:
-                    raise ReleaseMismatch(
-                        f"Agent {agent} would draw batches at rate {drawn:g} under {self.adjacency}, the "
-                        f"plan announced {release.sample_rate:g} under {release.adjacency}; nothing was "
-                        "released."
-                    )
+            if any((r.adjacency, r.sample_rate) != (self.adjacency, drawn) for r in releases):
+                raise ReleaseMismatch(
+                    f"Agent {agent} would draw batches at rate {drawn:g} under {self.adjacency}, the plan "
+                    "announced another rate or adjacency; nothing was released."
+                )
 
     @property
     def dim(self) -> int:
@@ -106,10 +104,10 @@ class GradientMechanism(Mechanism):
         return self._rounded(self.add_noise(sums, places, step, stream), self._divisors[places])
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
-        """Return each agent's whole move after ``steps`` plain gradient steps on its own records.
+        """Return each agent's whole move of descent after ``steps`` plain gradient steps on its own records.
 
         The move is clipped as a whole and gets noise once, so what happens inside it costs nothing more: user
-        level only. Its direction is that of descent, the sign of a gradient step.
+        level only.
         """
         if not self.user_level:
             raise InvalidInput('a local update hides a whole agent: adjacency must be "user".')

@@ -15,23 +15,6 @@ from sottovoce.objectives.prox import Regularizer
 Rows = np.ndarray  # (agents, n_params)
 
 
-class CompiledDescent(Protocol):
-    """A compiled loop of proximal gradient steps of one agent, in place (see `GLMQuery`)."""
-
-    def __call__(
-        self,
-        w: np.ndarray,
-        total: np.ndarray,
-        batches: Sequence[np.ndarray],
-        noise: np.ndarray,
-        grid: float,
-        clip_norm: float,
-        divisor: float,
-        rates: np.ndarray,
-    ) -> None:
-        """Take one step per batch from ``w``; add the iterates to ``total`` unless it is empty."""
-
-
 class GradientQuery(Protocol):
     """A query of the hosted agents' records: clipped gradient sums; the only code that reads the records.
 
@@ -43,25 +26,17 @@ class GradientQuery(Protocol):
     One record changes the sum of its agent by at most ``clip_norm`` (add or remove), up to rounding.
     """
 
-    @property
-    def dim(self) -> int:
-        """Numbers in a row of parameters."""
-
-    @property
-    def dtype(self) -> Any:
-        """The numpy type of the rows."""
+    dim: int  # numbers in a row of parameters
+    dtype: Any  # the numpy type of the rows
+    decay: float  # weight of the l2 term, which depends on no record
 
     @property
     def sizes(self) -> np.ndarray:
         """Number of records of each hosted agent."""
 
     @property
-    def decay(self) -> float:
-        """Weight of the l2 term, which depends on no record."""
-
-    @property
-    def compiled_descent(self) -> CompiledDescent | None:
-        """Many steps of one agent in one compiled loop, or None."""
+    def compiled_descent(self) -> Callable[..., None] | None:
+        """Many steps of one agent in one compiled loop (see `GLMQuery`), or None."""
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Draw random numbers of the next sums (dropout, transforms) from ``seeds(place)``."""

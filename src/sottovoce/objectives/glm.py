@@ -163,16 +163,16 @@ class GLM(LinearObjective):
     ) -> np.ndarray:
         """Return the minimizer without privacy, for comparison (L-BFGS if smooth, else FISTA)."""
         r = self.regularizer
-        if r.l1 == 0 and r.box is None and r.ball is None:
-            import scipy.optimize
+        if r.l1 or r.box is not None or r.ball is not None:
+            return self._fista(X, y, tol, iterations)
+        import scipy.optimize
 
-            def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-                return self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w
+        def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+            return self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w
 
-            limits = {"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations}
-            start, minimize = np.zeros(X.shape[1]), scipy.optimize.minimize
-            return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", options=limits).x)
-        return self._fista(X, y, tol, iterations)
+        limits = {"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations}
+        start, minimize = np.zeros(X.shape[1]), scipy.optimize.minimize
+        return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", options=limits).x)
 
     def _fista(self, X: Features, y: np.ndarray, tol: float, iterations: int) -> np.ndarray:
         """Accelerated proximal gradient with restarts; step from the largest singular value."""
@@ -243,7 +243,7 @@ class GLMQuery(LinearQuery):
         divisor: float,
         rates: np.ndarray,
     ) -> None:
-        """Take one proximal step per batch from ``w``, in place (see `CompiledDescent`)."""
+        """Take a proximal step per batch from ``w``, in place; ``total``, unless empty, sums the iterates."""
         from sottovoce.objectives.kernels import descend_batches
 
         model, data, r = self.objective, self.data, self.objective.regularizer

@@ -71,17 +71,22 @@ def record_slopes(kind: int, width: float, m: Array, y: Array) -> Array:
     return out
 
 
+@njit(cache=True, inline="always")
+def record_loss(kind: int, width: float, m: float, y: float) -> float:
+    """Loss of one record at the prediction m."""
+    if kind == 0:
+        t = y * m
+        return math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
+    r = abs(m - y)
+    return 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
+
+
 @njit(cache=True)
 def record_losses(kind: int, width: float, m: Array, y: Array) -> Array:
     """Losses of all records."""
     out = np.empty(len(m))
     for i in range(len(m)):
-        if kind == 0:
-            t = y[i] * m[i]
-            out[i] = math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
-        else:
-            r = abs(m[i] - y[i])
-            out[i] = 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
+        out[i] = record_loss(kind, width, m[i], y[i])
     return out
 
 

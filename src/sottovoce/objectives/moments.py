@@ -110,36 +110,20 @@ def unpacked(packed: np.ndarray, features: int) -> np.ndarray:
 def factor(packed: np.ndarray, features: int, shift: float, beyond: float, ridge: float) -> np.ndarray:
     """Return the packed Cholesky factor of noisy moments, made positive by the least shift, and a margin.
 
-    Parameters
-    ----------
-    packed : the moments, packed.
-    shift : the unit of the shift: the size of the noise in the moments.
-    beyond : the margin in that unit: what is barely positive is noise, and would be a direction of its own.
-    ridge : the l2 term over the curvature, which is part of what the steps are fitted to.
-
-    Examples
-    --------
-    >>> factor(np.array([4.0, 0.0, 9.0]), 2, shift=1e-12, beyond=0.5, ridge=0.0).round(6).tolist()
-    [2.0, 0.0, 3.0]
+    The shift is counted in units of the noise in the moments; ``beyond`` such units are the margin, since
+    what is barely positive is noise and would be a direction of its own. ``ridge`` is the l2 term over the
+    curvature, which is part of what the steps are fitted to.
     """
     from sottovoce.objectives.kernels import cholesky
 
     rows, columns, weights = _lower(features)
-    matrix = np.zeros((features, features))
-    matrix[rows, columns] = packed / weights
-    diagonal = np.arange(features)
-    added, lower = 0.0, np.empty_like(matrix)
-    while not cholesky(_shifted(matrix, diagonal, added + ridge), lower):
+    matrix = unpacked(packed / weights, features)
+    added, lower, unit = 0.0, np.empty_like(matrix), np.eye(features)
+    while not cholesky(matrix + (added + ridge) * unit, lower):
         added = max(shift / 4, 1.5 * added)
-    positive = cholesky(_shifted(matrix, diagonal, added + beyond * shift + ridge), lower)
+    positive = cholesky(matrix + (added + beyond * shift + ridge) * unit, lower)
     assert positive, "a larger shift of a positive matrix"
     return lower[rows, columns]
-
-
-def _shifted(matrix: np.ndarray, diagonal: np.ndarray, shift: float) -> np.ndarray:
-    result = matrix.copy()
-    result[diagonal, diagonal] += shift
-    return result
 
 
 def newton_direction(

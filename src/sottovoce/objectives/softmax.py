@@ -27,12 +27,8 @@ class Softmax(LinearObjective):
 
     Labels are the numbers 0 to ``classes - 1``. A row of parameters is W laid out class by class.
 
-    Parameters
-    ----------
-    classes : number of classes, public.
-    l2 : weight of the penalty.
-    dim : number of features if it must be known without data; None: read from the data.
-    class_weight : public weights of the classes in the loss, applied before a gradient is clipped.
+    Weights of classes are public, and applied before a gradient is clipped. ``dim`` is the number of features
+    if it must be known without data.
 
     Guarantees
     ----------

@@ -130,29 +130,6 @@ class Residual(nn.Module):
         return x
 
 
-class Attention(nn.Module):
-    """Causal self-attention from linear layers."""
-
-    def __init__(self, width=8, heads=2):
-        super().__init__()
-        self.qkv, self.out, self.norm = (
-            nn.Linear(width, 3 * width),
-            nn.Linear(width, width),
-            nn.LayerNorm(width),
-        )
-        self.heads = heads
-
-    def forward(self, x):
-        n, t, c = x.shape
-        q, k, v = (
-            part.view(n, t, self.heads, c // self.heads).transpose(1, 2)
-            for part in self.qkv(self.norm(x)).chunk(3, dim=-1)
-        )
-        scores = (q @ k.transpose(-2, -1)) / (c // self.heads) ** 0.5
-        scores = scores.masked_fill(torch.ones(t, t).triu(1).bool(), float("-inf"))
-        return x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, t, c))
-
-
 class Self(nn.Module):
     """nn.MultiheadAttention on its own input, or on half of it."""
 
@@ -214,47 +191,30 @@ APART = {
     "mlp": (lambda: seq(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, 4), nn.Tanh()), ROWS),
     "activations": (lambda: seq(nn.Linear(WIDTH, 8), nn.GELU(), nn.SiLU(), nn.Softplus(), nn.Mish()), ROWS),
     "softmax, glu": (lambda: seq(nn.Linear(WIDTH, 8), nn.GLU(), nn.LogSoftmax(-1), nn.Softmax(1)), ROWS),
-    "linear over positions": (lambda: seq(nn.Linear(8, 5), nn.Hardtanh()), SERIES),
     "conv1d": (lambda: nn.Conv1d(4, 3, 3, padding=1), SERIES),
-    "conv1d options": (lambda: nn.Conv1d(4, 6, 3, stride=2, dilation=2, groups=2), SERIES),
     "conv2d": (lambda: nn.Conv2d(2, 4, 3), IMAGE),
     "conv2d options": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, dilation=2, bias=False), IMAGE),
     "conv2d depthwise": (lambda: seq(nn.Conv2d(2, 4, 3, groups=2), nn.Conv2d(4, 4, 1)), IMAGE),
     "pools": (lambda: seq(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.AvgPool2d(3), nn.Flatten()), IMAGE),
     "upsample, pad": (lambda: seq(nn.ZeroPad2d(1), nn.Conv2d(2, 2, 3), nn.Upsample(scale_factor=2)), IMAGE),
-    "pixel shuffle": (lambda: seq(nn.Conv2d(2, 4, 3), nn.PixelShuffle(2)), IMAGE),
     "group norm": (lambda: seq(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.LeakyReLU(0.1)), IMAGE),
     "layer norm": (lambda: seq(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5), nn.LayerNorm(5)), ROWS),
-    "instance norm": (lambda: seq(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4)), IMAGE),
     "instance norm affine": (lambda: seq(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True)), IMAGE),
     "rms norm": (lambda: seq(nn.Linear(8, 8), nn.RMSNorm(8)), SERIES),
-    "residual": (lambda: Residual(nn.Linear(WIDTH, WIDTH), nn.Tanh()), ROWS),
     "residual conv": (lambda: Residual(nn.Conv2d(2, 2, 3, padding=1), nn.GroupNorm(1, 2), nn.ReLU()), IMAGE),
     "embedding": (lambda: nn.Embedding(9, 4), TOKENS),
     "embedding padding": (lambda: seq(nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 4)), TOKENS),
-    "attention": (lambda: Attention(), SERIES),
     "multihead attention": (lambda: Self(), SERIES),
     "multihead cross": (lambda: Self(cross=True), SERIES),
     "multihead no bias": (lambda: Self(bias=False), SERIES),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), SERIES),
-    "encoder": (
-        lambda: nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True), 2,
-            enable_nested_tensor=False,
-        ),
-        SERIES,
-    ),
     "encoder with padding": (lambda: Masked(), TOKENS),
     "unused layer": (lambda: Does(lambda h: h * 2), ROWS),
     "transpose": (lambda: Does(lambda h: h.transpose(1, 2).contiguous(), 8), SERIES),
-    "views": (lambda: Does(lambda h: h.view(h.size(0), 2, -1).permute(0, 2, 1).flatten(1)), ROWS),
     "index": (lambda: Does(lambda h: torch.cat([h[:, 1:3], h[..., [0, 5]], h[:, None, 0]], 1)), ROWS),
-    "stack": (lambda: Does(lambda h: torch.stack([h, h.exp()], dim=1).sum(1)), ROWS),
     "statistics of a sample": (lambda: Does(lambda h: (h - h.mean(1, True)) / h.std(1, keepdim=True)), ROWS),
     "einsum": (lambda: Does(lambda h: torch.einsum("ntc,nsc->nts", h, h), 8), SERIES),
     "topk": (lambda: Does(lambda h: h.topk(3, dim=1).values), ROWS),
-    "gate": (lambda: Does(lambda h: torch.where(h > 0, h, h.square()) * torch.sigmoid(h)), ROWS),
-    "max": (lambda: Does(lambda h: h.max(dim=1, keepdim=True).values - h), ROWS),
     "normalize": (lambda: Does(lambda h: F.normalize(h, dim=-1)), ROWS),
     "checkpoint": (lambda: Does(lambda h: checkpoint(torch.tanh, h, use_reentrant=False)), ROWS),
     "same layer twice": (lambda: seq(*[nn.Linear(WIDTH, WIDTH)] * 2), ROWS),
@@ -283,15 +243,6 @@ class Positions(nn.Module):
     def forward(self, x):
         places = torch.arange(x.shape[1]) if self.fixed is None else self.fixed
         return self.tokens(x) + self.places(places)
-
-
-class AveragePair(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.pair = nn.Bilinear(WIDTH, WIDTH, 3)
-
-    def forward(self, x):
-        return self.pair(x, x)
 
 
 class Raw(nn.Module):
@@ -334,15 +285,6 @@ class Recurrent(nn.Module):
         return out[:, -1] if self.first else out[-1]
 
 
-class Bag(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.bag = nn.EmbeddingBag(9, 5, mode="mean")
-
-    def forward(self, x):
-        return self.bag(x)
-
-
 class Cell(nn.Module):
     def __init__(self):
         super().__init__()
@@ -368,47 +310,21 @@ class Adapted(nn.Module):
         return self.base(x) + self.B(self.A(x))
 
 
-class Scalar(nn.Module):
-    """A parameter without axes, and half of a layer frozen."""
+class Twice(nn.Module):
+    """A layer of two arguments."""
 
-    def __init__(self):
+    def __init__(self, layer):
         super().__init__()
-        self.scale, self.linear = nn.Parameter(torch.tensor(0.7)), nn.Linear(WIDTH, 4)
-        self.linear.bias.requires_grad_(False)
+        self.layer = layer
 
     def forward(self, x):
-        return self.scale * self.linear(x)
+        return self.layer(x, x)
 
 
-class TimeFirst(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.linear(x.transpose(0, 1)).tanh().transpose(0, 1)
-
-
-class Distributed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x):
-        n, t, c = x.shape
-        return self.linear(x.reshape(n * t, c)).tanh().view(n, t, 4)
-
-
-class Branch(nn.Module):
-    """One record decides about itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, 4)
-
-    def forward(self, x):
-        rows = [self.linear(row) * (2 if row.sum() > 0 else 1) for row in x]
-        return torch.stack(rows)
+def half_frozen():
+    layer = nn.Linear(WIDTH, 4)
+    layer.bias.requires_grad_(False)
+    return layer
 
 
 class Counts(nn.Module):
@@ -433,21 +349,16 @@ def tied():
 APART |= {
     "gru": (lambda: Recurrent(nn.GRU), SERIES),
     "gru of two layers": (lambda: Recurrent(nn.GRU, "last", num_layers=2, bias=False), SERIES),
-    "rnn": (lambda: Recurrent(nn.RNN), SERIES),
     "rnn relu": (lambda: Recurrent(nn.RNN, "last", nonlinearity="relu"), SERIES),
     "lstm": (lambda: Recurrent(nn.LSTM), SERIES),
     "lstm both ways": (lambda: Recurrent(nn.LSTM, "both", num_layers=2, bidirectional=True), SERIES),
-    "conv3d": (lambda: seq(nn.Unflatten(1, (1, 2)), nn.Conv3d(1, 2, (2, 3, 3))), IMAGE),
     "conv3d strided": (
         lambda: seq(nn.Unflatten(1, (1, 2)), nn.Conv3d(1, 4, 2, (1, 2, 1), (1, 0, 2), bias=False)), IMAGE,
     ),
-    "conv transpose": (lambda: nn.ConvTranspose2d(2, 3, 3), IMAGE),
     "conv transpose in groups": (lambda: nn.ConvTranspose2d(2, 4, 3, 2, 1, 1, 2, True, 2), IMAGE),
-    "conv transpose 1d": (lambda: nn.ConvTranspose1d(SERIES[0], 4, 3, 2), SERIES),
     "conv transpose 3d": (lambda: seq(nn.Unflatten(1, (2, 1)), nn.ConvTranspose3d(2, 2, 2)), IMAGE),
     "circular conv": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), IMAGE),
     "same conv": (lambda: nn.Conv2d(2, 3, 3, padding="same"), IMAGE),
-    "prelu": (lambda: seq(nn.Linear(WIDTH, 4), nn.PReLU()), ROWS),
     "prelu by channel": (lambda: seq(nn.Conv2d(2, 3, 3), nn.PReLU(3)), IMAGE),
     "positions": (Positions, TOKENS),
     "positions with an axis of one": (lambda: Positions(torch.arange(4)[None]), TOKENS),
@@ -463,16 +374,18 @@ APART |= {
 SINGLE = {
     "time-first gru": (lambda: Recurrent(nn.GRU, first=False), SERIES),
     "gru cell": (Cell, SERIES),
-    "embedding bag": (Bag, TOKENS),
+    "embedding bag": (lambda: nn.EmbeddingBag(9, 5, mode="mean"), TOKENS),
     "no_grad branch": (lambda: Does(without_gradient), ROWS),
-    "scalar parameter, half a layer frozen": (Scalar, ROWS),
-    "bilinear": (lambda: AveragePair(), ROWS),
+    "half a layer frozen": (half_frozen, ROWS),
+    "bilinear": (lambda: Twice(nn.Bilinear(WIDTH, WIDTH, 3)), ROWS),
     "raw parameters": (Raw, SERIES),
     "functional weight": (lambda: Functional(False), ROWS),
     "functional weight and layer": (lambda: Functional(True), ROWS),
-    "time first": (TimeFirst, SERIES),
-    "time distributed": (Distributed, SERIES),
-    "branch on a record": (Branch, ROWS),
+    "time first": (lambda: Does(lambda h: h.transpose(0, 1).tanh().transpose(0, 1), 8), SERIES),
+    "time distributed": (lambda: Does(lambda h: h.view(len(h) * 4, -1).tanh().view(len(h), -1), 8), SERIES),
+    "branch on a record": (
+        lambda: Does(lambda h: torch.stack([row * (2 if row.sum() > 0 else 1) for row in h])), ROWS,
+    ),
     "counts passes": (Counts, ROWS),
     "tied": (tied, ROWS),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, 4)), ROWS),

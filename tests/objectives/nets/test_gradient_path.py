@@ -117,7 +117,7 @@ def test_networks_that_keep_samples_apart_are_right_and_fast(name):
 @pytest.mark.parametrize(
     "name",
     ["mlp", "conv2d", "layer norm", "embedding", "encoder layer", "positions", "gru", "lstm both ways",
-     "conv3d", "conv transpose in groups", "prelu by channel", "embedding bag", "tied"],
+     "conv3d strided", "conv transpose in groups", "prelu by channel", "embedding bag", "tied"],
 )  # fmt: skip
 def test_modules_in_float64(name):
     make, shape = {**APART, **SINGLE}[name]

@@ -5,9 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.objectives.nets.cases import close, sums_by_autograd
 from tests.objectives.nets.networks import APART, CLASSES, CLIP, SINGLE, WIDTH, records, with_head
 from torch import nn
 
@@ -38,41 +35,6 @@ def test_every_kind_of_layer_that_opacus_samples_is_right():
     assert len(kinds) >= 12
     assert kinds <= tested, sorted(kind.__name__ for kind in kinds - tested)
     assert {nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention} <= tested
-
-
-class Skip(nn.Module):
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x):
-        return x + self.layers(x)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.data())
-def test_random_networks(data):
-    """Any chain of supported layers."""
-    torch.manual_seed(data.draw(st.integers(0, 2**31)))
-    channels = data.draw(st.integers(1, 3))
-    layers, c = [], channels
-    for _ in range(data.draw(st.integers(1, 3))):
-        out = 2 * data.draw(st.integers(1, 4))
-        layers.append(
-            nn.Conv2d(c, out, data.draw(st.sampled_from([1, 3])), padding=1, bias=data.draw(st.booleans()))
-        )
-        layers.append(
-            data.draw(
-                st.sampled_from([nn.Mish(), nn.Tanh(), nn.GroupNorm(2, out), Skip(nn.Conv2d(out, out, 1))])
-            )
-        )
-        c = out
-    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(4 * c), nn.Linear(4 * c, 3)]
-    objective = NetObjective(nn.Sequential(*layers), clip_norm=data.draw(st.sampled_from([0.1, 1.0, 100.0])))
-    x, y = torch.randn(2, 4, channels, 6, 6), torch.randint(0, 3, (2, 4))
-    theta = objective.random_init(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
-    expected = sums_by_autograd(objective, theta, x, y, objective.clip_norm)
-    assert close(objective.clipped_sums(theta, x, y), expected, 2e-5)
 
 
 def cancelling(width, length, seed):

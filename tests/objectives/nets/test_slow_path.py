@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
+from tests.objectives.nets.networks import WIDTH, Does, Twice, half_frozen
 from torch import nn
 
 from sottovoce.objectives.nets.slow_path import SlowPath
@@ -27,48 +28,28 @@ class Token(nn.Module):
         return self.net(x + self.token)
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
-        self.two.weight = self.one.weight
-
-    def forward(self, x):
-        return self.two(torch.tanh(self.one(x)))
-
-
-class Pairs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Bilinear(2, 2, 2)
-
-    def forward(self, x):
-        return self.layer(x, x)
-
-
-class Looping(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = mlp()
-
-    def forward(self, x):
-        return torch.stack([self.net(row[None])[0] for row in x])
-
-
-def half_frozen():
-    net = mlp()
-    net[0].bias.requires_grad_(False)
+def tied():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+    net[2].weight = net[0].weight
     return net
+
+
+def around(layer):
+    return nn.Sequential(nn.Linear(2, WIDTH), layer, nn.Linear(4, 2))
 
 
 @pytest.mark.parametrize(
     ("net", "cause", "cure"),
     [
         (Token(), r"the network itself \(Token\)|parameter 'token'", r"nn\.Embedding\(1, width\)"),
-        (Tied(), "layers 'one' and 'two' share a parameter", "give each layer its own"),
-        (half_frozen(), r"layer '0' \(Linear\) trains a part", "freeze all of them"),
-        (Pairs(), r"layer 'layer' \(Bilinear\) has no fast form", "use linear, convolutional"),
-        (Looping(), "", "act on each sample alone"),
+        (tied(), "layers '0' and '2' share a parameter", "give each layer its own"),
+        (around(half_frozen()), r"layer '1' \(Linear\) trains a part", "freeze all of them"),
+        (
+            around(Twice(nn.Bilinear(WIDTH, WIDTH, 4))),
+            r"layer '1.layer' \(Bilinear\) has no fast form",
+            "use linear, convolutional",
+        ),
+        (around(Does(lambda h: torch.stack([*h]), WIDTH, 4)), "", "act on each sample alone"),
     ],
 )
 def test_cause_factor_and_cure_are_named(net, cause, cure):
@@ -92,7 +73,7 @@ def test_records_do_not_change_what_is_said_and_random_states_stay():
     said = []
     for inputs in (X, np.zeros_like(X)):
         with pytest.warns(SlowPath) as caught:
-            fit(Tied(), (inputs, Y), **SETTINGS)
+            fit(tied(), (inputs, Y), **SETTINGS)
         said.append(str(caught[0].message).partition(", about")[0])
         torch.set_rng_state(state)
     assert said[0] == said[1]

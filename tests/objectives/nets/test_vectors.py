@@ -16,15 +16,6 @@ def compiled(body):
     return out
 
 
-def test_operations_are_those_of_numpy():
-    def body(x, out):
-        a, b = v.load(x, 3, 16), v.spread(np.float32(2.5), 16)
-        v.store(out, 0, (a + b * a) / (b - a) + np.float32(1), 16)
-
-    a, b = NUMBERS[3:19], np.float32(2.5)
-    np.testing.assert_allclose(compiled(body)[:16], (a + b * a) / (b - a) + 1, rtol=1e-6)
-
-
 def test_only_the_first_lanes_are_stored():
     def body(x, out):
         v.store(out, 1, v.load(x, 0, 8), 5)
@@ -32,30 +23,6 @@ def test_only_the_first_lanes_are_stored():
     out = compiled(body)
     assert (out[1:6] == NUMBERS[:5]).all()
     assert (np.delete(out, range(1, 6)) == 7).all()
-
-
-@pytest.mark.parametrize(("part", "first"), [(v.even, 0), (v.odd, 1)])
-def test_halves_of_two_vectors(part, first):
-    def body(x, out):
-        v.store(out, 0, part(v.load(x, 0, 16), v.load(x, 16, 16)), 16)
-
-    assert (compiled(body)[:16] == NUMBERS[first::2]).all()
-
-
-@pytest.mark.parametrize(("pick", "expected"), [(v.larger, np.maximum), (v.smaller, np.minimum)])
-def test_larger_and_smaller(pick, expected):
-    def body(x, out):
-        v.store(out, 0, pick(v.load(x, 8, 16), v.spread(np.float32(1), 16)), 16)
-
-    assert (compiled(body)[:16] == expected(NUMBERS[8:24], np.float32(1))).all()
-
-
-def test_comparisons_choose_lane_by_lane():
-    def body(x, out):
-        a, zero = v.load(x, 8, 16), v.spread(np.float32(0), 16)
-        v.store(out, 0, v.choose(a >= zero, a, v.choose(a == v.load(x, 8, 16), zero, a)), 16)
-
-    assert (compiled(body)[:16] == np.maximum(NUMBERS[8:24], 0)).all()
 
 
 def test_exp_to_two_parts_in_ten_million_within_the_bound():

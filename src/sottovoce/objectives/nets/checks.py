@@ -47,47 +47,38 @@ def run_explained(
     module: nn.Module, loss: PerSampleLoss, x: Tensor, make_targets: Callable[[Any], Tensor]
 ) -> Any:
     """Return ``loss(module(x), y)``, or raise one sentence that names the layer at fault and the cure."""
-    stack: list[tuple[str, nn.Module, Any]] = []
-    copied = copy.deepcopy(module)
-    hooks = []
+    copied, running = copy.deepcopy(module), [("", module, (x,))]
     for name, layer in copied.named_modules():
-        enter = lambda m, args, name=name: stack.append((name, m, args))  # noqa: E731
-        hooks += [
-            layer.register_forward_pre_hook(enter),
-            layer.register_forward_hook(lambda m, args, out: stack.pop() and None),
-        ]
-    record = f"a record here is {_described(x[0])}"
-    try:
-        with torch.no_grad():
+        layer.register_forward_pre_hook(lambda m, args, name=name: running.append((name, m, args)))
+        layer.register_forward_hook(lambda m, args, out: running.pop() and None)
+    with torch.no_grad():
+        try:
             outputs = copied(x)
-    except SottovoceError:
-        raise
-    except Exception as error:
-        name, layer, args = stack[-1] if stack else ("", module, (x,))
-        tensors = (_described(a) for a in pytree.tree_leaves(args) if isinstance(a, Tensor))
-        where = (
-            f"layer '{name}' ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
-        )
-        raise InvalidInput(
-            f"{where} cannot use an input of {next(tensors, 'this input')}: {first_line(error)}; {record}, "
-            "so give records of the shape and type the network takes (first axis: one sample), or change the "
-            "layer."
-        ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
-    targets = make_targets(outputs)
-    try:
-        with torch.no_grad():
+        except SottovoceError:
+            raise
+        except Exception as error:
+            name, layer, args = running[-1]
+            where = (
+                f"layer '{name}' ({type(layer).__name__})"
+                if name
+                else f"the network ({type(layer).__name__})"
+            )
+            raise InvalidInput(
+                f"{where} cannot use an input of {_described(args)}: {first_line(error)}; a record here is "
+                f"{_described(x[0])}, so give records of the shape and type the network takes (first axis: "
+                "one sample), or change the layer."
+            ) from error
+        targets = make_targets(outputs)
+        try:
             return fresh_loss(loss)(outputs, targets)
-    except SottovoceError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(_described(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor))
-        raise InvalidInput(
-            f"the loss cannot use outputs of {shapes} with targets of {_described(targets)}: "
-            f"{first_line(error)}; give targets of the shape and type it takes, or another loss."
-        ) from error
+        except SottovoceError:
+            raise
+        except Exception as error:
+            raise InvalidInput(
+                f"the loss cannot use outputs of {_described(outputs)} with targets of "
+                f"{_described(targets)}: {first_line(error)}; give targets of the "
+                "shape and type it takes, or another loss."
+            ) from error
 
 
 def refuse_mixing(module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) -> None:
@@ -109,31 +100,30 @@ def refuse_mixing(module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) 
         first, second = (_one_pass(module, loss, inputs, y) for inputs in (x, other))
     except Exception:
         return  # a module that takes one sample at a time only has nothing to mix
-    for what, a, b in zip(("network's output for", "loss of"), first, second, strict=True):
-        for one, two in zip(a, b, strict=True):
-            if not one.ndim or len(one) != rows or one.shape != two.shape:
-                continue
-            if not torch.allclose(one[~moved], two[~moved], rtol=1e-4, atol=1e-5, equal_nan=True):
-                raise InvalidInput(
-                    f"the {what} one sample changes with the other samples of the batch, so a per-sample "
-                    "gradient does not exist; replace the step that mixes samples (GroupNorm for a batch "
-                    "statistic, a loss of each sample alone)."
-                )
+    for one, two in zip(first, second, strict=True):
+        if not one.ndim or len(one) != rows or one.shape != two.shape:
+            continue
+        if not torch.allclose(one[~moved], two[~moved], rtol=1e-4, atol=1e-5, equal_nan=True):
+            raise InvalidInput(
+                "the output or the loss of one sample changes with the other samples of the batch, so a "
+                "per-sample gradient does not exist; replace the step that mixes samples (GroupNorm for a "
+                "batch statistic, a loss of each sample alone)."
+            )
 
 
-def _one_pass(
-    module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
+def _one_pass(module: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) -> list[Tensor]:
+    """Return the outputs and losses of fresh copies, with the same random numbers in every pass."""
     with restore_generators(x.device), torch.no_grad():
         torch.manual_seed(0)
         outputs = copy.deepcopy(module)(x)
-        losses = fresh_loss(loss)(outputs, y)
-    tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
-    return tensors, [losses]
+        tensors = [*pytree.tree_leaves(outputs), fresh_loss(loss)(outputs, y)]
+    return [t for t in tensors if isinstance(t, Tensor) and t.is_floating_point()]
 
 
-def _described(tensor: Tensor) -> str:
-    return f"shape {tuple(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
+def _described(value: object) -> str:
+    tensors = (t for t in pytree.tree_leaves(value) if isinstance(t, Tensor))
+    words = [f"shape {tuple(t.shape)}, {str(t.dtype).removeprefix('torch.')}" for t in tensors]
+    return ", ".join(words) or "no tensor"
 
 
 def refuse_layers(module: nn.Module) -> None:

@@ -294,37 +294,36 @@ class GradientPaths:
     def input_type(self, inputs: Tensor) -> torch.dtype:
         """Return the type of inputs that the network takes; whole numbers are tokens or pixels."""
         forms = self.forms
-        if inputs.is_floating_point():
-            return forms.dtype
-        key = ("inputs", inputs.dtype, inputs.shape[2:])
-        if key not in self._types:
 
-            def runs(kind: torch.dtype) -> bool:
-                x = checks.random_inputs(forms.evaluation, (1, *inputs.shape[2:]), kind).to(forms.device)
-                try:
-                    with torch.no_grad(), restore_generators(forms.device):
-                        copy.deepcopy(forms.evaluation)(x)
-                except Exception:
-                    return False
-                return True
+        def runs(kind: torch.dtype) -> bool:
+            x = checks.random_inputs(forms.evaluation, (1, *inputs.shape[2:]), kind).to(forms.device)
+            try:
+                with torch.no_grad(), restore_generators(forms.device):
+                    copy.deepcopy(forms.evaluation)(x)
+            except Exception:
+                return False
+            return True
 
-            self._types[key] = torch.int64 if runs(torch.int64) or not runs(forms.dtype) else forms.dtype
-        return self._types[key]
+        return self._first_type(("inputs", inputs.shape[2:]), inputs, runs)
 
     def _target_type(self, inputs: Tensor, targets: Tensor) -> torch.dtype:
+        if targets.is_floating_point() and self.forms.loss is cross_entropy and targets.ndim == 2:
+            raise InvalidInput(
+                f"cross_entropy wants whole numbers as labels, got {targets.dtype}; use labels.long(), "
+                "or loss='squared_error' for numbers."
+            )
+        key = ("targets", inputs.shape[2:], targets.shape[2:])
+        return self._first_type(key, targets, lambda kind: self._problem(inputs, targets, kind) is None)
+
+    def _first_type(self, key: Hashable, tensor: Tensor, fits: Callable[[torch.dtype], bool]) -> torch.dtype:
+        """Return the type of the parameters, or for whole numbers the first type that fits."""
         dtype = self.forms.dtype
-        if targets.is_floating_point():
-            if self.forms.loss is cross_entropy and targets.ndim == 2:
-                raise InvalidInput(
-                    f"cross_entropy wants whole numbers as labels, got {targets.dtype}; use labels.long(), "
-                    "or loss='squared_error' for numbers."
-                )
+        if tensor.is_floating_point():
             return dtype
-        key = ("targets", targets.dtype, inputs.shape[2:], targets.shape[2:])
-        if key not in self._types:
-            kinds = (kind for kind in (torch.int64, dtype) if self._problem(inputs, targets, kind) is None)
-            self._types[key] = next(kinds, torch.int64)
-        return self._types[key]
+        if (key, tensor.dtype) not in self._types:
+            kinds = (kind for kind in (torch.int64, dtype) if fits(kind))
+            self._types[key, tensor.dtype] = next(kinds, torch.int64)
+        return self._types[key, tensor.dtype]
 
     def check_records(self, inputs: Tensor, targets: Tensor) -> None:
         """Raise if one random record of these shapes and types does not go through network and loss."""

@@ -57,11 +57,6 @@ class Layout:
         return cls(tuple(parts))
 
     @property
-    def named(self) -> bool:
-        """Whether the network takes its parts by name."""
-        return isinstance(self.parts[0].name, str)
-
-    @property
     def whole(self) -> bool:
         """Whether all parts are whole numbers."""
         return all(part.kind != "number" for part in self.parts)
@@ -72,7 +67,8 @@ class Layout:
         columns = []
         for part in self.parts:
             if part.name not in tensors:
-                raise DataError(f"the records have no input {part.name!r}; give {self.words}.")
+                names = " and ".join(repr(part.name) for part in self.parts)
+                raise DataError(f"the records have no input {part.name!r}; give {names}.")
             tensor = as_tensor(tensors[part.name], part.name)
             if tuple(tensor.shape[1:]) != part.shape:
                 raise DataError(
@@ -82,30 +78,21 @@ class Layout:
             if part.kind == "whole" and not self.whole and bool((tensor.abs() >= EXACT).any()):
                 raise DataError(f"the whole numbers of input {part.name!r} must be below 2^24.")
             columns.append(tensor.reshape(len(tensor), -1).to(torch.int64 if self.whole else torch.float64))
-        if len({len(column) for column in columns}) > 1:
-            raise DataError(
-                f"all inputs need the same number of records, got {[len(column) for column in columns]}."
-            )
+        lengths = [len(column) for column in columns]
+        if len(set(lengths)) > 1:
+            raise DataError(f"all inputs need the same number of records, got {lengths}.")
         return torch.cat(columns, dim=1)
 
     def unpack(self, rows: Tensor) -> dict[str, Tensor] | tuple[Tensor, ...]:
         """Return the parts of records that lie in rows, by name or in their order."""
-        parts: dict[Any, Tensor] = {}
-        at = 0
-        for part in self.parts:
-            value = rows[:, at : at + part.size].reshape(rows.shape[0], *part.shape)
-            at += part.size
-            if part.kind == "whole":
-                value = value.long()
-            elif part.kind == "bool":
-                value = value.bool()
-            parts[part.name] = value
-        return parts if self.named else tuple(parts.values())
-
-    @property
-    def words(self) -> str:
-        """The names of the parts, for sentences."""
-        return " and ".join(repr(part.name) for part in self.parts)
+        types = {"number": rows.dtype, "whole": torch.int64, "bool": torch.bool}
+        pieces = torch.split(rows, [part.size for part in self.parts], dim=1)
+        values = [
+            piece.reshape(rows.shape[0], *part.shape).to(types[part.kind])
+            for part, piece in zip(self.parts, pieces, strict=True)
+        ]
+        names: list[Any] = [part.name for part in self.parts]
+        return dict(zip(names, values, strict=True)) if isinstance(names[0], str) else tuple(values)
 
     def tokens(self) -> Tensor:
         """Return which columns hold whole numbers, (numbers,)."""

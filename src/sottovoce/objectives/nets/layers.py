@@ -114,10 +114,6 @@ class Stacked:
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         self.seen.append(Seen(inputs, gradient, None))
 
-    def _add(self, sums: Tensor, key: str, value: Tensor) -> None:
-        slot = self.slots[key]
-        sums[:, slot.start : slot.stop] += value.reshape(self.agents, -1)
-
     def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, ...]) -> None:
         """Add the weighted sums of per-sample gradients of weight and bias."""
         for key, each in zip(("weight", "bias"), rows, strict=True):
@@ -130,7 +126,7 @@ class Stacked:
         raise NotImplementedError
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        """Return the gradient of the input from that of the output."""
+        """Return the gradient of the input from that of the output; tokens have none."""
         raise NotImplementedError
 
     def squared_norms(self) -> Tensor:
@@ -366,22 +362,15 @@ class _Formed(Stacked):
 class StackedScale(_Formed):
     """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters."""
 
-    def __call__(self, inputs: Tensor) -> Any:
-        layer = self.layer
-        if isinstance(layer, nn.GroupNorm):
-            normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
-        elif isinstance(layer, nn.RMSNorm):
-            normal = F.rms_norm(inputs, layer.normalized_shape, eps=layer.eps)
-        elif isinstance(layer, nn.LayerNorm):
-            normal = F.layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
-        else:
-            normal = F.instance_norm(inputs, eps=layer.eps)
-        return super().__call__(normal)
+    def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
+        super().__init__(layer, slots)
+        self.plain = sharing_copy(layer)
+        for key in layer._parameters:
+            setattr(self.plain, key, None)
+        self.by_channel = not isinstance(layer, (nn.LayerNorm, nn.RMSNorm))  # one weight each, not per place
 
-    @property
-    def by_channel(self) -> bool:
-        """Whether there is one weight per channel, not one per place."""
-        return not isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm))
+    def __call__(self, inputs: Tensor) -> Any:
+        return super().__call__(self.plain(inputs))
 
     def _spread(self, key: str, like: Tensor) -> Tensor:
         """Return the weights of every agent, broadcast against (agents, batch, ...)."""
@@ -415,9 +404,6 @@ class StackedEmbedding(Stacked):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.each_agent(lambda a, tokens: F.embedding(tokens, self.weights["weight"][a]), inputs)
 
-    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
-        raise NotImplementedError("tokens have no gradient")
-
     def _tokens(self) -> tuple[Tensor, Tensor]:
         size = self.weights["weight"].shape[-1]
         tokens = _joined([s.inputs.reshape(s.inputs.shape[0], -1) for s in self.seen])
@@ -437,7 +423,8 @@ class StackedEmbedding(Stacked):
         row = self.by_agent(tokens) + vocabulary * torch.arange(self.agents, device=g.device)[:, None, None]
         table = sums.new_zeros(self.agents * vocabulary, size)
         table.index_add_(0, row.flatten(), (g * weights.double()[:, None, None]).reshape(-1, size))
-        self._add(sums, "weight", table)
+        slot = self.slots["weight"]
+        sums[:, slot.start : slot.stop] += table.view(self.agents, -1)
 
 
 class StackedByFunction(_Formed):
@@ -456,14 +443,15 @@ class StackedByFunction(_Formed):
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         def of_agent(a: int, x: Tensor, g: Tensor) -> Tensor:
-            return torch.func.vjp(lambda x: self._call(a, x), x)[1](g)[0]
+            _, back, *_ = torch.func.vjp(lambda x: self._call(a, x), x)
+            return back(g)[0]
 
         return self.each_agent(of_agent, inputs, gradient)
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         def of_sample(a: int, key: str, x: Tensor, g: Tensor) -> Tensor:
             weights = {name: weight[a] for name, weight in self.weights.items()}
-            _, back = torch.func.vjp(lambda w: self._call(a, x[None], {**weights, key: w}), weights[key])
+            _, back, *_ = torch.func.vjp(lambda w: self._call(a, x[None], {**weights, key: w}), weights[key])
             return back(g[None])[0].flatten()
 
         def of_layer(key: str) -> Tensor:

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,26 +30,12 @@ def build_module(
 ) -> nn.Module:
     """Return the network that ``spec``, ``"file:function"``, builds.
 
-    Parameters
-    ----------
-    spec : ``"mynet:build"``, the function ``build`` of ``mynet.py`` in ``folder``, or else of an installed
-        module ``mynet``; ``"nets/mynet.py:build"`` names the file.
-    folder : where files are looked for.
-    sha256 : digest that the file must have; then only a file will do.
-    options : arguments of the function.
+    ``"mynet:build"`` is the function ``build`` of ``mynet.py`` in ``folder``, or else of an installed module
+    ``mynet``; ``"nets/mynet.py:build"`` names the file. ``options`` are the arguments of the function.
 
     Guarantees
     ----------
     With ``sha256`` no code runs but a file with this digest and what it imports.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> text = "from torch import nn\\ndef build(width=2):\\n    return nn.Linear(width, 2)\\n"
-    >>> _ = (folder / "mynet.py").write_text(text)
-    >>> build_module("mynet:build", folder, options={"width": 3})
-    Linear(in_features=3, out_features=2, bias=True)
     """
     name, colon, function = spec.partition(":")
     if not colon or not name or not function.isidentifier():
@@ -58,11 +44,7 @@ def build_module(
     maker = getattr(module, function, None)
     if not callable(maker):
         raise InvalidInput(f"{name} has no function {function!r} that could build the network.")
-    try:
-        built = maker(**dict(options or {}))
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise InvalidInput(f"{spec} failed with {type(error).__name__}: {first}.") from error
+    built = _run(lambda: maker(**dict(options or {})), spec)
     try:
         from torch import nn
     except ImportError:
@@ -72,12 +54,17 @@ def build_module(
     return built
 
 
-def build_named(builder: Mapping[str, Any], folder: str | Path = ".") -> nn.Module:
-    """Return the network that a ``builder`` names, as saved models hold it.
+def _run(code: Callable[[], object], name: str) -> object:
+    """Run code of the user's, or raise one sentence."""
+    try:
+        return code()
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InvalidInput(f"{name} failed with {type(error).__name__}: {first}.") from error
 
-    It has ``options`` and either ``zoo``, the name of a network of this package, or ``module`` and
-    ``sha256``, as in `build_module`.
-    """
+
+def build_named(builder: Mapping[str, Any], folder: str | Path = ".") -> nn.Module:
+    """Return the network of a ``builder``: ``options``, and ``zoo``, or ``module`` and ``sha256``."""
     from sottovoce.objectives.nets.zoo import build
 
     if "zoo" not in builder:
@@ -96,10 +83,7 @@ def needs_safetensors() -> None:
 
 def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; a file of another digest or format is refused."""
-    path = Path(path)
-    content = _read(path)
-    _same(content, sha256, path)
-    return parse_weights(content, path.name)
+    return parse_weights(_read(Path(path), sha256), Path(path).name)
 
 
 def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
@@ -120,19 +104,13 @@ def parse_weights(content: bytes, name: str) -> dict[str, Tensor]:
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> nn.Module:
     """Put weights into a network, in place; names and shapes must be those of the network."""
     state = module.state_dict()
-    own = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-
-    # safetensors holds a tensor that two names share once
-    def place(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-        return tensor.data_ptr(), tuple(tensor.shape)
-
-    shared = {place(tensor): name for name, tensor in state.items() if name in shapes and tensor.numel()}
     known = dict(weights)
+    # safetensors holds a tensor that two names share once
+    places = {(t.data_ptr(), t.shape): name for name, t in state.items() if name in weights and t.numel()}
     for name, tensor in state.items():
-        if name not in known and place(tensor) in shared:
-            known[name] = known[shared[place(tensor)]]
-            shapes[name] = own[name]
+        if name not in known and (tensor.data_ptr(), tensor.shape) in places:
+            known[name] = weights[places[tensor.data_ptr(), tensor.shape]]
+    own, shapes = ({name: tuple(t.shape) for name, t in each.items()} for each in (state, known))
     if own != shapes:
         wrong = next(name for name in (*shapes, *own) if own.get(name) != shapes.get(name))
         raise DataError(
@@ -156,31 +134,28 @@ def load_code(name: str, folder: Path, sha256: str | None = None) -> types.Modul
             return importlib.import_module(name)
         except ImportError as error:
             raise DataError(f"There is no file {file} and no installed module {name!r} ({error}).") from None
-    content = _read(file)
-    _same(content, sha256, file)
+    content = _read(file, sha256)
     module = types.ModuleType(f"_sottovoce_{file.stem}_{hashlib.sha256(content).hexdigest()[:16]}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses and pickling look a class up by its module
     try:
-        exec(compile(content, str(file), "exec"), module.__dict__)
-    except Exception as error:
+        _run(lambda: exec(compile(content, str(file), "exec"), module.__dict__), file.name)
+    except InvalidInput:
         del sys.modules[module.__name__]
-        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise InvalidInput(f"{file.name} cannot be run: {type(error).__name__}: {first}.") from error
+        raise
     return module
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, sha256: str | None) -> bytes:
+    """Return the bytes of a file, which must have the digest if there is one."""
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}).") from None
-
-
-def _same(content: bytes, sha256: str | None, path: Path) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if sha256 is not None and sha256.lower() != digest:
         raise DataError(
             f"{path.name} has the SHA-256 {digest[:16]}..., expected {sha256[:16]}...; take the file "
             "that was agreed on."
         )
+    return content

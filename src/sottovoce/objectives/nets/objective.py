@@ -41,6 +41,7 @@ from sottovoce.objectives.nets.losses import (
     restore_generators,
     sharing_copy,
 )
+from sottovoce.objectives.nets.trace import Trace
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
 
@@ -57,13 +58,11 @@ class NetObjective:
     Parameters
     ----------
     module : any ``nn.Module`` whose first input axis is the sample. A copy is made.
-    loss : ``"cross_entropy"``, ``"binary_cross_entropy"`` (yes-or-no labels), ``"squared_error"``,
-        ``"absolute_error"``, or a function ``(outputs, targets) -> (samples,)``,
-        such as the losses of torch with ``reduction="none"``.
+    loss : ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, ``"absolute_error"``, or a
+        function ``(outputs, targets) -> (samples,)``, such as losses of torch with ``reduction="none"``.
     clip_norm : C; ``inf`` for no clipping.
-    physical_batch : how many records, all agents together, go through the network at a time; a larger batch
-        is split into such pieces whose sums are added, and is still one batch. None takes as many as keep
-        activations and gradients near 256 MB, judged from shapes.
+    physical_batch : how many records, all agents together, go through the network at a time; sums of such
+        pieces are added. None: as many as keep activations and gradients near 256 MB, judged from shapes.
     device : the device of the computation.
     initial : ``"keep"`` starts a run from the weights the module came with, ``"reset"`` draws new ones.
 
@@ -138,14 +137,7 @@ class NetObjective:
         return self.dtype.itemsize
 
     def explain(self, inputs: Tensor, targets: Tensor) -> str:
-        """Return how sums of batches with these shapes are computed, and why.
-
-        Examples
-        --------
-        >>> objective = NetObjective(nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 2)))
-        >>> objective.explain(torch.zeros(1, 5, 3, dtype=torch.long), torch.zeros(1, 5, dtype=torch.long))
-        "one record at a time: layer '0' (EmbeddingBag) has no fast form"
-        """
+        """Return how sums of batches with these shapes are computed, and why."""
         path = self.paths.choose(*self.paths.typed(inputs, targets), self.clip_norm)
         return "fast: all records at once" if path.trace else f"one record at a time: {path.reason}"
 
@@ -205,7 +197,7 @@ class NetObjective:
                 if path.trace is None:
                     add_single_sums(path.each, theta[at], x, y, there, self.clip_norm, sums[at])
                 else:
-                    self.forms.add_stacked_sums(path.trace, theta[at], x, y, there, self.clip_norm, sums[at])
+                    self._add_stacked_sums(path.trace, theta[at], x, y, there, sums[at])
             except (RuntimeError, IndexError) as error:
                 raise InvalidInput(
                     "the batch holds a value that network or loss cannot use (a label or a token out of "
@@ -213,6 +205,12 @@ class NetObjective:
                     "num_embeddings - 1."
                 ) from error
         return sums
+
+    def _add_stacked_sums(
+        self, steps: Trace, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor
+    ) -> None:
+        """Add the clipped sums of all records at once; a subclass may know a faster way for its network."""
+        self.forms.add_stacked_sums(steps, theta, inputs, targets, present, self.clip_norm, sums)
 
     def _check(self, theta: Tensor, inputs: Tensor, targets: Tensor) -> tuple[int, int]:
         if theta.ndim != 2 or theta.shape[1] != self.n_params or theta.shape[0] != inputs.shape[0]:
@@ -267,9 +265,10 @@ class NetObjective:
         losses, scores = [], []
         for outputs in self.outputs(rows[:1] if identical else rows, inputs):
             losses.append(float(self.loss(outputs, targets).cpu().double().mean()))
-            scores.append(_score(task, outputs, targets))
+            if (score := _score(task, outputs, targets)) is not None:
+                scores.append(score)
         metrics = {"loss": float(np.mean(losses))}
-        if None in scores or (task is None and (targets.is_floating_point() or targets.ndim != 1)):
+        if not scores or (task is None and (targets.is_floating_point() or targets.ndim != 1)):
             return metrics
         trivial = trivial_scores(task or "classification", targets.cpu().numpy(), log_loss=task is not None)
         if task == "regression":

@@ -129,10 +129,10 @@ MODULES = frozenset([
 ])  # fmt: skip
 
 
-def leaves(value: object) -> list[Any]:
+def leaves(value: Any) -> list[Any]:
     """Return everything inside nested lists, tuples, slices and dicts."""
     parts: list[Any] = []
-    fx.node.map_aggregate(value, parts.append)  # type: ignore[arg-type]
+    fx.node.map_aggregate(value, parts.append)
     return parts
 
 

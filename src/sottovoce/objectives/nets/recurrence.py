@@ -29,11 +29,8 @@ Record = Callable[[Tensor, Tensor], None]
 class Recurrence(nn.Module):
     """States of all positions from what the input adds at each; they start from zero.
 
-    Parameters
-    ----------
-    kind : ``"lstm"``, ``"gru"``, or the function of a plain recurrent layer, ``"tanh"`` or ``"relu"``.
-    weight, bias : of the state, (gates * hidden, hidden) and (gates * hidden,) or None.
-    backwards : begin with the last position.
+    The kind is ``"lstm"``, ``"gru"``, or the function of a plain recurrent layer, ``"tanh"`` or ``"relu"``;
+    weight and bias are those of the state. ``backwards`` begins with the last position.
     """
 
     def __init__(
