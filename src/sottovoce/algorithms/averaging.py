@@ -168,7 +168,6 @@ class PrivateAveraging(Plan):
 
     @property
     def grid(self) -> MaskGrid | None:
-        """The common integer grid of masked rows; None over other protocols and without noise."""
         if not self.protocol.masked or self.noise_std == 0:
             return None
         bound = self.radius * max(self._site_factors) + float(np.abs(self.center).max())
@@ -224,7 +223,6 @@ class PrivateAveraging(Plan):
         return rows
 
     def starting(self, data: np.ndarray, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return zeros: averaging has no starting point."""
         return np.zeros((len(list(agents)), data.shape[1]), data.dtype)
 
     def metrics(self, rows: np.ndarray, data: np.ndarray, random: RunRandomness) -> dict[str, Any]:
@@ -238,7 +236,6 @@ class PrivateAveraging(Plan):
         return numbers
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local, worst-node and released-output statements; on large networks the local one."""
         views: tuple[ViewName, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
