@@ -214,7 +214,14 @@ class PrivateAveraging(Plan):
         return None if self.protocol.adds_noise else super()._announced(agents)
 
     def algorithm(self, mechanism: ValueMechanism, start: np.ndarray) -> Algorithm:
-        return averaging_algorithm(mechanism)
+        """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
+        dtype = mechanism.rows.dtype  # means of integer sums are float64, whatever the rows were
+        return Algorithm(
+            init=lambda: State((), (np.zeros_like(mechanism.rows),)),
+            message=lambda state, k: mechanism.noisy_rows(k),
+            update=lambda state, received, k: State((), (received.astype(dtype, copy=False),)),
+            output=lambda state: state.own[0],
+        )
 
     def prepared(self, data: object) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the center later."""
@@ -293,14 +300,3 @@ def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any)
         got = plan.protocol.name
         raise InvalidInput(f"Muffliato averages by gossip or chebyshev, got {got}; take PrivateAveraging.")
     return plan
-
-
-def averaging_algorithm(mechanism: ValueMechanism) -> Algorithm:
-    """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
-    return Algorithm(
-        init=lambda: State((), (np.zeros_like(mechanism.rows),)),
-        message=lambda state, k: mechanism.noisy_rows(k),
-        # means of integer sums are float64, whatever the rows were
-        update=lambda state, received, k: State((), (received.astype(mechanism.rows.dtype, copy=False),)),
-        output=lambda state: state.own[0],
-    )
