@@ -27,11 +27,7 @@ from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
-from sottovoce.algorithms.options import (
-    NoiseAllocation,
-    not_a_protocol,
-    resolved_protocol,
-)
+from sottovoce.algorithms.options import NoiseAllocation, not_a_protocol, resolved_protocol
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
