@@ -88,7 +88,6 @@ class UsersADMM(ADMMPlan):
         return self.users
 
     def prepared(self, data: object) -> Shards:
-        """Return the users' records, checked."""
         records = as_agent_records(data)
         if records.n != self.users:
             raise InvalidInput(f"The plan is for {self.users} users, the data have {records.n}.")
@@ -148,7 +147,6 @@ class CentralADMM(ADMMPlan, CentralPlan):
         return Curator()
 
     def releases(self, agent: int) -> Sequence[Release]:
-        """Return K noisy means."""
         moved = self._sensitivity(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
 

@@ -27,11 +27,7 @@ from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
-from sottovoce.algorithms.options import (
-    NoiseAllocation,
-    not_a_protocol,
-    resolved_protocol,
-)
+from sottovoce.algorithms.options import NoiseAllocation, not_a_protocol, resolved_protocol
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
@@ -168,7 +164,6 @@ class PrivateAveraging(Plan):
 
     @property
     def grid(self) -> MaskGrid | None:
-        """The common integer grid of masked rows; None over other protocols and without noise."""
         if not self.protocol.masked or self.noise_std == 0:
             return None
         bound = self.radius * max(self._site_factors) + float(np.abs(self.center).max())
@@ -215,7 +210,14 @@ class PrivateAveraging(Plan):
         return None if self.protocol.adds_noise else super()._announced(agents)
 
     def algorithm(self, mechanism: ValueMechanism, start: np.ndarray) -> Algorithm:
-        return averaging_algorithm(mechanism)
+        """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
+        dtype = mechanism.rows.dtype  # means of integer sums are float64, whatever the rows were
+        return Algorithm(
+            init=lambda: State((), (np.zeros_like(mechanism.rows),)),
+            message=lambda state, k: mechanism.noisy_rows(k),
+            update=lambda state, received, k: State((), (received.astype(dtype, copy=False),)),
+            output=lambda state: state.own[0],
+        )
 
     def prepared(self, data: object) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the center later."""
@@ -224,7 +226,6 @@ class PrivateAveraging(Plan):
         return rows
 
     def starting(self, data: np.ndarray, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return zeros: averaging has no starting point."""
         return np.zeros((len(list(agents)), data.shape[1]), data.dtype)
 
     def metrics(self, rows: np.ndarray, data: np.ndarray, random: RunRandomness) -> dict[str, Any]:
@@ -238,7 +239,6 @@ class PrivateAveraging(Plan):
         return numbers
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local, worst-node and released-output statements; on large networks the local one."""
         views: tuple[ViewName, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
@@ -296,14 +296,3 @@ def Muffliato(protocol: object, noise_std: float, radius: float, **options: Any)
         got = plan.protocol.name
         raise InvalidInput(f"Muffliato averages by gossip or chebyshev, got {got}; take PrivateAveraging.")
     return plan
-
-
-def averaging_algorithm(mechanism: ValueMechanism) -> Algorithm:
-    """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
-    return Algorithm(
-        init=lambda: State((), (np.zeros_like(mechanism.rows),)),
-        message=lambda state, k: mechanism.noisy_rows(k),
-        # means of integer sums are float64, whatever the rows were
-        update=lambda state, received, k: State((), (received.astype(mechanism.rows.dtype, copy=False),)),
-        output=lambda state: state.own[0],
-    )

@@ -121,7 +121,6 @@ class ConsensusSGD(GradientPlan):
         return {key: value for key, value in super().describe().items() if key not in uneven}
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local and released-model statements and, where it is quick, the worst member's."""
         if self.n == 1:
             return [self.privacy("local")]
         stated = [self.privacy("local"), self.privacy("central")]

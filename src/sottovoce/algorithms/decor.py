@@ -68,13 +68,11 @@ class Decor(OneRoundPlan):
 
     @property
     def observation(self) -> ObservationModel:
-        """Own noise, and noise shared along the edges."""
         (each,) = self.releases(0)
         pair_std = self.pair_multiplier * (self.clip_norm or 0.0)
         return PairCorrelated(self._gossip_network, each.noise_std, pair_std)
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local and the outsider's statements and, where it is quick, the worst member's."""
         stated = [self.privacy("local"), self.privacy("outsider")]
         return [*stated, self.privacy("network")] if self.n <= 128 else stated
 

@@ -127,7 +127,6 @@ class DPCD(CentralPlan):
         return (Release(agent, 0, sensitivity, std, adjacency, stream=PRELIMINARY), coordinates)
 
     def prepared(self, data: object) -> Shards:
-        """Return the holder's records, checked: dense, as many as agreed, as wide as the plan."""
         shards: Shards = super().prepared(data)
         if is_sparse(shards.X):
             raise InvalidInput("DP-CD works on dense features; take DP-GCD for sparse data.")
@@ -187,7 +186,6 @@ class DPCD(CentralPlan):
         return Algorithm(init, message, update, output, block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the coefficients, the last iterate, and the smoothness that was used."""
         model: CDModel = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 

@@ -76,7 +76,6 @@ class DPGCD(CentralPlan):
         require_linear(self.objective, self.name, separable=True)
 
     def releases(self, agent: int) -> Sequence[Release]:
-        """Return the selections and the values, in units of C_j / n."""
         moves = MOVES[self.adjacency]
         scale = self.noise_ratio * moves
         return tuple(

@@ -87,7 +87,6 @@ class DPSGD(GradientPlan):
         return self._schedule(ALONE)
 
     def prepared(self, data: object) -> Any:
-        """Return the holder's records, checked; features must be dense."""
         records = as_one_part(data, self.name)
         if isinstance(records, Shards) and is_sparse(records.X):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")

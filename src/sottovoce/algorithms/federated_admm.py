@@ -122,7 +122,6 @@ class FederatedADMM(UsersADMM):
 
     @property
     def grid(self) -> MaskGrid | None:
-        """The common integer grid of masked rows; None with a server, without noise or without a width."""
         if self.protocol is None or not self.noise_std or self.objective.dim is None:
             return None
         C, std = self.clip_norm, [self.noise_std] * self.users
@@ -150,7 +149,6 @@ class FederatedADMM(UsersADMM):
         return {}  # thousands of clients are read by the mechanism and by every guarantee
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local statement and, with a secure sum, the central one; with masks, the members'."""
         stated = [self.privacy("local"), *([self.privacy("central")] if self.secure_sum else [])]
         return stated if self.protocol is None else [*stated, self.privacy()]
 

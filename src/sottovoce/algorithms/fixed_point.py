@@ -106,7 +106,6 @@ class FixedPoint(CentralPlan):
         return ("the operator moves by at most the stated sensitivity", *super().assumptions)
 
     def releases(self, agent: int) -> Sequence[Release]:
-        """Return one Gaussian release per active block and step."""
         blocks = self.active_blocks or len(self.start)
         scale = (self.sensitivity, self.noise_std, self.adjacency)
         return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)

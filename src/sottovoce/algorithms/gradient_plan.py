@@ -163,7 +163,6 @@ class GradientPlan(Plan):
 
     @property
     def width(self) -> int:
-        """Numbers in one row that travels: the parameters."""
         return n_params(self.objective)
 
     @property
@@ -172,7 +171,6 @@ class GradientPlan(Plan):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The protocol of every step: a pure function of the public seed and the step."""
         return self._schedule(self.protocol)
 
     def _schedule(
@@ -183,7 +181,6 @@ class GradientPlan(Plan):
 
     @property
     def grid(self) -> MaskGrid | None:
-        """The common integer grid of a masked plan with noise; None without masks or without noise."""
         return self._grid if self.schedule.ungridded(0).masked and any(self._noise_multipliers) else None
 
     @cached_property
@@ -298,7 +295,6 @@ class GradientPlan(Plan):
         return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 
     def metrics(self, rows: np.ndarray, data: AgentRecords, random: RunRandomness) -> dict[str, Any]:
-        """Return the disagreement of the rows, and their quality on public records."""
         spread = {"disagreement": float(np.mean(np.square(rows - rows.mean(axis=0))))}
         return spread | dict(self.objective.metrics(rows, data))
 

@@ -62,7 +62,6 @@ class MuffliatoSGD(GradientPlan):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The protocol of every step; fresh noise given by name is in proportion to a row's noise."""
         return self._schedule(self.protocol, row_noise=self._row_noise)
 
     def _row_noise(self, k: int) -> float:

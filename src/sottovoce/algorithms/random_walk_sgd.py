@@ -143,7 +143,6 @@ class RandomWalkSGD(GradientPlan):
         return visits
 
     def releases(self, agent: int) -> Sequence[Release]:
-        """Return one release per visit of the token."""
         if agent not in self._releases:
             (whole,) = super().releases(agent)
             visits = self._visits.get(agent, [])
@@ -186,7 +185,6 @@ class RandomWalkSGD(GradientPlan):
         return Algorithm(lambda: State(np.asarray(path[0]), (start,)), message, update, output)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return the final model: the last holder's."""
         return {"coef": rows[self._holders[-1]]}
 
     def _traffic(self) -> tuple[int, int]:
@@ -279,7 +277,6 @@ class SecretWalkSGD(RandomWalkSGD):
         return {agent: [(0, visits)] for agent in range(self.n)}
 
     def prepared(self, data: object) -> Any:
-        """Return the agents' records checked, also against the public bound on their length."""
         if not self.final_public:
             raise InvalidInput(
                 "the result of a run hands the model out, so a secret path with final_public=False can be "

@@ -145,7 +145,6 @@ class TokenADMM(UsersADMM):
         )
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
-        """Return z, z^, and how often each user held the token."""
         token: Token = state.own
         return {"coef": rows[0], "mean": token.zh[0], "contributions": token.counts}
 

@@ -51,7 +51,6 @@ class TensorBoardLogger:
         self._writer = EventFileWriter(str(folder))
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write the numbers among ``values`` for one step."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -63,7 +62,6 @@ class TensorBoardLogger:
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()
 
 
@@ -80,7 +78,6 @@ class CsvLogger:
         self._writer: csv.DictWriter[str] | None = None
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write the numbers among ``values`` for one step."""
         entry = {"step": step, **_numbers(values)}
         if self._writer is None:
             self._writer = csv.DictWriter(self._file, list(entry), extrasaction="ignore", lineterminator="\n")
@@ -89,7 +86,6 @@ class CsvLogger:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
