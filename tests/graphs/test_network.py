@@ -64,9 +64,9 @@ def test_bad_matrices_are_refused_with_row_and_value(W, sentence):
 @pytest.mark.parametrize(
     ("edges", "sentence"),
     [
-        ([(0, 1), (1, 3)], "Edge 1 is (1, 3), but the nodes are 0 to 2"),
-        ([(0, 1), (-1, 2)], "Edge 1 is (-1, 2), but the nodes are 0 to 2"),
-        ([(0, 1), (2, 2)], "Edge 1 joins node 2 to itself"),
+        ([(0, 1), (1, 3)], "Edge 1 is (1, 3), expected two different nodes of 0 to 2"),
+        ([(0, 1), (-1, 2)], "Edge 1 is (-1, 2), expected two different nodes"),
+        ([(0, 1), (2, 2)], "Edge 1 is (2, 2), expected two different nodes"),
         ([(0.0, 1.0)], "array of node numbers"),
         ([0, 1, 2], "array of node numbers"),
     ],

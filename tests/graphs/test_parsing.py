@@ -85,7 +85,7 @@ def test_files(tmp_path):
         ("star:5:weights=uniform", "Uniform weights average only on regular graphs"),
         ("ring:2", "at least 3, got 2"),
         ("file:", "Expected a path in 'file:'"),
-        ("file:none.txt", "Cannot read the edge file none.txt: No such file"),
+        ("file:none.txt", "Cannot read the edge file none.txt (two node names a line): No such file"),
         ("file:none.txt:largest_component=maybe", "Expected largest_component=yes or no"),
         ("er:10:nan:seed=1", "positive finite number"),
         *(

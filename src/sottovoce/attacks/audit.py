@@ -328,8 +328,6 @@ def _planned(plan: Plan, agent: int, step: int) -> Release | None:
 
 def _noisy(rows: np.ndarray, noise: NoiseSource, step: int, noise_std: float | Sequence[float]) -> np.ndarray:
     std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
-    if rows.shape[1] <= _BLOCK:
-        return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
     for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
         rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
     return rows

@@ -72,8 +72,8 @@ class LinearProtocol(Protocol):
     def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
         """Return ((a, b), (c, d, e)) of round ``t``, as numbers of the type of the rows.
 
-        The next rows are ``a * mixed + b * previous``, and the next ``previous`` is ``c * mixed + d * present
-        + e * previous``: by default the rows of this round. Nobody else sees it.
+        The next rows are ``a * mixed + b * previous``. The next ``previous``, which nobody else sees, is ``c
+        * mixed + e * previous``, or with d = 1 the rows of this round.
         """
         return (1.0, 0.0), (0.0, 1.0, 0.0)
 

@@ -78,10 +78,11 @@ class Randomized(LinearProtocol):
         return 2 * int((self.edges[:, 0] >= 0).sum())
 
     def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
-        return super()._states(state.copy(), noise, step)
+        return super()._states(state.copy() if self.memory == 1 else state, noise, step)
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
         """Average one pair, in place: a tick costs two rows, however many nodes there are."""
+        state = state if self.memory == 1 else state.copy()  # the present rows are needed as well
         u, v = self.edges[t]
         if u >= 0:
             half = state.dtype.type(0.5)
@@ -103,6 +104,8 @@ class Randomized(LinearProtocol):
     faint = False
 
     def _events(self, t: int) -> tuple[Event, ...]:
+        if self.memory > 1:
+            return super()._events(t)
         u, v = (int(x) for x in self.edges[t])
         return (AveragePair(u, v),) if u >= 0 else ()
 
@@ -173,16 +176,7 @@ class AcceleratedRandomized(Randomized):
             (real(of_mixed), 0.0, real(1 - share - g * share)),
         )
 
-    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
-        return super()._mix(t, state.copy())  # the present rows are needed as well
-
-    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
-        return LinearProtocol._states(self, state, noise, step)
-
     faint = True  # the shares of a short wait: exact arithmetic decides drops
-
-    def _events(self, t: int) -> tuple[Event, ...]:
-        return LinearProtocol._events(self, t)
 
 
 def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:
