@@ -337,15 +337,12 @@ def checked_weights(matrix: Matrix, sum_tolerance: float) -> sp.csr_array:
 
 def _check_values(W: sp.csr_array, sum_tolerance: float) -> None:
     rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
-    for k in np.flatnonzero(~np.isfinite(W.data) | (W.data < 0))[:1]:
+    # what a fainter weight reveals cannot be told from rounding; a faint diagonal reveals nothing
+    faint = (W.data > 0) & (W.data < FAINTEST) & (rows != W.indices)
+    for k in np.flatnonzero(~np.isfinite(W.data) | (W.data < 0) | faint)[:1]:
         raise GraphError(
-            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number of at least 0; {_TRY}."
-        )
-    # a faint diagonal reveals nothing
-    for k in np.flatnonzero((W.data > 0) & (W.data < FAINTEST) & (rows != W.indices))[:1]:
-        raise GraphError(
-            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, for "
-            f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
+            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number that is 0 or at least "
+            f"{FAINTEST:g}; {_TRY}."
         )
     sums = W.sum(axis=1)
     for u in np.flatnonzero(np.abs(sums - 1.0) > sum_tolerance)[:1]:
