@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -167,7 +166,7 @@ class AcceleratedRandomized(Randomized):
             return 0.0
         return -math.expm1(-2 * self.momentum[0] * self.waits[t + 1]) / 2
 
-    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+    def recursion(self, t: int, real: Callable[[float], float] = float) -> Recursion:
         """Return how x goes on, after this tick and some way towards z, and how ``z - g x`` does."""
         share, g = self._met(t), self.momentum[1]
         of_mixed = (1 - share) * g + share - g * (1 - share + share * g)
