@@ -154,7 +154,7 @@ INVALID = [
     (lambda: Masked(sv.graphs.path(6), partners=[(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3)]), "part"),
     (lambda: Masked(sv.graphs.ring(12), partners=4, tolerate=4), "could part.* is 4"),
     (lambda: Masked(RING6, partners=sv.graphs.ring(5)), "5 nodes, the network 6"),
-    (lambda: Masked(RING6, partners=[(0, 7)], tolerate=None), "the nodes are 0 to 5"),
+    (lambda: Masked(RING6, partners=[(0, 7)], tolerate=None), "nodes of 0 to 5"),
     (lambda: Masked(RING6, grid_spacing=0.3), "power of two"),
     (lambda: Masked(RING6).apply(np.full(6, 1e9)), "larger grid spacing"),
     (lambda: Masked(RING6).apply(np.array([1, 2, 3, 4, 5, np.nan])), "finite"),

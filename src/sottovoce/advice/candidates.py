@@ -88,11 +88,13 @@ def averaging_candidates(requirements: Requirements) -> Iterator[AveragingCandid
 def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[AveragingCandidate]:
     """Yield trees whose ends carry the noise: one with as few ends as can be found, and the shallow one."""
     n, c = requirements.n, requirements.colluders
-    name = FEW_LEAVES if c == 1 else f"{FEW_LEAVES}:tolerate={c}"
-    few = parse(name).at(requirements.network, seed=requirements.seed)
-    assert isinstance(few, Tree)
+    trees = {"tree": shallow}
+    if c == 1:  # several colluders part a path anywhere: few ends do not help
+        few = parse(FEW_LEAVES).at(requirements.network, seed=requirements.seed)
+        assert isinstance(few, Tree)
+        trees = {FEW_LEAVES: few, **trees}
     previous: list[tuple[int, int]] = []
-    for protocol, tree in ((name, few), ("tree", shallow)):
+    for protocol, tree in trees.items():
         loud = int((least_tree_noise(tree, c, floor=FLOOR) == 1).sum())
         if loud == n or any(loud >= fewer and tree.depth >= depth for fewer, depth in previous):
             continue

@@ -6,8 +6,7 @@ from sottovoce._lazy import lazy_names
 
 _MODULES = {
     "audit": "Audit audit_averaging audit_consensus audit_outputs audit_view views_of",
-    "bounds": "LowerBound OneRun audit_one_run clopper_pearson epsilon_lower lower_bound mu_lower "
-    "one_run_epsilon",
+    "bounds": "LowerBound audit_one_run clopper_pearson epsilon_lower lower_bound mu_lower one_run_epsilon",
     "descent": "GradientAttack Transcript gradient_attack run_descent",
     "gossip": "Combination Reconstruction gossip_attack reconstruct_gossip reconstructed_by_each",
     "inputs": "InputAttack attack_network attack_softmax",

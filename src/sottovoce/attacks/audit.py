@@ -176,9 +176,8 @@ def audit_averaging(
         guarantee = claim_about(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
     noise = noise or as_noise(rng)
     views, estimates = [], []
-    for step, rows in _hypotheses(protocol, user, sensitivity, runs):
-        noisy = _noisy(rows, noise, step, noise_std)
-        observed = _observe(protocol, noisy, seen, own_noise, noise, step)
+    for step, rows in _noisy_runs(protocol, user, sensitivity, noise_std, runs, noise):
+        observed = _observe(protocol, rows, seen, own_noise, noise, step)
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
     inside, outside = views
@@ -270,7 +269,6 @@ def audit_outputs(
     noise_std: float,
     runs: int,
     rng: np.random.Generator,
-    noise: NoiseSource | None = None,
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
@@ -279,24 +277,23 @@ def audit_outputs(
     The claim is the accountant's: the exact loss of the view that holds the final row of node 0 alone.
     """
     claim = account(SingleAveraging(protocol, sensitivity, noise_std), "central", observer=0, user=user)
-    noise = noise or as_noise(rng)
-    scores = []
-    for step, rows in _hypotheses(protocol, user, sensitivity, runs):
-        noisy = _noisy(rows, noise, step, noise_std)
-        scores.append(protocol.apply(noisy, noise=noise, step=step)[0])
-    inside, outside = scores
+    noise = as_noise(rng)
+    inside, outside = (
+        protocol.apply(rows, noise=noise, step=step)[0]
+        for step, rows in _noisy_runs(protocol, user, sensitivity, noise_std, runs, noise)
+    )
     return audit_view(inside, outside, claim, view=f"the public about node {user}", delta=delta, level=level)
 
 
-def _hypotheses(
-    protocol: Protocol, user: int, sensitivity: float, runs: int
+def _noisy_runs(
+    protocol: Protocol, user: int, sensitivity: float, noise_std: float, runs: int, noise: NoiseSource
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the clean rows with and without the change of the user's value, one column per run."""
+    """Yield the noisy rows with and without the change of the user's value, one column per run."""
     half = _validate.count(runs, "runs", minimum=20) // 2
     for step, shift in enumerate((sensitivity, 0.0)):
         rows = np.zeros((protocol.n, half))
         rows[user] = shift
-        yield step, rows
+        yield step, _noisy(rows, noise, step, noise_std)
 
 
 def _require_outsider(user: int, view: GaussianView, n: int) -> None:
@@ -328,8 +325,6 @@ def _planned(plan: Plan, agent: int, step: int) -> Release | None:
 
 def _noisy(rows: np.ndarray, noise: NoiseSource, step: int, noise_std: float | Sequence[float]) -> np.ndarray:
     std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
-    if rows.shape[1] <= _BLOCK:
-        return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
     for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
         rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
     return rows

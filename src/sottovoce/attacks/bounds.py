@@ -178,34 +178,15 @@ def one_run_epsilon(
     return low
 
 
-@dataclass(frozen=True)
-class OneRun:
-    """What one run proves about a claim."""
-
-    canaries: int
-    guesses: int
-    correct: int
-    epsilon: float
-    epsilon_claimed: float
-    delta: float
-    level: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the guesses contradict the claim, at error probability ``level``."""
-        return self.epsilon > self.epsilon_claimed
-
-
 def audit_one_run(
     scores: np.ndarray,
     included: np.ndarray,
-    guarantee: Guarantee,
     *,
     guesses: int | None = None,
     delta: float = 1e-5,
     level: float = 0.05,
-) -> OneRun:
-    """Guess the canaries with the most telling scores and hold the number of hits against a claim.
+) -> float:
+    """Guess the canaries with the most telling scores; return the largest epsilon that the hits refute.
 
     There is one score per canary, higher for ``included`` ones. ``guesses`` says how many canaries are
     guessed, half as in and half as out; fixed beforehand, by default all.
@@ -218,8 +199,7 @@ def audit_one_run(
     order = np.argsort(np.where(np.isnan(values), np.inf, values), kind="stable")
     low, high = order[: r // 2], order[max(m - (r - r // 2), 0) :]
     correct = int((~coins[low]).sum() + coins[high].sum())
-    bound = one_run_epsilon(m, r, correct, delta=delta, level=level)
-    return OneRun(m, r, correct, bound, float(guarantee.epsilon(delta)), delta, level)
+    return one_run_epsilon(m, r, correct, delta=delta, level=level)
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:

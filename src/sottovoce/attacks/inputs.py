@@ -11,7 +11,7 @@ Cyffers, Bellet 2024).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,15 +99,15 @@ def attack_softmax(
     pixels, wanted = _records(images, labels, attack.protocol.n)
     flat = pixels.reshape(len(pixels), -1)
     count = int(wanted.max()) + 1 if classes is None else _validate.count(classes, "classes")
-    start = np.zeros((len(flat), count * (flat.shape[1] + 1)))
-    seen = run_descent(attack, softmax_gradients(flat, wanted, count), start, learning_rate, rng, noise_std)
-    gradients = attack.gradients(seen, start[0], learning_rate).reshape(len(flat), count, -1)
-    solved = list(attack.reached)
-    estimates = np.full(flat.shape, np.nan)
-    recovered_labels = np.full(len(flat), -1)
-    inverted = inversion.invert_linear(gradients[solved, :, :-1], gradients[solved, :, -1])
-    estimates[solved], recovered_labels[solved] = np.clip(inverted.inputs, 0.0, 1.0), inverted.labels
-    return _scored(attack, estimates.reshape(pixels.shape), recovered_labels, pixels)
+
+    def invert(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = gradients.reshape(len(gradients), count, -1)
+        inverted = inversion.invert_linear(rows[..., :-1], rows[..., -1])
+        return np.clip(inverted.inputs, 0.0, 1.0).reshape(-1, *pixels.shape[1:]), inverted.labels
+
+    start = np.zeros(count * (flat.shape[1] + 1))
+    gradients = softmax_gradients(flat, wanted, count)
+    return _attacked(attack, gradients, start, learning_rate, rng, noise_std, pixels, invert)
 
 
 def attack_network(
@@ -131,15 +131,13 @@ def attack_network(
     attack = gradient_attack(averaging, attackers, steps)
     pixels, wanted = _records(images, labels, attack.protocol.n)
     gradients, start = module_gradients(model, pixels, wanted)
-    seen = run_descent(attack, gradients, np.tile(start, (len(pixels), 1)), learning_rate, rng, noise_std)
-    recovered = attack.gradients(seen, start, learning_rate)
-    solved = list(attack.reached)
-    estimates = np.full(pixels.shape, np.nan)
-    recovered_labels = np.full(len(pixels), -1)
-    recovered_labels[solved] = inversion.labels_from_gradients(model, recovered[solved])
-    options: dict[str, Any] = {"rng": rng, "labels": recovered_labels[solved], **search}
-    estimates[solved], _ = inversion.invert_gradients(model, recovered[solved], pixels.shape[1:], **options)
-    return _scored(attack, estimates, recovered_labels, pixels)
+
+    def invert(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        classes = inversion.labels_from_gradients(model, gradients)
+        options: dict[str, Any] = {"rng": rng, "labels": classes, **search}
+        return inversion.invert_gradients(model, gradients, pixels.shape[1:], **options)[0], classes
+
+    return _attacked(attack, gradients, start, learning_rate, rng, noise_std, pixels, invert)
 
 
 def draw_pictures(data: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -213,9 +211,22 @@ def _records(images: np.ndarray, labels: np.ndarray, n: int) -> tuple[np.ndarray
     return pixels, wanted.astype(np.int64)
 
 
-def _scored(
-    attack: GradientAttack, estimates: np.ndarray, labels: np.ndarray, truth: np.ndarray
+def _attacked(
+    attack: GradientAttack,
+    gradients: GradientFunction,
+    start: np.ndarray,
+    learning_rate: float,
+    rng: np.random.Generator | None,
+    noise_std: float,
+    truth: np.ndarray,
+    invert: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
 ) -> InputAttack:
+    """Watch a descent, solve for the gradients of the nodes that are reached, and invert them."""
+    models = np.tile(start, (len(truth), 1))
+    seen = run_descent(attack, gradients, models, learning_rate, rng, noise_std)
+    solved = list(attack.reached)
+    estimates, labels = np.full(truth.shape, np.nan), np.full(len(truth), -1)
+    estimates[solved], labels[solved] = invert(attack.gradients(seen, start, learning_rate)[solved])
     mean = truth.reshape(len(truth), -1).mean(axis=1)
     grey = np.broadcast_to(mean.reshape(-1, *[1] * (truth.ndim - 1)), truth.shape)
     scores = inversion.psnr(estimates, truth)

@@ -34,18 +34,15 @@ def takes_network(function: Callable[P, R]) -> Callable[P, R]:
 
     Anything else, a protocol for instance, is passed on as it is.
     """
-    parameters = list(inspect.signature(function).parameters)
-    place = int(parameters[0] in ("self", "cls"))
-    name = parameters[place]
+    signature = inspect.signature(function)
+    name = next(name for name in signature.parameters if name not in ("self", "cls"))
 
     @functools.wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
-        values = list(args)
-        if name in named:
-            named[name] = network_if_named(named[name])
-        elif len(values) > place:
-            values[place] = network_if_named(values[place])
-        return function(*values, **named)  # type: ignore[arg-type]
+        bound = signature.bind(*args, **named)
+        if name in bound.arguments:
+            bound.arguments[name] = network_if_named(bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
 
     return called
 

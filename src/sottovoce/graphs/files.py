@@ -62,11 +62,9 @@ def _read(path: Path) -> list[tuple[Hashable, Hashable]]:
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
         text = content.decode()
-    except (OSError, EOFError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise GraphError(f"Cannot read the edge file {path}: {reason}.") from None
-    except UnicodeDecodeError:
-        raise GraphError(f"The edge file {path} is not text; expected two node names a line.") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GraphError(f"Cannot read the edge file {path} (two node names a line): {reason}.") from None
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         fields = line.replace(",", " ").split()

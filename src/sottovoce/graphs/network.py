@@ -282,14 +282,11 @@ def canonical_edges(edges: ArrayLike, n: int) -> np.ndarray:
         return np.empty((0, 2), dtype=np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
         raise GraphError(f"Edges must be an (m, 2) array of node numbers, got {pairs.dtype} {pairs.shape}.")
-    if pairs.min() < 0 or pairs.max() >= n:
-        k = int(np.flatnonzero((pairs < 0).any(axis=1) | (pairs >= n).any(axis=1))[0])
-        raise GraphError(f"Edge {k} is {tuple(pairs[k].tolist())}, but the nodes are 0 to {n - 1}.")
     low, high = pairs.min(axis=1).astype(np.int64), pairs.max(axis=1).astype(np.int64)
-    if (low == high).any():
-        k = int(np.flatnonzero(low == high)[0])
+    for k in np.flatnonzero((low < 0) | (high >= n) | (low == high))[:1]:
         raise GraphError(
-            f"Edge {k} joins node {low[k]} to itself; a node's own weight is on the diagonal of W."
+            f"Edge {k} is {tuple(pairs[k].tolist())}, expected two different nodes of 0 to {n - 1}; a node's "
+            "own weight is on the diagonal of W."
         )
     keys = low * n + high
     if (keys[1:] <= keys[:-1]).any():
@@ -340,15 +337,12 @@ def checked_weights(matrix: Matrix, sum_tolerance: float) -> sp.csr_array:
 
 def _check_values(W: sp.csr_array, sum_tolerance: float) -> None:
     rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
-    for k in np.flatnonzero(~np.isfinite(W.data) | (W.data < 0))[:1]:
+    # what a fainter weight reveals cannot be told from rounding; a faint diagonal reveals nothing
+    faint = (W.data > 0) & (W.data < FAINTEST) & (rows != W.indices)
+    for k in np.flatnonzero(~np.isfinite(W.data) | (W.data < 0) | faint)[:1]:
         raise GraphError(
-            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number of at least 0; {_TRY}."
-        )
-    # a faint diagonal reveals nothing
-    for k in np.flatnonzero((W.data > 0) & (W.data < FAINTEST) & (rows != W.indices))[:1]:
-        raise GraphError(
-            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, for "
-            f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
+            f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number that is 0 or at least "
+            f"{FAINTEST:g}; {_TRY}."
         )
     sums = W.sum(axis=1)
     for u in np.flatnonzero(np.abs(sums - 1.0) > sum_tolerance)[:1]:

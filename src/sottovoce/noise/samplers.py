@@ -95,7 +95,8 @@ class SimulatedNoise(SimulationSource):
 
     def _draw(self, agents: np.ndarray, dim: int, dtype: np.dtype, step: int, stream: int) -> np.ndarray:
         if dim < 256:
-            return _short_normals(self._seed, agents, dim, step, stream).astype(dtype, copy=False)
+            keys = np.random.SeedSequence((self._seed, 1, step, stream)).generate_state(2, np.uint64)[None]
+            return _short_normals(agents, dim, keys).astype(dtype, copy=False)
         key = _key(self._seed)
         if dtype == np.float32:
             from sottovoce.noise.philox import standard_normals
@@ -286,12 +287,7 @@ def perturb_steps(
         return source.perturb(values, agents=np.full(count, agent), step=step, std=std, stream=stream)
     if type(source) is SimulatedNoise and 0 < dim < 256 and step + count < 1 << 32:
         values, numbers, scale = _checked(values, np.full(count, agent), std)
-        drawn = np.empty(values.shape)
-        block = max(1, _CHUNK // (2 * dim))
-        for first in range(0, count, block):
-            rows = slice(first, min(first + block, count))
-            keys = _step_keys(source._seed, step + first, rows.stop - first, stream)
-            drawn[rows] = _normals_block(numbers[rows], dim, keys[:, :1], keys[:, 1:])
+        drawn = _short_normals(numbers, dim, _step_keys(source._seed, step, count, stream))
         return source._add(values, drawn.astype(values.dtype, copy=False), scale)
     each = [
         source.perturb(values[k : k + 1], agents=[agent], step=step + k, std=std, stream=stream)
@@ -320,13 +316,14 @@ def _key(seed: int) -> np.ndarray:
     return np.random.SeedSequence(seed).generate_state(2, np.uint64)
 
 
-def _short_normals(seed: int, agents: np.ndarray, dim: int, step: int, stream: int) -> np.ndarray:
-    """Return standard normals by Box-Muller from hashed counters, one row per agent."""
-    keys = np.random.SeedSequence((seed, 1, step, stream)).generate_state(2, np.uint64)
+def _short_normals(agents: np.ndarray, dim: int, keys: np.ndarray) -> np.ndarray:
+    """Return standard normals by Box-Muller from hashed counters; ``keys`` (rows, 2) or one pair for all."""
     drawn = np.empty((len(agents), dim))
     block = max(1, _CHUNK // (2 * max(dim, 1)))
     for start in range(0, len(agents), block):
-        drawn[start : start + block] = _normals_block(agents[start : start + block], dim, *keys)
+        rows = slice(start, start + block)
+        own = keys[rows] if len(keys) > 1 else keys
+        drawn[rows] = _normals_block(agents[rows], dim, own[:, :1], own[:, 1:])
     return drawn
 
 

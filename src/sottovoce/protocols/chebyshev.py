@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols.gossip import Gossip
@@ -46,7 +45,7 @@ class Chebyshev(Gossip):
             return 1.0
         return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))
 
-    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+    def recursion(self, t: int, real: Callable[[float], float] = float) -> Recursion:
         gamma = real(self.gamma if t else 1.0)  # the first round is a plain one
         return (gamma, 1 - gamma), (0.0, 1.0, 0.0)
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -69,11 +69,11 @@ class LinearProtocol(Protocol):
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
         return self._matrices[t]
 
-    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+    def recursion(self, t: int, real: Callable[[float], float] = float) -> Recursion:
         """Return ((a, b), (c, d, e)) of round ``t``, as numbers of the type of the rows.
 
-        The next rows are ``a * mixed + b * previous``, and the next ``previous`` is ``c * mixed + d * present
-        + e * previous``: by default the rows of this round. Nobody else sees it.
+        The next rows are ``a * mixed + b * previous``. The next ``previous``, which nobody else sees, is ``c
+        * mixed + e * previous``, or with d = 1 the rows of this round.
         """
         return (1.0, 0.0), (0.0, 1.0, 0.0)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -78,10 +77,11 @@ class Randomized(LinearProtocol):
         return 2 * int((self.edges[:, 0] >= 0).sum())
 
     def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
-        return super()._states(state.copy(), noise, step)
+        return super()._states(state.copy() if self.memory == 1 else state, noise, step)
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
         """Average one pair, in place: a tick costs two rows, however many nodes there are."""
+        state = state if self.memory == 1 else state.copy()  # the present rows are needed as well
         u, v = self.edges[t]
         if u >= 0:
             half = state.dtype.type(0.5)
@@ -103,6 +103,8 @@ class Randomized(LinearProtocol):
     faint = False
 
     def _events(self, t: int) -> tuple[Event, ...]:
+        if self.memory > 1:
+            return super()._events(t)
         u, v = (int(x) for x in self.edges[t])
         return (AveragePair(u, v),) if u >= 0 else ()
 
@@ -164,7 +166,7 @@ class AcceleratedRandomized(Randomized):
             return 0.0
         return -math.expm1(-2 * self.momentum[0] * self.waits[t + 1]) / 2
 
-    def recursion(self, t: int, real: Callable[[float], Any] = float) -> Recursion:
+    def recursion(self, t: int, real: Callable[[float], float] = float) -> Recursion:
         """Return how x goes on, after this tick and some way towards z, and how ``z - g x`` does."""
         share, g = self._met(t), self.momentum[1]
         of_mixed = (1 - share) * g + share - g * (1 - share + share * g)
@@ -173,16 +175,7 @@ class AcceleratedRandomized(Randomized):
             (real(of_mixed), 0.0, real(1 - share - g * share)),
         )
 
-    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
-        return super()._mix(t, state.copy())  # the present rows are needed as well
-
-    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
-        return LinearProtocol._states(self, state, noise, step)
-
     faint = True  # the shares of a short wait: exact arithmetic decides drops
-
-    def _events(self, t: int) -> tuple[Event, ...]:
-        return LinearProtocol._events(self, t)
 
 
 def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:

@@ -125,13 +125,10 @@ class Walk(Protocol):
         ends = [t for t in range(1, self.rounds) if own[t] and not own[t - 1]]
         if self.final_public and not own[-1]:
             ends.append(self.rounds)
-        columns, start = [], 0
-        for end in ends:
-            stretch = np.zeros(self.rounds)
-            stretch[start:end] = ~own[start:end]
-            columns.append(stretch / np.linalg.norm(stretch))
-            start = end
-        basis = np.array(columns).reshape(-1, self.rounds).T
+        basis = np.zeros((self.rounds, len(ends)))
+        for j, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+            basis[start:end, j] = ~own[start:end]
+        basis /= np.linalg.norm(basis, axis=0)
         messages = tuple((end, int(self.path[end - 1])) for end in ends)
         return GaussianView(self.n, chosen, basis, np.where(own, -1, self.path), messages)
 
