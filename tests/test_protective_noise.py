@@ -67,7 +67,6 @@ SITES = {
     "sottovoce/peers/run_keys.py:RunKeys.__init__": HANDED_ON,
     "sottovoce/algorithms/decor.py:Decor.mechanism": HANDED_ON,
     "sottovoce/algorithms/mafalda.py:Mafalda.mechanism": HANDED_ON,
-    "sottovoce/algorithms/dp_sgd.py:DPSGD.algorithm": HANDED_ON,
     "sottovoce/algorithms/consensus_newton.py:ConsensusNewton.mechanism": HANDED_ON,
     "sottovoce/noise/discrete.py:Bits.__init__": SAMPLER,
     "sottovoce/noise/discrete.py:discrete_gaussian": SAMPLER,
