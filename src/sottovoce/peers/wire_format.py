@@ -36,7 +36,7 @@ VERSION = 1
 KINDS = ROW, POSITION, DROP, HEAD, RECEIPTS, NEWS, SUMMARY = 1, 2, 3, 4, 5, 6, 7
 SIGNED = (ROW, HEAD, RECEIPTS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
-CONTROL = struct.Struct("<qq32s64s32sB7x")
+CONTROL = struct.Struct("<qq32s64sB7x")
 HEADS = struct.Struct("<QQ32sqq32s32s")
 _VERSION = struct.Struct("<QQ32s")  # with which heads and receipts begin
 _RECEIPT = struct.Struct("<32sq32s")  # of one member
@@ -130,8 +130,7 @@ class LedgerHead(NamedTuple):
 class Receipt(NamedTuple):
     """What a member holds of another: ``head`` is the digest of the newest head that it has on its disk.
 
-    ``rows`` rows of the other came to it, one in each of the first rounds, and ``lineage`` is their chained
-    hash.
+    ``rows`` rows of the other came to it, one in each of the first rounds, and ``lineage`` is their hash.
     """
 
     head: bytes = NOTHING
@@ -156,15 +155,14 @@ class Receipts(NamedTuple):
 class Position(NamedTuple):
     """How far a peer is: the round it waits for, and the newest row it has of the one it writes to.
 
-    ``highest`` is -1 when it has none; ``digest`` and ``signature`` are that row's; ``lineage`` is the hash
-    of all rows of the other before round ``at``; ``answer`` asks for a position and missing rows in return.
+    ``highest`` is -1 when it has none; ``digest`` and ``signature`` are that row's; ``answer`` asks for a
+    position and missing rows in return.
     """
 
     at: int
     highest: int
     digest: bytes
     signature: bytes
-    lineage: bytes
     answer: bool
 
 
@@ -290,7 +288,7 @@ class FrameCodec:
 
         ``agreed`` is the answer: yes, both ends drop it; no, the row was used and is sent again.
         """
-        content = CONTROL.pack(round, round, _YES if agreed else NOTHING, UNSIGNED, NOTHING, ask)
+        content = CONTROL.pack(round, round, _YES if agreed else NOTHING, UNSIGNED, ask)
         return self._frame(DROP, sender, content, round)
 
     def _frame(
@@ -401,12 +399,12 @@ class FrameCodec:
 
     def read_position(self, frame: Frame) -> Position:
         """Return the content of a position, refusal or drop frame."""
-        at, highest, digest, signature, lineage, answer = CONTROL.unpack(frame.content)
+        at, highest, digest, signature, answer = CONTROL.unpack(frame.content)
         if not (0 <= at <= self.rounds and -1 <= highest < self.rounds and answer in (0, 1)):
             raise FrameError("The position lies outside the run.")
         if any(frame.content[-7:]) or (highest == -1 and digest + signature != NOTHING + UNSIGNED):
             raise FrameError("The position's unused bytes must be zero.")
-        return Position(at, highest, digest, signature, lineage, bool(answer))
+        return Position(at, highest, digest, signature, bool(answer))
 
     def read_head(self, frame: Frame) -> LedgerHead:
         """Return the content of a frame that holds a head."""
