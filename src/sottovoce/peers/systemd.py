@@ -23,10 +23,6 @@ class SystemdNotifier:
     Parameters
     ----------
     environment : has ``NOTIFY_SOCKET`` and, if a watchdog is set, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
-
-    Examples
-    --------
-    >>> SystemdNotifier({}).ready()
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

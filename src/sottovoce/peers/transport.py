@@ -324,7 +324,7 @@ class TlsTransport:
             tls.close()
             return
         try:
-            await self._greet(tls, sender)
+            await self._greet(tls, sender, calling=False)
         except PeerError as error:
             tls.close()
             self.refuse(sender, "another agreement, keys or version", str(error))
@@ -394,7 +394,7 @@ class TlsTransport:
             return
         raise PeerError(problem)
 
-    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool = False) -> None:
+    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         """Exchange hellos; if both ends hold one agreement, keep the connection."""
         contact = self._known[to]
         own = Hello(self.config.run_id, self.config.session, self.clock(), __version__)
@@ -512,12 +512,12 @@ def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:
 
 def _in_words(error: ssl.SSLError) -> str:
     """Return what a failed handshake means for the person who looks for its cause."""
-    own = not isinstance(error, ssl.SSLCertVerificationError)
-    reason = (error.reason or str(error) if own else error.verify_message).replace("_", " ").lower()
+    theirs = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
+    reason = (theirs or error.reason or str(error)).replace("_", " ").lower()
     if "expired" in reason or "not yet valid" in reason:
-        finds = "finds this member's certificate" if own else "shows a certificate that is"
+        finds = "shows a certificate that is" if theirs else "finds this member's certificate"
         return f"{finds} expired or not valid yet: compare the clocks of both machines"
-    if not own:
+    if theirs:
         return _OTHER
     if "alert" in reason or "unknown ca" in reason or "certificate" in reason:
         return (

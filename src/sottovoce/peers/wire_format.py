@@ -72,13 +72,11 @@ class Frame(NamedTuple):
 
 
 class Signer(Protocol):
-    """Signs with a member's own key and verifies with the certificates of all members."""
+    """Signs with a member's own key, in 64 bytes, and verifies with the certificates of all members."""
 
-    def sign(self, content: bytes) -> bytes:
-        """Return this member's signature of 64 bytes."""
+    def sign(self, content: bytes) -> bytes: ...
 
-    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
-        """Return whether a member signed ``content``."""
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool: ...
 
 
 class OpenSigner:
@@ -262,17 +260,12 @@ class FrameCodec:
     def news(self, items: Iterable[bytes], *, sender: int) -> Iterator[bytes]:
         """Yield frames, as few as possible, with heads and receipts that the other end does not hold yet."""
         parts: list[bytes] = []
-        for item in sorted(items, key=self.kind_of):
-            if parts and sum(map(len, parts)) + len(item) > self._sizes[NEWS]:
-                yield self._news(parts, sender)
+        for item in [*sorted(items, key=self.kind_of), b""]:
+            if parts and (not item or sum(map(len, parts)) + len(item) > self._sizes[NEWS]):
+                heads = sum(self.kind_of(part) == HEAD for part in parts)
+                yield self._frame(NEWS, sender, b"".join(parts), counts=(heads, len(parts) - heads))
                 parts = []
             parts.append(item)
-        if parts:
-            yield self._news(parts, sender)
-
-    def _news(self, items: list[bytes], sender: int) -> bytes:
-        heads = sum(1 for item in items if self.kind_of(item) == HEAD)
-        return self._frame(NEWS, sender, b"".join(items), counts=(heads, len(items) - heads))
 
     def summary(self, versions: Mapping[Key, Version], *, sender: int, answer: bool) -> bytes:
         """Return the frame that says which head and receipts of every member this peer holds."""
