@@ -115,15 +115,9 @@ class RowHistory:
 class Core:
     """The state machine of one peer.
 
-    Parameters
-    ----------
-    program : the node's computation.
-    codec : the frames of this run.
-    store : where commits become durable.
-    spending : the budget; a release that does not fit ends the run before anything is sent.
-    timing : when to ask again and when to give up.
-    fresh : returns 32 new random bytes, for the question after a start.
-    bound : the largest number that clip and noise allow in a row of others; None if nothing bounds it.
+    A release that does not fit ``spending`` ends the run before anything is sent. ``fresh`` returns 32 new
+    random bytes, for the question after a start; ``bound`` is the largest number that clip and noise allow in
+    a row of others, None if nothing bounds it.
 
     Guarantees
     ----------

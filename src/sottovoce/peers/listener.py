@@ -65,14 +65,11 @@ class RateLimit:
 class Listener:
     """A listening socket that lets in connections that show a listed certificate in time.
 
-    Parameters
-    ----------
-    address : ``host:port``; port 0 takes a free one, which `port` then holds.
-    enter : called with a socket from which the first bytes have come, and its host; returns when the
-        connection is accepted or closed. With a ``context`` it gets the TLS connection after the handshake.
-    context : TLS for incoming connections; None for a relay, which has no keys.
-    patience, per_address, most : seconds, and numbers of pending connections, before one is closed.
-    defer : whether silent connections wait in the kernel first, for about as many seconds, if it can.
+    Port 0 of ``address`` takes a free one, which `port` then holds. ``enter`` is called with a socket from
+    which the first bytes have come, with a ``context`` the TLS connection after the handshake, and its host;
+    it returns when the connection is accepted or closed. After ``patience`` seconds, and beyond so many
+    pending ones ``per_address`` and in all, a connection is closed; with ``defer`` silent ones wait in the
+    kernel first.
     """
 
     def __init__(

@@ -169,15 +169,9 @@ class NeighborState:
 class TlsTransport:
     """One peer's end of the connections with its neighbors, over mutual TLS 1.3.
 
-    Parameters
-    ----------
-    members, node : the agreement's members, and which of them this is.
-    identity : this member's key and certificate.
-    contacts : the members that may connect.
-    deliver : called with (sender, bytes) for every frame; raises `FrameError` to refuse it.
-    largest : length of the largest frame of the run; more is refused unread.
-    revoked : fingerprints that are no longer accepted.
-    clock : seconds since 1970; a connection does not outlive the certificate that opened it.
+    Only ``contacts`` may connect, unless the fingerprint of their certificate is ``revoked``. ``deliver`` is
+    called with (sender, bytes) for every frame and raises `FrameError` to refuse it; one longer than
+    ``largest`` is refused unread. By ``clock`` no connection outlives the certificate that opened it.
 
     Guarantees
     ----------

@@ -168,14 +168,8 @@ class Position(NamedTuple):
 class FrameCodec:
     """What every frame of one run looks like.
 
-    Parameters
-    ----------
-    run : the 32 bytes that name the run (hash of the agreement).
-    members : number of members; senders are numbered below it.
-    rounds : number of rounds of the whole run.
-    dim : how many numbers a row holds.
-    dtype : ``"float64"`` or ``"float32"``; ``"int64"`` or ``"int32"`` where sums are masked.
-    signer : by default signatures that anybody can make, for simulations.
+    ``session`` names the run in 32 bytes; a row holds ``dim`` numbers, integers where sums are masked. Without
+    a ``signer`` anybody can make the signatures, for simulations.
 
     Guarantees
     ----------
