@@ -168,8 +168,8 @@ class Position(NamedTuple):
 class FrameCodec:
     """What every frame of one run looks like.
 
-    ``session`` names the run in 32 bytes; a row holds ``dim`` numbers, integers where sums are masked. Without
-    a ``signer`` anybody can make the signatures, for simulations.
+    ``session`` names the run in 32 bytes; a row holds ``dim`` numbers, integers where sums are masked.
+    Without a ``signer`` anybody can make the signatures, for simulations.
 
     Guarantees
     ----------
