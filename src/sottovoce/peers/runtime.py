@@ -341,10 +341,8 @@ class Peer:
             if self._health is not None:
                 await self._health.start()
             await self.transport.start(self.config.listen)
-            own, calls = (
-                self.agreement.members[self.node],
-                [self.names[s] for s in self.core.program.contacts],
-            )
+            own = self.agreement.members[self.node]
+            calls = [self.names[s] for s in self.core.program.contacts]
             address = self.config.listen or (own.address if own.reachable else "")
             event = {"event": "listening", "member": own.name, "run_id": self.agreement.run_id.hex()}
             self.log({**event, "address": address, "calls": calls})

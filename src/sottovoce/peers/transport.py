@@ -432,8 +432,10 @@ class TlsTransport:
 
     def _pour(self, to: int) -> None:
         contact = self._known[to]
-        if contact.connections and not (contact.queue and self.expired(to, self.node)):
-            next(reversed(contact.connections)).write()
+        newest = next(reversed(contact.connections), None)
+        if newest is None or newest.unsent is not None or (contact.queue and self.expired(to, self.node)):
+            return  # what waits is written later, by the newest connection
+        newest.write()
 
     def _receive(self, sender: int, connection: Connection, raw: bytes) -> None:
         contact, now = self._known[sender], time.monotonic()
