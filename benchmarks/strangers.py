@@ -115,7 +115,7 @@ def frames(number):
     return [
         mine.row(np.zeros(codec.dim), sender=1, round=number),  # over
         mine.row(np.zeros(codec.dim), sender=1, round=codec.rounds - 1 - number),  # far ahead
-        codec.position(Position(0, -1, NOTHING, UNSIGNED, NOTHING, True), sender=1),
+        codec.position(Position(0, -1, NOTHING, UNSIGNED, True), sender=1),
         codec.drop(0, sender=1, ask=True, agreed=False),
         own_head,
         mine.receipts(receipts, sender=1),

@@ -65,11 +65,7 @@ def running_core():
     slot, core = next((s, c) for s, c in world.cores.items() if c is not None and not c.finished)
     frames = [raw for raw in world.on_wire.values() if raw[8] != slot]
     contact = core.program.contacts[0]
-    frames.append(
-        core.codec.position(
-            Position(0, -1, NOTHING, UNSIGNED, hashlib.sha256(b"").digest(), True), sender=contact
-        )
-    )
+    frames.append(core.codec.position(Position(0, -1, NOTHING, UNSIGNED, True), sender=contact))
     codec = core.codec
     theirs = codec.head(LedgerHead(1, 1, NOTHING, 1, 0, b"h" * 32, NOTHING), sender=contact)
     receipts = Receipts(1, 1, NOTHING, (Receipt(),) * codec.members, theirs)

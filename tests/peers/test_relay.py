@@ -46,11 +46,6 @@ def direct(group):
     return [outcome.model.tobytes() for outcome in outcomes]
 
 
-def test_outbound_members_get_the_model_of_a_direct_run(group, direct, free_ports):
-    rewritten(group, [None, free_ports(1)[0], None])
-    assert [o.model.tobytes() for o in group.run(noises=[SimulatedNoise(7) for _ in range(3)])] == direct
-
-
 def test_a_relay_sees_no_plaintext(group, direct, monkeypatch):
     """The same bytes as directly; on the relay's sockets no frame, no name, no run, no certificate."""
     seen, passes = bytearray(), Relay._passes
@@ -103,7 +98,7 @@ def test_a_relay_serves_its_tokens_only(consortium):
         with pytest.raises(PeerError, match="answers: it serves other agreements only; start it with --only"):
             await connection.meet_at_relay(place, bytes(32), 0)
         token = connection.relay_token(group.agreement.session, 0, 1)
-        one, two = await asyncio.gather(*[connection.meet_at_relay(place, token, side) for side in (0, 1)])
+        one, two = await pair(place, token)
         one.sendall(b"through")
         await asyncio.sleep(0.05)
         assert two.recv(100) == b"through"

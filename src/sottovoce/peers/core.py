@@ -23,7 +23,7 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from sottovoce.accounting.release import Release, Spending
@@ -81,9 +81,7 @@ class Timing(NamedTuple):
 
 
 class RowHistory:
-    """Digests of the rows that went one way between two members: recent ones by round, older ones hashed.
-
-    Those that came have their signature behind the digest.
+    """Digests and signatures of the rows of one member: recent ones by round, older ones hashed.
 
     The hash of all rows before any recent round costs the same after ten rounds and after a million.
     """
@@ -91,18 +89,18 @@ class RowHistory:
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
         self.first = 0  # rows of earlier rounds are known as one hash only
-        self.complete = 0  # a row went in every round before this one
+        self.complete = 0  # a row came in every round before this one
         self._settled = hashlib.sha256()
 
-    def add(self, r: int, digest: bytes) -> None:
+    def add(self, r: int, proof: bytes) -> None:
         """Note the row of a round, later than those before."""
-        self.rows[r] = digest
+        self.rows[r] = proof
         self.complete += r == self.complete
 
     def lineage(self, at: int) -> bytes:
         """Return the hash of all rows before round ``at``, which is not before `first`."""
         total = self._settled.copy()
-        total.update(b"".join(digest[:DIGEST] for r, digest in self.rows.items() if r < at))
+        total.update(b"".join(proof[:DIGEST] for r, proof in self.rows.items() if r < at))
         return total.digest()
 
     def settle(self, before: int) -> None:
@@ -117,15 +115,9 @@ class RowHistory:
 class Core:
     """The state machine of one peer.
 
-    Parameters
-    ----------
-    program : the node's computation.
-    codec : the frames of this run.
-    store : where commits become durable.
-    spending : the budget; a release that does not fit ends the run before anything is sent.
-    timing : when to ask again and when to give up.
-    fresh : returns 32 new random bytes, for the question after a start.
-    bound : the largest number that clip and noise allow in a row of others; None if nothing bounds it.
+    A release that does not fit ``spending`` ends the run before anything is sent. ``fresh`` returns 32 new
+    random bytes, for the question after a start; ``bound`` is the largest number that clip and noise allow in
+    a row of others, None if nothing bounds it.
 
     Guarantees
     ----------
@@ -162,23 +154,15 @@ class Core:
         self.proposed: set[tuple[int, int]] = set()  # asked for and not answered yet
         for note in saved.notes:
             self._recall(note)
-        # rows to and from each contact
-        self._sent_to = {s: RowHistory() for s in program.contacts}
         self.heard_of = {s: RowHistory() for s in program.contacts}
-        self._next_row = max(self.sent, default=-1) + 1  # no row of this or a later round was sent
         self._oldest_sent = 0  # the digests of earlier rows were forgotten
-        for r, digest in sorted(self.sent.items()):
-            for s in program.sends(r):
-                if (r, s) not in self.dropped:
-                    self._sent_to[s].add(r, digest)
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
         for (r, s), proof in sorted(saved.heard.items()):
             self.heard_of[s].add(r, proof)
         self.failed: SottovoceError | None = None
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.unanswered: set[int] = set(program.contacts)
-        # a row that is not in the outbox was confirmed by all
-        self._forget_history(dict.fromkeys(program.contacts, min(self.outbox, default=self.durable_at)))
+        self._forget_history()
         self._last_sent: dict[tuple[int, int], float] = {}  # when each stored row last went to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
@@ -295,7 +279,9 @@ class Core:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
             self.incident(sender, f"second payload from member {sender} for round {r}", held + frame.proof)
-            return self._positions([sender], answer=False)  # it shows a copy what the other one sent
+            # shows a copy of the sender what the other one sent
+            position = Position(self.durable_at, r, held[:DIGEST], held[DIGEST:], False)
+            return [(sender, self.codec.position(position, sender=self.program.node))]
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; a row of member {sender} for it is not expected.")
         self._require_near(r)
@@ -317,11 +303,6 @@ class Core:
     def _position(self, now: float, sender: int, position: Position) -> Outgoing:
         if not self._compare(sender, position.highest, position.digest, position.signature):
             return []
-        open_question = any(s == sender and r < position.at for r, s in self.proposed)
-        if not self._heard_right(sender, position) and not open_question:
-            # the newest row, with its signature, fits: so the other cannot prove this
-            self.incident(sender, f"member {sender} says that it heard other rows of this peer")
-            return []
         first = sender in self.unanswered
         self.unanswered.discard(sender)
         self.passed[sender] = max(self.passed[sender], position.at)
@@ -339,16 +320,6 @@ class Core:
             ]
         reply = self._positions([sender], answer=False) if position.answer else []
         return reply + again + out
-
-    def _heard_right(self, sender: int, position: Position) -> bool:
-        """Whether a contact's hash of the rows it heard of this peer is possible."""
-        history = self._sent_to[sender]
-        if position.at < history.first:
-            return True  # it has confirmed more before; its newest row was compared
-        beyond = range(self._next_row, min(position.at, self._next_row + _KEPT))
-        if any(sender in self.program.sends(r) and (r, sender) not in self.dropped for r in beyond):
-            return False  # it cannot have heard a row that was not sent
-        return history.lineage(position.at) == position.lineage
 
     def _due(self, now: float, r: int, to: int) -> bool:
         """Whether a row may be sent once more: not while the last sending is probably still on its way."""
@@ -410,7 +381,6 @@ class Core:
         self.proposed.discard(key)
         if dropped:
             self.dropped.add(key)
-            self._sent_to[key[1]].rows.pop(key[0], None)
             self.inbox.pop(key, None)
         self._notes.append(f"{'drop' if dropped else 'keep'} {key[0]} {key[1]}")
         self.commit_notes()
@@ -560,10 +530,7 @@ class Core:
         self.outbox[r] = frame
         self.sent[r] = frame_digest(frame)
         self._next_row = r + 1
-        for s in to:
-            if (r, s) not in self.dropped:
-                self._sent_to[s].add(r, self.sent[r])
-        self._forget_history(self.passed)
+        self._forget_history()
         self._last_sent.update({(r, s): now for s in to})
         if not math.isnan(self._row_at):
             self._intervals.append(now - self._row_at)
@@ -583,16 +550,11 @@ class Core:
         """Rounds whose row every destination has durably used."""
         return tuple(r for r in self.outbox if all(self.passed[s] > r for s in self.program.sends(r)))
 
-    def _forget_history(self, confirmed: Mapping[int, int]) -> None:
-        """Forget single digests of old rows: those to a contact before the round that it has confirmed."""
+    def _forget_history(self) -> None:
+        """Forget single digests of old rows; a row that is not in the outbox was confirmed by all."""
         for history in self.heard_of.values():
             history.settle(self.durable_at)
-        for s, history in self._sent_to.items():
-            history.settle(confirmed[s])
-        while self.sent:
-            r = next(iter(self.sent))
-            if any(r in self._sent_to[s].rows for s in self.program.sends(r)) or len(self.sent) <= _KEPT:
-                break
+        while len(self.sent) > _KEPT and (r := next(iter(self.sent))) not in self.outbox:
             del self.sent[r]
             self._oldest_sent = r + 1
 
@@ -600,9 +562,9 @@ class Core:
         out, at = [], self.durable_at
         for s in to:
             ahead = {r: frame.proof for (r, sender), frame in self.inbox.items() if sender == s}
-            heard = self.heard_of[s]
-            highest, proof = max((ahead or heard.rows).items(), default=(-1, NOTHING + UNSIGNED))
-            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], heard.lineage(at), answer)
+            newest = (ahead or self.heard_of[s].rows).items()
+            highest, proof = max(newest, default=(-1, NOTHING + UNSIGNED))
+            position = Position(at, highest, proof[:DIGEST], proof[DIGEST:], answer)
             out.append((s, self.codec.position(position, sender=self.program.node)))
         return out
 

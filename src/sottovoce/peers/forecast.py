@@ -46,8 +46,19 @@ def forecast(
     node = agreement.index(member_directory.name)
     charge = member_directory.charge_of(agreed_run, node, population=population, continues=earlier.runs)
     lifetime = member_directory.lifetime_ledger.forecast(charge, closing=earlier.closings)
-    agreed = _all_versions(agreed_run, node, earlier) if earlier.parts else None
-    return Forecast(tuple(lifetime), agreed, tuple(earlier.remarks))
+    together = None
+    if earlier.parts:
+        budget, guarantee = agreement.budget, agreed_run.charged_guarantee(node)
+        earlier.require(agreed_run, node)
+        together = {
+            "spent": earlier.spent(budget.delta),
+            "adds": guarantee.epsilon(budget.delta),
+            "total": earlier.total([guarantee], budget.delta),
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "parts": [{"run_id": part["run_id"], "ledger": part["ledger"]} for part in earlier.parts],
+        }
+    return Forecast(tuple(lifetime), together, tuple(earlier.remarks))
 
 
 def _earlier_versions(
@@ -66,18 +77,3 @@ def _earlier_versions(
         )
         return EarlierVersions(remarks=(remark,))
     return earlier_versions(previous, agreement, member_directory.name, member_directory=member_directory)
-
-
-def _all_versions(agreed_run: AgreedRun, node: int, earlier: EarlierVersions) -> dict[str, Any]:
-    """Return the cost of all membership versions together; raise if it exceeds the agreed budget."""
-    budget = agreed_run.agreement.budget
-    earlier.require(agreed_run, node)
-    guarantee = agreed_run.charged_guarantee(node)
-    return {
-        "spent": earlier.spent(budget.delta),
-        "adds": guarantee.epsilon(budget.delta),
-        "total": earlier.total([guarantee], budget.delta),
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "parts": [{"run_id": part["run_id"], "ledger": part["ledger"]} for part in earlier.parts],
-    }

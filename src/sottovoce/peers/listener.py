@@ -18,7 +18,6 @@ import ssl
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.errors import PeerError, TryLater
@@ -63,26 +62,14 @@ class RateLimit:
         return True
 
 
-@dataclass(eq=False, slots=True)
-class PendingConnection:
-    """A connection that has not shown a certificate yet, and the task that lets it in."""
-
-    sock: socket.socket
-    host: str
-    task: asyncio.Task[None] | None = None
-
-
 class Listener:
     """A listening socket that lets in connections that show a listed certificate in time.
 
-    Parameters
-    ----------
-    address : ``host:port``; port 0 takes a free one, which `port` then holds.
-    enter : called with a socket from which the first bytes have come, and its host; returns when the
-        connection is accepted or closed. With a ``context`` it gets the TLS connection after the handshake.
-    context : TLS for incoming connections; None for a relay, which has no keys.
-    patience, per_address, most : seconds, and numbers of pending connections, before one is closed.
-    defer : whether silent connections wait in the kernel first, for about as many seconds, if it can.
+    Port 0 of ``address`` takes a free one, which `port` then holds. ``enter`` is called with a socket from
+    which the first bytes have come, with a ``context`` the TLS connection after the handshake, and its host;
+    it returns when the connection is accepted or closed. After ``patience`` seconds, and beyond so many
+    pending ones ``per_address`` and in all, a connection is closed; with ``defer`` silent ones wait in the
+    kernel first.
     """
 
     def __init__(
@@ -101,8 +88,9 @@ class Listener:
         self.counts: Counter[str] = Counter()
         self.port = 0
         self._sockets: list[socket.socket] = []
-        self._pending: dict[PendingConnection, None] = {}  # in the order of arrival
-        self._from: dict[str, dict[PendingConnection, None]] = {}
+        # tasks that let a connection in: all in the order of arrival with socket and address, and by address
+        self._pending: dict[asyncio.Task[None], tuple[socket.socket, str]] = {}
+        self._from: dict[str, dict[asyncio.Task[None], None]] = {}
         self._members: dict[str, RateLimit] = {}  # addresses from which a listed certificate was shown
         # one pending connection of every other address waits for the next handshake
         self._next, self._first_of = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
@@ -144,8 +132,8 @@ class Listener:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             sock.close()
         self._sockets = []
-        for pending in list(self._pending):
-            self._dismiss(pending)
+        for task in list(self._pending):
+            self._dismiss(task)
 
     @property
     def waiting(self) -> int:
@@ -180,21 +168,21 @@ class Listener:
         same = self._from.setdefault(host, {})
         if len(same) >= self.per_address or len(self._pending) >= self.most:
             self._let_go(next(iter(same if len(same) >= self.per_address else self._pending)))
-        pending = PendingConnection(sock, host)
-        self._pending[pending] = self._from.setdefault(host, {})[pending] = None
-        pending.task = asyncio.get_running_loop().create_task(self._let_in(pending))
+        task = asyncio.get_running_loop().create_task(self._let_in(sock, host))
+        self._pending[task] = sock, host
+        self._from.setdefault(host, {})[task] = None
+        task.add_done_callback(self._forget)
 
-    async def _let_in(self, pending: PendingConnection) -> None:
+    async def _let_in(self, sock: socket.socket, host: str) -> None:
         """Authenticate a connection; its time begins when it connects."""
-        sock = pending.sock
         try:
             async with asyncio.timeout(self.patience):
                 await until_ready(sock)
                 if self.context is not None:
-                    await self._turn(pending.host)
+                    await self._turn(host)
                     sock = await tls_handshake(sock, self.context, server=True)
-                await self.enter(sock, pending.host)
-            self._members.setdefault(pending.host, RateLimit(*_OF_A_MEMBER))
+                await self.enter(sock, host)
+            self._members.setdefault(host, RateLimit(*_OF_A_MEMBER))
             if len(self._members) > _MEMBERS:
                 del self._members[next(iter(self._members))]
         except TimeoutError:
@@ -204,8 +192,6 @@ class Listener:
             sock.close()
             if isinstance(error, Exception):
                 self.counts["without a listed certificate" if self.context else "turned away"] += 1
-        finally:
-            self._forget(pending)
 
     async def _turn(self, host: str) -> None:
         """Wait until a handshake of this address may begin: strangers' addresses take turns."""
@@ -214,25 +200,25 @@ class Listener:
             async with self._first_of[host], self._next:
                 await asyncio.sleep(_PAUSE)
 
-    def _let_go(self, pending: PendingConnection) -> None:
+    def _let_go(self, task: asyncio.Task[None]) -> None:
         self.counts["let go"] += 1
-        self._dismiss(pending)
+        self._dismiss(task)
 
-    def _dismiss(self, pending: PendingConnection) -> None:
-        if pending.task is not None:
-            pending.task.cancel()
-        if pending.sock.fileno() >= 0:  # else it belongs to TLS, which closes it
-            asyncio.get_running_loop().remove_reader(pending.sock.fileno())
-            pending.sock.close()
-        self._forget(pending)
+    def _dismiss(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        sock, _ = self._pending[task]
+        if sock.fileno() >= 0:  # else it belongs to TLS, which closes it
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+            sock.close()
+        self._forget(task)
 
-    def _forget(self, pending: PendingConnection) -> None:
-        self._pending.pop(pending, None)
-        same = self._from.get(pending.host, {})
-        same.pop(pending, None)
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        _, host = self._pending.pop(task, (None, ""))
+        same = self._from.get(host, {})
+        same.pop(task, None)
         if not same:
-            self._from.pop(pending.host, None)
-            self._first_of.pop(pending.host, None)
+            self._from.pop(host, None)
+            self._first_of.pop(host, None)
 
 
 def _cannot(address: str, error: OSError) -> PeerError:

@@ -32,18 +32,11 @@ _RECENT = 1024  # rounds whose partners are remembered one by one
 class StepProgram:
     """An `Algorithm` for one node, over the local side of one protocol per step.
 
-    Parameters
-    ----------
-    algorithm : its functions get and return arrays with one row.
-    schedule : the protocol of step k; a public function, equal at all members.
-    steps, node : number of steps, and which node this is.
-    mechanism : the recording mechanism the algorithm was built with. Its noise source also serves protocols
-        that add fresh noise in a round; that noise carries no data and costs nothing.
-    masked : grid, keys and chain, where sums are masked.
-    keys : the key of the run, where noise and batches are functions of one; its noise is the mechanism's.
-    stationary : whether every step has the protocol of the first.
-    extra_contacts : members this node connects to although the schedule may send them no row: the heads of
-        ledgers pass from contact to contact and must reach every member.
+    ``schedule`` returns the protocol of step k, equal at all members; if it is ``stationary``, always that of
+    the first. ``mechanism`` is the recording one that the algorithm was built with; its noise source also
+    serves protocols that add fresh noise in a round, which carries no data and costs nothing. With ``keys``
+    noise and batches are functions of a key of the run. ``extra_contacts`` are members this node connects to
+    although the schedule may send them no row: the heads of ledgers must reach every member.
     """
 
     def __init__(

@@ -41,10 +41,8 @@ def head_start(pace: float) -> float:
 class PacedSender:
     """A peer's end of its sender.
 
-    Parameters
-    ----------
-    pace, spans_from : seconds of a span, and when the first began by the monotonic clock of this machine.
-    most : bytes of one connection that wait for the moment; the peer keeps what is beyond.
+    Spans take ``pace`` seconds; the first began at ``spans_from`` by the monotonic clock of this machine. At
+    ``most`` so many bytes of one connection wait for the moment; the peer keeps what is beyond.
 
     Guarantees
     ----------

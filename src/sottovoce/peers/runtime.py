@@ -339,15 +339,10 @@ class Peer:
                 await self._health.start()
             await self.transport.start(self.config.listen)
             own = self.agreement.members[self.node]
-            self.log(
-                {
-                    "event": "listening",
-                    "member": own.name,
-                    "run_id": self.agreement.run_id.hex(),
-                    "address": self.config.listen or (own.address if own.reachable else ""),
-                    "calls": [self.names[s] for s in self.core.program.contacts],
-                }
-            )
+            calls = [self.names[s] for s in self.core.program.contacts]
+            address = self.config.listen or (own.address if own.reachable else "")
+            event = {"event": "listening", "member": own.name, "run_id": self.agreement.run_id.hex()}
+            self.log({**event, "address": address, "calls": calls})
             self._systemd.ready()
             with self._systemd.step():
                 out = self.core.start(time.monotonic())
@@ -531,15 +526,8 @@ class Peer:
             return
         self._logged_at = at
         self._progress_at = self._logged_waiting = time.monotonic()
-        self.log(
-            {
-                "event": "round",
-                "at": at,
-                "of": self.agreed_run.rounds,
-                "releases": self.core.draws,
-                "waiting": self._waiting,
-            }
-        )
+        event = {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": self.core.draws}
+        self.log({**event, "waiting": self._waiting})
 
     def _log_waiting(self, now: float) -> None:
         """Log now and then who is waited for, and write what `peer status` shows of a running peer."""

@@ -78,19 +78,12 @@ def peer_unit(
         writable += [member_directory.folder, member_directory.copy]
     elif identity is not None:
         writable.append(identity.resolve())  # a mask key is erased there when the run has begun
-    for wrong, problem in (
-        (not Path(command[0]).is_absolute(), f"starts a program by its whole path, got {command[0]!r}."),
-        (
-            not "".join((*command, *map(str, writable))).isprintable(),
-            "holds printable text; rename the file.",
-        ),
-        (
-            not re.fullmatch(r"([a-z_][a-z0-9_-]{0,31}\$?)?", user),
-            f"needs the name of an account, got {user!r}.",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(f"A unit {problem}")
+    if not Path(command[0]).is_absolute():
+        raise ConfigError(f"A unit starts a program by its whole path, got {command[0]!r}.")
+    if not "".join((*command, user, *map(str, writable))).isprintable():
+        raise ConfigError("A unit holds printable text only; rename the file.")
+    if user and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}\$?", user):
+        raise ConfigError(f"{user!r} is not the name of an account.")
     member = agreement.members[agreement.index(name)]
     address = str(extra.get("--listen") or (member.address if member.reachable else ""))
     low_port = bool(address) and split_address(address)[1] < 1024

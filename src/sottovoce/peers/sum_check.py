@@ -21,12 +21,9 @@ _WARNINGS = 16  # of one run; each is a permanent row of the ledger
 class SumCheck:
     """Judges the mean of all rows after every masked step.
 
-    Parameters
-    ----------
-    members, dim, steps : members, numbers in a row, and rows of the run.
-    row_norm : the largest L2 norm of one member's clean row, rounded to the grid.
-    noise_std : the standard deviation of one coordinate of the noise in the sum of all rows.
-    largest_mean : the agreed limit of the mean's L2 norm; None for what clip and noise allow.
+    ``row_norm`` is the largest L2 norm of one member's clean row on the grid, ``noise_std`` the standard
+    deviation of one coordinate of the noise in the sum of all rows, ``largest_mean`` the agreed limit of the
+    mean's L2 norm, None for what clip and noise allow.
 
     Guarantees
     ----------
@@ -35,12 +32,6 @@ class SumCheck:
     sub-Gaussian numbers exceeds ``noise_std * sqrt(dim + 2 sqrt(dim t) + 2 t)`` with probability at most
     exp(-t) (Hsu, Kakade and Zhang 2012), here with t = ln(steps / 1e-9). A jump against earlier steps is a
     hint without such a bound: training that diverges jumps, too.
-
-    Examples
-    --------
-    >>> check = SumCheck(members=3, dim=10, steps=100, row_norm=1.0, noise_std=0.3)
-    >>> check.judge(np.full(10, 0.1), 0), check.judge(np.full(10, 0.8), 1)
-    ('', 'the sum of step 1 is beyond what clip and noise allow')
     """
 
     members: int

@@ -19,14 +19,7 @@ class SystemdNotifier:
     A peer is alive while its loop turns, and in a step, which may take longer than ``WatchdogSec``, while the
     process computes. If neither holds, systemd kills the process and starts it again, which loses nothing.
     What is sent depends on no record.
-
-    Parameters
-    ----------
-    environment : has ``NOTIFY_SOCKET`` and, if a watchdog is set, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
-
-    Examples
-    --------
-    >>> SystemdNotifier({}).ready()
+    ``environment`` has ``NOTIFY_SOCKET`` and, if a watchdog is set, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

@@ -169,15 +169,9 @@ class NeighborState:
 class TlsTransport:
     """One peer's end of the connections with its neighbors, over mutual TLS 1.3.
 
-    Parameters
-    ----------
-    members, node : the agreement's members, and which of them this is.
-    identity : this member's key and certificate.
-    contacts : the members that may connect.
-    deliver : called with (sender, bytes) for every frame; raises `FrameError` to refuse it.
-    largest : length of the largest frame of the run; more is refused unread.
-    revoked : fingerprints that are no longer accepted.
-    clock : seconds since 1970; a connection does not outlive the certificate that opened it.
+    Only ``contacts`` may connect, unless the fingerprint of their certificate is ``revoked``. ``deliver`` is
+    called with (sender, bytes) for every frame and raises `FrameError` to refuse it; one longer than
+    ``largest`` is refused unread. By ``clock`` no connection outlives the certificate that opened it.
 
     Guarantees
     ----------
@@ -324,7 +318,7 @@ class TlsTransport:
             tls.close()
             return
         try:
-            await self._greet(tls, sender)
+            await self._greet(tls, sender, calling=False)
         except PeerError as error:
             tls.close()
             self.refuse(sender, "another agreement, keys or version", str(error))
@@ -394,7 +388,7 @@ class TlsTransport:
             return
         raise PeerError(problem)
 
-    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool = False) -> None:
+    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         """Exchange hellos; if both ends hold one agreement, keep the connection."""
         contact = self._known[to]
         own = Hello(self.config.run_id, self.config.session, self.clock(), __version__)
@@ -438,8 +432,10 @@ class TlsTransport:
 
     def _pour(self, to: int) -> None:
         contact = self._known[to]
-        if contact.connections and not (contact.queue and self.expired(to, self.node)):
-            next(reversed(contact.connections)).write()
+        newest = next(reversed(contact.connections), None)
+        if newest is None or newest.unsent is not None or (contact.queue and self.expired(to, self.node)):
+            return  # what waits is written later, by the newest connection
+        newest.write()
 
     def _receive(self, sender: int, connection: Connection, raw: bytes) -> None:
         contact, now = self._known[sender], time.monotonic()
@@ -512,12 +508,12 @@ def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:
 
 def _in_words(error: ssl.SSLError) -> str:
     """Return what a failed handshake means for the person who looks for its cause."""
-    own = not isinstance(error, ssl.SSLCertVerificationError)
-    reason = (error.reason or str(error) if own else error.verify_message).replace("_", " ").lower()
+    theirs = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
+    reason = (theirs or error.reason or str(error)).replace("_", " ").lower()
     if "expired" in reason or "not yet valid" in reason:
-        finds = "finds this member's certificate" if own else "shows a certificate that is"
+        finds = "shows a certificate that is" if theirs else "finds this member's certificate"
         return f"{finds} expired or not valid yet: compare the clocks of both machines"
-    if not own:
+    if theirs:
         return _OTHER
     if "alert" in reason or "unknown ca" in reason or "certificate" in reason:
         return (

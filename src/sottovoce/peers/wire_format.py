@@ -36,7 +36,7 @@ VERSION = 1
 KINDS = ROW, POSITION, DROP, HEAD, RECEIPTS, NEWS, SUMMARY = 1, 2, 3, 4, 5, 6, 7
 SIGNED = (ROW, HEAD, RECEIPTS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
-CONTROL = struct.Struct("<qq32s64s32sB7x")
+CONTROL = struct.Struct("<qq32s64sB7x")
 HEADS = struct.Struct("<QQ32sqq32s32s")
 _VERSION = struct.Struct("<QQ32s")  # with which heads and receipts begin
 _RECEIPT = struct.Struct("<32sq32s")  # of one member
@@ -72,13 +72,11 @@ class Frame(NamedTuple):
 
 
 class Signer(Protocol):
-    """Signs with a member's own key and verifies with the certificates of all members."""
+    """Signs with a member's own key, in 64 bytes, and verifies with the certificates of all members."""
 
-    def sign(self, content: bytes) -> bytes:
-        """Return this member's signature of 64 bytes."""
+    def sign(self, content: bytes) -> bytes: ...
 
-    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
-        """Return whether a member signed ``content``."""
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool: ...
 
 
 class OpenSigner:
@@ -130,8 +128,7 @@ class LedgerHead(NamedTuple):
 class Receipt(NamedTuple):
     """What a member holds of another: ``head`` is the digest of the newest head that it has on its disk.
 
-    ``rows`` rows of the other came to it, one in each of the first rounds, and ``lineage`` is their chained
-    hash.
+    ``rows`` rows of the other came to it, one in each of the first rounds, and ``lineage`` is their hash.
     """
 
     head: bytes = NOTHING
@@ -156,15 +153,14 @@ class Receipts(NamedTuple):
 class Position(NamedTuple):
     """How far a peer is: the round it waits for, and the newest row it has of the one it writes to.
 
-    ``highest`` is -1 when it has none; ``digest`` and ``signature`` are that row's; ``lineage`` is the hash
-    of all rows of the other before round ``at``; ``answer`` asks for a position and missing rows in return.
+    ``highest`` is -1 when it has none; ``digest`` and ``signature`` are that row's; ``answer`` asks for a
+    position and missing rows in return.
     """
 
     at: int
     highest: int
     digest: bytes
     signature: bytes
-    lineage: bytes
     answer: bool
 
 
@@ -172,14 +168,8 @@ class Position(NamedTuple):
 class FrameCodec:
     """What every frame of one run looks like.
 
-    Parameters
-    ----------
-    run : the 32 bytes that name the run (hash of the agreement).
-    members : number of members; senders are numbered below it.
-    rounds : number of rounds of the whole run.
-    dim : how many numbers a row holds.
-    dtype : ``"float64"`` or ``"float32"``; ``"int64"`` or ``"int32"`` where sums are masked.
-    signer : by default signatures that anybody can make, for simulations.
+    ``session`` names the run in 32 bytes; a row holds ``dim`` numbers, integers where sums are masked.
+    Without a ``signer`` anybody can make the signatures, for simulations.
 
     Guarantees
     ----------
@@ -264,17 +254,12 @@ class FrameCodec:
     def news(self, items: Iterable[bytes], *, sender: int) -> Iterator[bytes]:
         """Yield frames, as few as possible, with heads and receipts that the other end does not hold yet."""
         parts: list[bytes] = []
-        for item in sorted(items, key=self.kind_of):
-            if parts and sum(map(len, parts)) + len(item) > self._sizes[NEWS]:
-                yield self._news(parts, sender)
+        for item in [*sorted(items, key=self.kind_of), b""]:
+            if parts and (not item or sum(map(len, parts)) + len(item) > self._sizes[NEWS]):
+                heads = sum(self.kind_of(part) == HEAD for part in parts)
+                yield self._frame(NEWS, sender, b"".join(parts), counts=(heads, len(parts) - heads))
                 parts = []
             parts.append(item)
-        if parts:
-            yield self._news(parts, sender)
-
-    def _news(self, items: list[bytes], sender: int) -> bytes:
-        heads = sum(1 for item in items if self.kind_of(item) == HEAD)
-        return self._frame(NEWS, sender, b"".join(items), counts=(heads, len(items) - heads))
 
     def summary(self, versions: Mapping[Key, Version], *, sender: int, answer: bool) -> bytes:
         """Return the frame that says which head and receipts of every member this peer holds."""
@@ -290,7 +275,7 @@ class FrameCodec:
 
         ``agreed`` is the answer: yes, both ends drop it; no, the row was used and is sent again.
         """
-        content = CONTROL.pack(round, round, _YES if agreed else NOTHING, UNSIGNED, NOTHING, ask)
+        content = CONTROL.pack(round, round, _YES if agreed else NOTHING, UNSIGNED, ask)
         return self._frame(DROP, sender, content, round)
 
     def _frame(
@@ -401,12 +386,12 @@ class FrameCodec:
 
     def read_position(self, frame: Frame) -> Position:
         """Return the content of a position, refusal or drop frame."""
-        at, highest, digest, signature, lineage, answer = CONTROL.unpack(frame.content)
+        at, highest, digest, signature, answer = CONTROL.unpack(frame.content)
         if not (0 <= at <= self.rounds and -1 <= highest < self.rounds and answer in (0, 1)):
             raise FrameError("The position lies outside the run.")
         if any(frame.content[-7:]) or (highest == -1 and digest + signature != NOTHING + UNSIGNED):
             raise FrameError("The position's unused bytes must be zero.")
-        return Position(at, highest, digest, signature, lineage, bool(answer))
+        return Position(at, highest, digest, signature, bool(answer))
 
     def read_head(self, frame: Frame) -> LedgerHead:
         """Return the content of a frame that holds a head."""
