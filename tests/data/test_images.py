@@ -89,7 +89,7 @@ def test_cifar_10_from_the_archive(tmp_path):
 
 def test_labels_outside_the_classes_are_refused():
     x = np.zeros((2, 1, 4, 4), np.uint8)
-    with pytest.raises(DataError, match="label is 7"):
+    with pytest.raises(DataError, match="must be 0 to 2"):
         Images("toy", x, np.array([0, 7]), x, np.array([0, 1]), 3)
 
 

@@ -25,14 +25,10 @@ _MANY = 8192
 
 
 class PoissonSampler:
-    """Poisson batches of several agents.
+    """Poisson batches of several agents, with so many records (``sizes``) and probabilities (``rates``).
 
-    Parameters
-    ----------
-    sizes : number of records of each hosted agent.
-    rates : probability with which a record of each enters a batch.
-    key : a whole number (simulation) or 32 secret bytes (protective).
-    numbers : what keys the batches of each hosted agent; by default its place.
+    ``key`` is a whole number (simulation) or 32 secret bytes (protective); ``numbers`` key the batches of
+    each hosted agent, by default its place.
 
     Guarantees
     ----------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
+from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_npz
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
@@ -357,10 +357,10 @@ def _rows(table: Table, rows: np.ndarray) -> Table:
 
 def _from_arrays(section: DataSection, folder: Path) -> tuple[IngestedRecords, tuple[str, ...]]:
     """Return a data set by name, or a file of arrays, and the names of features that have some."""
-    instead = "a file of one's own" if section.file is None else "a csv, tsv, arff or parquet file"
+    instead = "a file of one's own" if section.file is None else "a csv, tsv or parquet file"
     _refuse(section, COLUMN_KEYS, f"is for {instead}; leave it out.")
     if section.missing == "middle":
-        raise ConfigError('[data] missing = "middle" is for a csv, tsv, arff or parquet file.')
+        raise ConfigError('[data] missing = "middle" is for a csv, tsv or parquet file.')
     if section.file is not None:
         data = _read(folder / section.file, section)
     else:
@@ -402,12 +402,10 @@ def _from_arrays(section: DataSection, folder: Path) -> tuple[IngestedRecords, t
 
 def _read(path: Path, section: DataSection) -> Dataset:
     """Read a file of arrays, whose labels are numbers."""
-    readers = {".npz": read_npz, ".svm": read_libsvm, ".libsvm": read_libsvm}
-    kind = table_format(path)
-    if kind not in readers:
-        known = ", ".join((*TABLE_FORMATS, *readers))
+    if table_format(path) != ".npz":
+        known = ", ".join((*TABLE_FORMATS, ".npz"))
         raise DataError(f"Cannot tell the format of {path.name}; expected one of {known}.")
-    return readers[kind](path, missing="drop" if section.missing == "drop" else "refuse")
+    return read_npz(path, missing="drop" if section.missing == "drop" else "refuse")
 
 
 def _pairs(bounds: Any, names: Sequence[str]) -> list[Any]:

@@ -185,7 +185,7 @@ class DataSection(PlanSection):
     """``[data]``: which records, how they are prepared, who holds them."""
 
     name: str | None = Field(None, description="a data set by name")
-    file: Path | None = Field(None, description="a table of one's own: csv, parquet, npz, arff, svm")
+    file: Path | None = Field(None, description="a table of one's own: csv, tsv, parquet, npz")
     label: str | None = Field(None, description="column to predict, for tables with columns")
     group: str | None = Field(None, description="column that tells sites apart, for tables with columns")
     features: str | tuple[str, ...] | None = Field(
