@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Literal
 
 from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
@@ -24,15 +24,14 @@ from sottovoce.algorithms.dp_dsgd import DPDSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.plan import UNSPENT, Plan
-from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
+from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
-from sottovoce.objectives.base import Objective
 from sottovoce.protocols import Masked, Tree, parse
 from sottovoce.protocols.registry import Capability, names_with
 
 FLOOR = 0.1  # least variance of a member's noise on a tree with unequal noise, over that of local privacy
 FEW_LEAVES = "tree:kind=few-leaves"
-STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
+STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40)}
 _PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is computed
 _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that are accounted one by one
 
@@ -41,8 +40,7 @@ _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that ar
 class AveragingCandidate:
     """One way to average: a protocol by name, in words, and how noise is shared out.
 
-    ``noise_allocation`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a
-    floor for everybody.
+    ``"optimal"`` is the least total on trees, with a floor for everybody.
     """
 
     protocol: str
@@ -130,17 +128,10 @@ def plan_for(
     ----------
     Every view of the requirements was accounted for the returned plan and meets the budget.
     """
-    options: dict[str, Any] = {
-        "protocol": candidate.protocol,
-        "network": requirements.network,
-        "seed": requirements.seed,
-    }
+    network, seed = requirements.network, requirements.seed
+    options: dict[str, Any] = {"protocol": candidate.protocol, "network": network, "seed": seed}
     if candidate.noise_allocation != "equal":
-        options |= {
-            "noise_allocation": candidate.noise_allocation,
-            "floor": FLOOR,
-            "tolerate": requirements.colluders,
-        }
+        options |= {"noise_allocation": "optimal", "floor": FLOOR, "tolerate": requirements.colluders}
     if not requirements.training and requirements.hide == "member":
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)
@@ -151,8 +142,9 @@ def plan_for(
     algorithm: type[GradientPlan] = ConsensusSGD
     if not candidate.has("reaches_consensus"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD
+    loss: Literal["logistic", "squared"] = "logistic" if requirements.compute == "logistic" else "squared"
     plan = algorithm(
-        _objective(requirements),
+        GLM(loss, dim=requirements.features or 1),  # a mean is least squares on the constant 1, in one step
         steps=steps,
         learning_rate=learning_rate,
         clip_norm=1.0 if requirements.training else requirements.half,
@@ -162,37 +154,6 @@ def plan_for(
         **options,
     )
     return _calibrated(plan, requirements, 1.0)
-
-
-def _objective(requirements: Requirements) -> Objective:
-    """Return what is minimized; a mean is least squares on the constant 1, in one step."""
-    if requirements.compute == "net":
-        return _net_objective(str(requirements.model))
-    loss: Literal["logistic", "squared"] = "logistic" if requirements.compute == "logistic" else "squared"
-    return GLM(loss, dim=requirements.features if requirements.training else 1)
-
-
-@lru_cache(maxsize=8)
-def _net_objective(text: str) -> Objective:
-    try:
-        from sottovoce.objectives.nets.objective import NetObjective
-        from sottovoce.objectives.nets.zoo import build
-    except ImportError:
-        raise MissingDependency("a neural network needs torch; pip install 'sottovoce[deep]'.") from None
-    name, options = parse_net(text)
-    try:
-        return NetObjective(build(name, **options), clip_norm=1.0)
-    except TypeError as error:
-        raise ConfigError(f"the neural network {text!r} cannot be built: {error}.") from None
-
-
-def parse_net(text: str) -> tuple[str, dict[str, int]]:
-    """Return name and options of a neural network such as ``"mlp:inputs=64:hidden=16"``."""
-    name, *parts = text.split(":")
-    try:
-        return name, {key: int(value) for key, value in (part.split("=") for part in parts)}
-    except ValueError:
-        raise ConfigError(f"a neural network is written name:key=number, got {text!r}.") from None
 
 
 # ---- the least noise ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -77,15 +78,10 @@ class Score:
 class Usefulness:
     """Whether an answer is of use, why, and the numbers behind it.
 
-    Parameters
-    ----------
-    useful : the verdict; None where only a simulation could tell.
-    sentence : the verdict in words, in the user's unit.
-    error : of an average: standard deviation of the worst node's answer, in the unit of the values.
-    bias : of an average: how far it may end from the mean even without noise (gossip that stops early).
-    span : of an average: the width of the range of the values.
-    signal_to_noise : of training: the largest possible signal of the whole run over its noise.
-    score : of training: what a simulation ends with.
+    ``useful`` is None where only a simulation could tell. Of an average: ``error`` is the standard deviation
+    of the worst node's answer, in the unit of the values, ``bias`` how far it may end from the mean even
+    without noise (gossip that stops early), ``span`` the width of the range of the values. Of training:
+    ``signal_to_noise`` is the largest possible signal of the run over its noise, ``score`` is simulated.
     """
 
     useful: bool | None
@@ -113,6 +109,13 @@ class Usefulness:
     def with_score(self, score: Score) -> Usefulness:
         """Return the usefulness as a simulation judges it."""
         return replace(self, useful=score.useful, score=score, sentence=score.sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain values, for JSON."""
+        score = None if self.score is None else dict(vars(self.score))
+        return {"useful": self.useful, "error": self.error, "range": self.span, "score": score} | {
+            "signal_to_noise": self.signal_to_noise
+        }
 
     def __str__(self) -> str:
         return f"useful: {self.verdict}; {self.sentence}"
@@ -157,19 +160,17 @@ def usefulness(
         sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
         return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
     ratio = _signal_to_noise(plan)
-    sentence = "a sample of public or synthetic records would give a score."
     too_noisy = ratio is not None and ratio < _TOO_NOISY
+    sentence = "a sample of public or synthetic records would give a score."
     use = Usefulness(False if too_noisy else None, sentence, signal_to_noise=ratio)
     if sample is not None:
-        score = simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed)
-        use = use.with_score(score)
+        use = use.with_score(simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed))
     if ratio is None:
         return use
-    words = "no noise is added"
-    if ratio != math.inf:
-        words = "the noise is too large to learn from" if too_noisy else "the noise is small"
-        words += f" beside what the records can contribute (signal-to-noise {ratio:.3g})"
-        words += "" if too_noisy else ", which does not say how good the model is"
+    beside = f"beside what the records can contribute (signal-to-noise {ratio:.3g})"
+    words = f"the noise is small {beside}, which does not say how good the model is"
+    if too_noisy or ratio == math.inf:
+        words = f"the noise is too large to learn from {beside}" if too_noisy else "no noise is added"
     return replace(use, sentence=f"{words}; {use.sentence}")
 
 
@@ -216,7 +217,7 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
 
 
 def _stds(plan: Plan) -> np.ndarray:
-    """Return every agent's noise in the unit of the rows that are averaged, from the accounted releases."""
+    """Return every agent's noise in the unit of the rows that are averaged."""
     return np.array([max((r.noise_std for r in plan.releases(u)), default=0.0) for u in range(plan.n)])
 
 
@@ -274,17 +275,16 @@ def simulate(
 
     Every run draws its own records, split and noise, so the interval covers what differs from run to run:
     twice the deviation, at least one point, or what a small public sample leaves unknown, up to three. The
-    plan's own algorithm and mechanism run; exact consensus is replaced by the quickest one, which ends with
-    the same mean. ``best`` is the score without noise where it is known.
+    plan's own algorithm and mechanism run. ``best`` is the score without noise where it is known.
     """
-    sizes = sizes if sizes is not None else plan.sizes
+    sizes = plan.sizes if sizes is None else sizes
     if sizes is None:
         raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
     plan, sizes = _smaller(plan, tuple(int(size) for size in sizes))
     scores, noiseless = [], [] if best is None else [best]
     for k in range(runs):
         rng = np.random.default_rng([seed, k])
-        data, judge = sample.draw(sizes, rng, plan)
+        data, judge = sample.draw(sizes, rng)
         scores.append(judge(_run(plan, data, rng)))
         if best is None and k < 2:
             noiseless.append(judge(_run(plan.with_noise(0.0), data, rng)))

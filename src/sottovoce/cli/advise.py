@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 # the adversaries of the second table, in words
-REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member", "pairwise": "typical pair"}
+REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member"}
 REVEALS |= {"colluders": "any {} members", "local": "all others"}
 
 
@@ -29,14 +29,13 @@ def advise(
     members: Annotated[str, Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")],
     epsilon: Annotated[float, Option(help="The budget: 1 hides well, above 10 hides little.")],
     delta: Delta = 1e-5,
-    compute: Annotated[str, Option(help="mean, logistic, linear or net.")] = "mean",
+    compute: Annotated[str, Option(help="mean, logistic or linear.")] = "mean",
     records: Annotated[str, Option(help="Records per member: one number, or one each: 500,80,120.")] = "1",
     hide: Annotated[str, Option(help="What is hidden: a record or a member.")] = "record",
     view: Annotated[str, Option(help="network (any one member), outsider, local or colluders.")] = "network",
     colluders: Annotated[int, Option(help="How many members may collude.")] = 1,
     values: Annotated[str, Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
     features: Annotated[int | None, Option(help="Columns of a linear model; a sample has its own.")] = None,
-    model: Annotated[str | None, Option(help="A neural network: mlp:inputs=64:hidden=16.")] = None,
     target: Annotated[float | None, Option(help="Largest error, or least accuracy, that is of use.")] = None,
     sample: Annotated[str | None, Option(help="Public records: breast_cancer, or a .csv or .npz.")] = None,
     silent: Annotated[str, Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
@@ -44,9 +43,7 @@ def advise(
     seconds: Annotated[float | None, Option(help="The longest a run may take.")] = None,
     masks: Annotated[bool, Option(help="Whether members can share keys for masked sums.")] = True,
     seed: Annotated[int, Option(help="Seed of trees and simulations; public.")] = 0,
-    out: Annotated[
-        Path | None, Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
-    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write plan.toml, draft and table here.")] = None,
     json: Json = False,
 ) -> None:
     """Recommend a plan for these members and this budget, and say what would change the choice.
@@ -75,7 +72,6 @@ def advise(
             colluders=colluders,
             values=_range(values),
             features=features,
-            model=model,
             target=target,
             sample=read_sample(sample),
             silent=silent,
@@ -146,10 +142,7 @@ def show_rows(
         columns.append(words.format(rows[0].colluders) + (" (budget)" if key == budget else ""))
     title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
     screen.print(table(columns, reveals, title=title))
-    screen.print(
-        "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
-        "all others: together"
-    )
+    screen.print("  eavesdropper: taps every link; one member: the worst; all others: together")
 
 
 def _answers(
