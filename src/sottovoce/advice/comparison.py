@@ -14,7 +14,6 @@ from sottovoce.advice.samples import SampleArgument
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import DPCD
-from sottovoce.algorithms.federated_admm import FederatedADMM
 from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
@@ -28,28 +27,16 @@ _GOES_ON = "its exchanges are left out (late = drop), the others go on"
 class PlanSummary:
     """One plan with everything a choice needs.
 
-    Parameters
-    ----------
-    name, plan, words : its name, the plan itself, and how it averages in words.
-    batch_size : expected records of a member in a step; None for all.
-    noise : least and largest noise over the clip norm among the members.
-    epsilon_outsider, epsilon_network, epsilon_colluders, epsilon_local : at ``delta``, against somebody who
-        taps every link, the worst member, any ``colluders`` members, all others together. None where there is
-        no such adversary.
-    colluders_bound : whether the epsilon against colluders is an upper bound only.
-    best_guess : how often the worst member guesses right which of two data sets it sees, at best.
-    use : how good the answer is.
-    messages, rounds, bytes, seconds : of the whole run.
-    silent : what happens when a member falls silent.
-    private : whether the budget is met, where there is one.
-    problems : why it does not fit, one sentence each.
-    dominated_by : name of a row that is better in something and worse in nothing.
+    Every epsilon is at ``delta``: against somebody who taps every link, the worst member, any ``colluders``
+    members (``colluders_bound``: an upper bound only), all others together; None where there is no such
+    adversary. ``noise`` is the least and the largest over the clip norm, ``best_guess`` how often the worst
+    member guesses right which of two data sets it sees. ``problems`` say why the plan does not fit;
+    ``dominated_by`` names a row that is better in something and worse in nothing.
     """
 
     name: str
     plan: Plan
     words: str
-    batch_size: float | None
     noise: tuple[float, float]
     delta: float
     epsilon_outsider: float | None
@@ -100,7 +87,6 @@ class PlanSummary:
             cells["colluders"] = f"<= {cells['colluders']}"
         cells |= {"steps": self.plan.steps, "messages": self.messages, "rounds": self.rounds}
         cells |= {"answer": self.use.answer, "useful": self.use.verdict, "seconds": f"{self.seconds:.3g}"}
-        cells["batch_size"] = "all" if self.batch_size is None else f"{self.batch_size:g}"
         cells["noise"] = " to ".join(dict.fromkeys(significant(one, "noise", 3) for one in self.noise))
         cells["bytes"] = "-" if self.bytes is None else self.bytes
         return cells
@@ -143,7 +129,6 @@ def summarize(
         name=name,
         plan=plan,
         words=protocol.name if candidate is None else candidate.words,
-        batch_size=_batch_size(plan),
         noise=_noise(plan),
         delta=delta,
         epsilon_outsider=outsider,
@@ -161,15 +146,6 @@ def summarize(
         silent=_GOES_ON if protocol.tolerates_dropout else _WAITS,
         candidate=candidate,
     )
-
-
-def _batch_size(plan: Plan) -> float | None:
-    if isinstance(plan, GradientPlan) and plan.batch_size is not None:
-        return float(plan.batch_size)
-    rate = plan.sample_rate if isinstance(plan, (GradientPlan, FederatedADMM)) else None
-    if rate is None or rate == 1:
-        return None
-    return float(rate) * (sum(plan.sizes) / len(plan.sizes) if plan.sizes else 1.0)
 
 
 def _noise(plan: Plan) -> tuple[float, float]:
@@ -228,15 +204,11 @@ def compare(
     latency: float = 0.05,
     sample: SampleArgument | None = None,
 ) -> list[PlanSummary]:
-    """Return plans as rows, the dominated ones marked.
+    """Return plans, a mapping by name or a list, as rows with epsilon at ``delta``, the dominated ones
+    marked.
 
-    Parameters
-    ----------
-    plans : plans by name (a mapping), or a list.
-    delta : at which epsilon is stated.
-    colluders : how many members the column of colluders is about.
-    latency : seconds a round takes.
-    sample : public records, or ``"synthetic"``, for the score of linear training plans.
+    ``colluders`` is how many members the column of colluders is about, ``latency`` the seconds a round takes,
+    ``sample`` public records, or ``"synthetic"``, for the score of linear training plans.
 
     Examples
     --------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sottovoce.advice import Advice, PlanSummary
 
-WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
+WORTH = ("answer", "useful", "steps", "rounds", "messages", "bytes", "seconds")
 # the adversaries of the second table, in words
 REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member"}
 REVEALS |= {"colluders": "any {} members", "local": "all others"}
@@ -124,12 +124,10 @@ def show_rows(
     ``budget`` is the view that must meet the budget, if there is one; its column is marked.
     """
     cells = [row.cells() for row in rows]
-    heads = {key: key.replace("_", " ") for key in WORTH}
+    heads = {key: key for key in WORTH}
     heads["answer"], cells = _answers(rows, cells)
     if all(row.plan.steps == 1 for row in rows):
         del heads["steps"]
-    if all(row.batch_size is None for row in rows):
-        del heads["batch_size"]
     worth = [
         (k, safe(row.name), *(cell[key] for key in heads), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)

@@ -62,13 +62,7 @@ def table_format(path: StrPath) -> str:
 
 
 def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.ndarray]:
-    """Return the columns of a table by name: of a file, a data frame or a mapping.
-
-    Examples
-    --------
-    >>> read_table({"age": [1, 2]})
-    {'age': array([1, 2])}
-    """
+    """Return the columns of a table by name: of a file, a data frame or a mapping."""
     if isinstance(data, (str, os.PathLike)):
         kind = table_format(data)
         if kind == ".parquet":
@@ -215,13 +209,7 @@ def are_booleans(values: ArrayLike) -> bool:
 
 
 def parse_days(values: ArrayLike, name: str) -> np.ndarray:
-    """Return a column of dates as days since 1970, by their own clock; an empty entry becomes NaN.
-
-    Examples
-    --------
-    >>> parse_days(["1970-01-03", "1970-01-01T12:00", ""], "admitted").tolist()
-    [2.0, 0.5, nan]
-    """
+    """Return a column of dates as days since 1970, by their own clock; an empty entry becomes NaN."""
     entries = ["" if is_empty(value) else str(value).strip() for value in np.asarray(values)]
     words = [_TIME_ZONE.sub("", entry.replace(" ", "T", 1)) or "NaT" for entry in entries]
     try:

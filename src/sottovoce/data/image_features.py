@@ -58,14 +58,9 @@ def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndar
 
 @dataclass(frozen=True)
 class OrientedFeatures:
-    """Strength of edges by direction and place, normalized in small blocks: gradients of a blurred image,
-    split over ``directions``, averaged in Gaussian windows ``stride`` apart.
-
-    Parameters
-    ----------
-    directions : number of edge directions over the full circle.
-    blur, window : standard deviations of the derivative and of the averaging window, in pixels.
-    stride : distance between windows.
+    """Strength of edges by direction and place, normalized in small blocks: gradients of an image, split over
+    the ``directions`` of a circle, averaged in Gaussian windows ``stride`` apart. ``blur`` and ``window`` are
+    the standard deviations of the derivative and of the window, in pixels.
 
     References: Dalal and Triggs 2005, "Histograms of Oriented Gradients for Human Detection".
     """
@@ -258,16 +253,10 @@ PICTURES: dict[str, Callable[[int, np.random.Generator, int], np.ndarray]] = {
 
 
 class Whitened:
-    """Features centered and whitened by the statistics of random pictures, then scaled to unit length.
+    """Features centered and whitened by the statistics of random ``pictures``, then scaled to unit length.
 
-    Parameters
-    ----------
-    features : maps images in [0, 1] to rows.
-    pictures : ``"strokes"``, ``"shapes"`` (grey) or ``"leaves"`` (color).
-    ridge : added to the covariance, as a share of its mean eigenvalue (of those kept).
-    seed, drawings : of the random pictures, and how many; public.
-    keep : so many directions in which random pictures differ most; all by default. Directions in which they
-        hardly differ carry little but noise, and cost time.
+    ``ridge`` is added to the covariance, as a share of its mean eigenvalue (of those kept). ``keep`` is so
+    many directions in which random pictures differ most: others carry little but noise, and cost time.
 
     Guarantees
     ----------
@@ -351,11 +340,6 @@ def named_features(name: str) -> Whitened:
     ``photographs`` (color: scattering, oriented filters and pooled pixels in opponent channels).
     ``objects-mirrored`` (the same in grey) and ``photographs-mirrored`` give an image and its mirror image
     the same row, and are narrower.
-
-    Examples
-    --------
-    >>> named_features("photographs").pictures
-    'leaves'
     """
     if name not in FEATURES:
         raise InvalidInput(f"there are no features {name!r}; there are {', '.join(FEATURES)}.")

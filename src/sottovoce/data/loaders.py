@@ -27,13 +27,7 @@ def data_folder(name: str) -> Path:
 
 
 def load(name: str) -> Dataset:
-    """Return a data set by name; `names` lists them.
-
-    Examples
-    --------
-    >>> load("breast_cancer").X.shape
-    (569, 30)
-    """
+    """Return a data set by name; `names` lists them."""
     loaders = _loaders()
     if name not in loaders:
         raise DataError(f"There is no data set {name!r}; there are {', '.join(loaders)}.")

@@ -35,14 +35,6 @@ class PoissonSampler:
     Each record of agent ``i`` is in a batch independently with probability ``rates[i]`` (protective: never
     above it, below it by less than 2^-63), as the accountant assumes. A rate of 1 takes every record. A batch
     may be empty.
-
-    Examples
-    --------
-    >>> sampler = PoissonSampler([1000, 500], [0.1, 1.0], key=3)
-    >>> [len(batch) for batch in sampler.draw([0, 1], step=0)][1]
-    500
-    >>> bool((sampler.draw([0], 7)[0] == PoissonSampler([1000], [0.1], key=3).draw([0], 7)[0]).all())
-    True
     """
 
     def __init__(

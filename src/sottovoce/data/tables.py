@@ -169,18 +169,12 @@ class Scale:
 class Columns:
     """How the rows of a table become features. It holds public facts and is saved with the model.
 
-    Parameters
-    ----------
-    features : names of the columns used, in order.
-    scales : how numeric columns are mapped, by name; a column without a scale is taken as it is.
-    categories : the public values of columns that hold names. Each value becomes a column of 0 and 1; a
-        value that is not declared becomes zeros. A number stands for so many columns of hashed names.
-    missing : ``"refuse"`` (also for ``"drop"``, which concerns training), ``"middle"``: an empty entry
-        becomes 0, the middle of the bounds, or ``"indicator"``: and a further column is 1 there.
-    dates : the columns that hold dates, which become days.
-    unit_rows : scale every record to length one, after all else.
-    ones : append a column of ones.
-    uncharged : what was read from private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
+    A numeric column without a scale is taken as it is. Each public value of a column of names becomes a
+    column of 0 and 1, and a value that is not declared zeros; a number stands for so many columns of hashed
+    names. With ``missing`` as ``"middle"`` an empty entry becomes 0, the middle of the bounds, with
+    ``"indicator"`` a further column is 1 there; otherwise it is refused. ``dates`` become days. ``unit_rows``
+    scales every record to length one, ``ones`` appends a column of ones. ``uncharged`` is what was read from
+    private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
     """
 
     features: tuple[str, ...]
@@ -387,7 +381,8 @@ class Classes:
 
     def __post_init__(self) -> None:
         if len(self.values) < 2 or len({str(value) for value in self.values}) != len(self.values):
-            raise DataError(f"classes must be two or more different names, got {list(self.values)}.")
+            amount = "1 class" if len(self.values) == 1 else f"{len(self.values)} classes"
+            raise DataError(f"classes must be two or more different names, got {amount}: {self.values}.")
 
     @classmethod
     def declared(
@@ -411,11 +406,6 @@ class Classes:
         """Return one weight per class, None without weights; all are public facts.
 
         ``"balanced"`` weights a class by one over its public share, so that all classes count alike.
-
-        Examples
-        --------
-        >>> Classes(("no", "yes")).weights("balanced", {"no": 0.8, "yes": 0.2})
-        (0.625, 2.5)
         """
         if weight is None or (shares is not None and weight != "balanced"):
             if shares is not None:
