@@ -250,8 +250,8 @@ class _Evaluation:
         kind = (plan.name, plan.steps, plan.rate(0), plan.sample_rate)
         key = (*kind, f"{usefulness(plan).signal_to_noise:.6g}", runs)
         if key not in self.scores:
-            sizes, seed, best = self.requirements.sizes, self.requirements.seed, self.best.get(kind)
-            self.scores[key] = simulate(plan, self.sample, sizes=sizes, runs=runs, seed=seed, best=best)
+            seed, best = self.requirements.seed, self.best.get(kind)
+            self.scores[key] = simulate(plan, self.sample, runs=runs, seed=seed, best=best)
             self.best[kind] = self.scores[key].best
         return self.scores[key]
 

@@ -38,13 +38,12 @@ _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that ar
 
 @dataclass(frozen=True)
 class AveragingCandidate:
-    """One way to average: a protocol by name, in words, and how noise is shared out.
+    """One way to average: a protocol by name, and how noise is shared out.
 
     ``"optimal"`` is the least total on trees, with a floor for everybody.
     """
 
     protocol: str
-    words: str
     noise_allocation: Literal["equal", "optimal"] = "equal"
 
     @property
@@ -65,48 +64,35 @@ class AveragingCandidate:
 def averaging_candidates(requirements: Requirements) -> Iterator[AveragingCandidate]:
     """Yield the ways to average that the members have, the most promising first; some search for a tree."""
     n, network, c = requirements.n, requirements.network, requirements.colluders
-    shallow = Tree(network)
     if requirements.masks and n >= 3 and c <= n - 2:
-        partners = "everybody shares keys with everybody" if n <= 64 else "partners on a circle"
-        words = f"sums under masks up a tree of depth {shallow.depth}; {partners}"
-        yield AveragingCandidate("masked" if c == 1 else f"masked:tolerate={c}", words)
-    yield AveragingCandidate("tree", f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
+        yield AveragingCandidate("masked" if c == 1 else f"masked:tolerate={c}")
+    yield AveragingCandidate("tree")
     if requirements.training:
-        yield AveragingCandidate("tree:kind=uniform", "a fresh random tree in every step")
+        yield AveragingCandidate("tree:kind=uniform")
     if n >= 3 and requirements.view not in ("outsider", "local"):
-        yield from _uneven_trees(requirements, shallow)
+        yield from _uneven_trees(requirements)
     if n & (n - 1) == 0 and (requirements.reachable or network.name.startswith("hypercube")):
-        yield AveragingCandidate("exchange", "pairs swap along the dimensions of a hypercube")
-    gossip = "gossip:1" if requirements.training else "gossip"
-    yield AveragingCandidate(gossip, "neighbors average again and again")
+        yield AveragingCandidate("exchange")
+    yield AveragingCandidate("gossip:1" if requirements.training else "gossip")
     if not requirements.training:
-        yield AveragingCandidate("chebyshev", "neighbors average, accelerated")
+        yield AveragingCandidate("chebyshev")
 
 
-def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[AveragingCandidate]:
-    """Yield trees whose ends carry the noise: one with as few ends as can be found, and the shallow one."""
+def _uneven_trees(requirements: Requirements) -> Iterator[AveragingCandidate]:
+    """Yield trees whose ends carry the noise: one with as few ends as can be found, and a shallow one."""
     n, c = requirements.n, requirements.colluders
     name = FEW_LEAVES if c == 1 else f"{FEW_LEAVES}:tolerate={c}"
     few = parse(name).at(requirements.network, seed=requirements.seed)
     assert isinstance(few, Tree)
     previous: list[tuple[int, int]] = []
-    for protocol, tree in ((name, few), ("tree", shallow)):
+    for protocol, tree in ((name, few), ("tree", Tree(requirements.network))):
         loud = int((least_tree_noise(tree, c, floor=FLOOR) == 1).sum())
         if loud == n or any(loud >= fewer and tree.depth >= depth for fewer, depth in previous):
             continue
         previous.append((loud, tree.depth))
-        words = (
-            f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
-            f"noise (others {math.sqrt(FLOOR):.2g} of it)"
-        )
-        yield AveragingCandidate(protocol, words, noise_allocation="optimal")
+        yield AveragingCandidate(protocol, noise_allocation="optimal")
     if requirements.training and n * math.comb(n, c) * max(STEPS[requirements.compute]) <= _PROGRAM_WORK:
-        words = "a fresh random tree in every step, with more noise for members at its ends"
-        yield AveragingCandidate("tree:kind=uniform", words, noise_allocation="optimal")
-
-
-def _leaves(tree: Tree) -> int:
-    return tree.n - len(set(tree.parents.tolist()) - {-1}) + int((tree.parents == tree.root).sum() == 1)
+        yield AveragingCandidate("tree:kind=uniform", noise_allocation="optimal")
 
 
 # ---- from a candidate to a plan --------------------------------------------------------------------------

@@ -36,7 +36,6 @@ class PlanSummary:
 
     name: str
     plan: Plan
-    words: str
     noise: tuple[float, float]
     delta: float
     epsilon_outsider: float | None
@@ -128,7 +127,6 @@ def summarize(
     return PlanSummary(
         name=name,
         plan=plan,
-        words=protocol.name if candidate is None else candidate.words,
         noise=_noise(plan),
         delta=delta,
         epsilon_outsider=outsider,

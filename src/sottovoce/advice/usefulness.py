@@ -122,12 +122,7 @@ class Usefulness:
 
 
 def usefulness(
-    plan: Plan,
-    *,
-    sample: SampleArgument | None = None,
-    sizes: Sequence[int] | None = None,
-    runs: int = 20,
-    seed: int = 0,
+    plan: Plan, *, sample: SampleArgument | None = None, runs: int = 20, seed: int = 0
 ) -> Usefulness:
     """Return whether the answer of a plan will be of use.
 
@@ -136,7 +131,6 @@ def usefulness(
     plan : any plan.
     sample : for training: public records ``(X, y)``, a Dataset, or ``"synthetic"``; without one the verdict
         is no where the noise is too large for any model, and unknown otherwise.
-    sizes : records per agent, where the plan does not know them.
     runs, seed : of the simulation.
 
     Guarantees
@@ -164,7 +158,7 @@ def usefulness(
     sentence = "a sample of public or synthetic records would give a score."
     use = Usefulness(False if too_noisy else None, sentence, signal_to_noise=ratio)
     if sample is not None:
-        use = use.with_score(simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed))
+        use = use.with_score(simulate(plan, Sample.for_plan(sample, plan), runs=runs, seed=seed))
     if ratio is None:
         return use
     beside = f"beside what the records can contribute (signal-to-noise {ratio:.3g})"
@@ -263,13 +257,7 @@ def _signal_to_noise(plan: Plan) -> float | None:
 
 
 def simulate(
-    plan: Plan,
-    sample: Sample,
-    *,
-    sizes: Sequence[int] | None = None,
-    runs: int = 20,
-    seed: int = 0,
-    best: float | None = None,
+    plan: Plan, sample: Sample, *, runs: int = 20, seed: int = 0, best: float | None = None
 ) -> Score:
     """Return the score of a training plan on public or synthetic records, split as the plan's would be.
 
@@ -277,14 +265,13 @@ def simulate(
     twice the deviation, at least one point, or what a small public sample leaves unknown, up to three. The
     plan's own algorithm and mechanism run. ``best`` is the score without noise where it is known.
     """
-    sizes = plan.sizes if sizes is None else sizes
-    if sizes is None:
-        raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
-    plan, sizes = _smaller(plan, tuple(int(size) for size in sizes))
+    if plan.sizes is None:
+        raise InvalidInput("a simulation needs a plan with sizes=..., the number of records of each agent.")
+    plan = _smaller(plan, plan.sizes)
     scores, noiseless = [], [] if best is None else [best]
     for k in range(runs):
         rng = np.random.default_rng([seed, k])
-        data, judge = sample.draw(sizes, rng)
+        data, judge = sample.draw(plan.sizes or (), rng)
         scores.append(judge(_run(plan, data, rng)))
         if best is None and k < 2:
             noiseless.append(judge(_run(plan.with_noise(0.0), data, rng)))
@@ -297,18 +284,17 @@ def simulate(
     return Score(sample.metric, mean, half, runs, sample.chance, best_mean, sample.source, deviation)
 
 
-def _smaller(plan: Plan, sizes: tuple[int, ...]) -> tuple[Plan, tuple[int, ...]]:
+def _smaller(plan: Plan, sizes: Sequence[int]) -> Plan:
     """Return the plan for fewer records with the same noise in a step, where there are very many."""
     total = sum(sizes)
     if total <= _RECORDS or not isinstance(plan, GradientPlan) or plan.batch_size is not None:
-        return plan, sizes
+        return plan
     fewer = tuple(max(1, round(size * _RECORDS / total)) for size in sizes)
-    if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
-        return replace(plan, sizes=fewer), fewer
-    share = sum(fewer) / total
+    # a member's noise does not depend on how many records it holds
+    share = 1.0 if plan.adjacency == "user" else sum(fewer) / total
     noise = plan.noise_multiplier
     scaled = tuple(z * share for z in noise) if isinstance(noise, tuple) else noise * share
-    return replace(plan, sizes=fewer, noise_multiplier=scaled), fewer
+    return replace(plan, sizes=fewer, noise_multiplier=scaled)
 
 
 def _run(plan: Plan, data: object, rng: np.random.Generator) -> np.ndarray:

@@ -97,11 +97,11 @@ def _show(screen: Console, advice: Advice, written: list[str]) -> None:
         hidden = "a whole member" if requirements.hide == "member" else "one record"
         private = f"Private: yes, for {hidden}, against {requirements.adversary}"
         assert chosen.candidate is not None
-        names = f"in files: algorithm {chosen.plan.name}, protocol {chosen.candidate.protocol}"
+        names = f"In files: algorithm {chosen.plan.name}, protocol {chosen.candidate.protocol}"
         lines = [
             f"{advice.headline} {private}; useful: {chosen.use.verdict}.",
             advice.reasons,
-            f"How: {chosen.words} ({names}). If a member falls silent, {chosen.silent}.",
+            f"{names}. If a member falls silent, {chosen.silent}.",
             *advice.changes,
         ]
     lines.append(advice.simulated_on)

@@ -325,6 +325,7 @@ def _upright(features: Features) -> Features:
 FEATURES: dict[str, Callable[[], Whitened]] = {
     "handwriting": lambda: Whitened(_upright(_ORIENTED), "strokes"),
     "handwriting-fine": lambda: Whitened(_upright(OrientedFeatures(stride=3)), "strokes"),
+    "objects": lambda: Whitened(_GREY, "shapes", drawings=6000),
     "objects-mirrored": lambda: Whitened(mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
     "photographs": lambda: Whitened(_COLOR, "leaves", drawings=4000),
     "photographs-mirrored": lambda: Whitened(
@@ -337,8 +338,8 @@ def named_features(name: str) -> Whitened:
     """Return fixed features by name.
 
     ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
-    ``photographs`` (color: scattering, oriented filters and pooled pixels in opponent channels).
-    ``objects-mirrored`` (the same in grey) and ``photographs-mirrored`` give an image and its mirror image
+    ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` (color: the same in
+    opponent channels). ``objects-mirrored`` and ``photographs-mirrored`` give an image and its mirror image
     the same row, and are narrower.
     """
     if name not in FEATURES:

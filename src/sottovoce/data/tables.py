@@ -119,8 +119,9 @@ class TableData:
     @property
     def label_bounds(self) -> Sequence[float] | None:
         """The bounds of the label."""
-        named = isinstance(self.bounds, Mapping) and isinstance(self.label, str)
-        return self.bounds.get(self.label) if named else None  # type: ignore[union-attr, arg-type]
+        if isinstance(self.bounds, Mapping) and isinstance(self.label, str):
+            return self.bounds.get(self.label)
+        return None
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,9 @@ class Columns:
     ) -> Columns:
         """Return the columns of a table that nobody has read yet: all facts are stated."""
         numeric = [name for name in features if name in bounds and name not in categories]
-        scales = {name: Scale.from_bounds(*bounds[name][:2], f"column {name!r}") for name in numeric}
+        scales = {
+            name: Scale.from_bounds(bounds[name][0], bounds[name][1], f"column {name!r}") for name in numeric
+        }
         names = {name: _declared(values, name) for name, values in categories.items()}
         dates = tuple(name for name in numeric if are_dates(bounds[name]))
         return cls(tuple(features), scales, names, missing, dates=dates)
@@ -255,7 +258,8 @@ class Columns:
                 if pair == "none":
                     continue
                 if pair is not None:
-                    scales[name] = Scale.from_bounds(*_pair(pair, name), f"column {name!r}")
+                    low, high = _pair(pair, name)
+                    scales[name] = Scale.from_bounds(low, high, f"column {name!r}")
                 elif "standardize" in accept:
                     scales[name], uncharged = Scale.standardizing(numbers), ("standardize",)
                 else:
@@ -436,8 +440,9 @@ class Classes:
                 f"{name} must be one number per class ({', '.join(map(str, self.values))}), in this order or "
                 f"by name, got {numbers!r}."
             )
+        values: Sequence[Any] = numbers
         return tuple(
-            positive(number, f"{name} of {value}") for number, value in zip(numbers, self.values, strict=True)
+            positive(value, f"{name} of {label}") for value, label in zip(values, self.values, strict=True)
         )
 
     def numbers(self, labels: Sequence[object] | np.ndarray) -> np.ndarray:
