@@ -126,11 +126,11 @@ def ingest(
         test = None if source.X_test is None else (source.X_test, source.y_test)
         return replace(records, uncharged=source.uncharged, test=test)
     if isinstance(source, Mapping):
-        if table.label not in source:
+        if not isinstance(table.label, str) or table.label not in source:
             raise DataError(
                 f"label must name one of the inputs {', '.join(map(repr, source))}, got {table.label!r}."
             )
-        inputs, targets = _without_label(source, str(table.label)), source[table.label]
+        inputs, targets = _without_label(source, table.label), source[table.label]
     elif isinstance(source, TensorDataset):
         *parts, targets = source.tensors
         inputs = parts[0] if len(parts) == 1 else tuple(parts)

@@ -232,8 +232,10 @@ class Columns:
             for name in sorted(columns - set(table), key=str)
         ]
         unused = {*options.excluded, *options.drop}
-        chosen = options.features or [name for name in table if name not in unused]
-        chosen = tuple(name for name in chosen if name in table)
+        every = [name for name in table if name not in unused]
+        chosen = tuple(
+            name for name in (every if options.features is None else options.features) if name in table
+        )
         if not chosen:
             problems.append("no column is left as a feature; check label, group and drop")
         scales: dict[str, Scale] = {}
