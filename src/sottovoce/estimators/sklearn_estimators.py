@@ -375,6 +375,13 @@ class PrivateLasso(_PrivateRegressor):
     """Least squares with an l1 penalty: (1/2n) |y - Xw|^2 + alpha |w|_1, private for the records.
 
     Parameters are those of `PrivateRidge`.
+
+    Examples
+    --------
+    >>> X = np.linspace(-1, 1, 500)[:, None]
+    >>> model = PrivateLasso(epsilon=2.0, solver="dp-gcd", steps=4, random_state=0).fit(X, 0.5 * X[:, 0])
+    >>> model.coef_.shape, bool(model.privacy_.epsilon(1e-5) <= 2.0)
+    ((1,), True)
     """
 
     _penalty = "l1"
