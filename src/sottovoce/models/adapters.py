@@ -415,18 +415,17 @@ def _features(inputs: object, intercept: bool) -> np.ndarray:
 
 def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, ...] | None) -> GLM | Softmax:
     """Return the linear model that fits the target: logistic regression of several classes is a softmax."""
-    if weights is not None:
-        model = replace(model, class_weight=None)
-        return replace(several_classes(model, target, None), class_weight=weights)
-    if target.task != "classification" or isinstance(model, Softmax):
-        return model
-    assert target.classes is not None
-    if model.class_weight is not None:
-        raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
-    for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
-        if value:
-            raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")
-    return Softmax(len(target.classes.values), l2=model.l2)
+    if target.task == "classification" and not isinstance(model, Softmax):
+        assert target.classes is not None
+        if model.class_weight is not None and weights is None:
+            raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
+        for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
+            if value:
+                raise InvalidInput(
+                    f"logistic regression with several classes takes l2 only; leave {key} out."
+                )
+        model = Softmax(len(target.classes.values), l2=model.l2)
+    return model if weights is None else replace(model, class_weight=weights)
 
 
 def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -> Target:
