@@ -218,19 +218,6 @@ def _stds(plan: Plan) -> np.ndarray:
 # ---- training -----------------------------------------------------------------------------------------
 
 
-def step_noise(plan: GradientPlan) -> float:
-    """Return the noise per coordinate of the mean step, over the largest possible mean step."""
-    active = [u for u in range(plan.n) if plan.releases(u)]
-    if not active:
-        return math.inf
-    # a walk adds one member's noise per step and averages nothing, others add everybody's
-    draws = sum(release.draws for u in active for release in plan.releases(u)) / plan.steps
-    variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
-    noise = math.sqrt(variance / max(1.0, min(draws, len(active))))
-    largest = float(np.mean([_largest_row(plan, u) for u in active]))
-    return noise / largest if largest else math.inf
-
-
 def _largest_row(plan: GradientPlan, agent: int) -> float:
     """Return the longest row an agent can publish, in the unit of its releases: every record at its clip."""
     one = float(next(iter(plan.releases(agent))).sensitivity) / MOVES[plan.adjacency]
@@ -252,8 +239,18 @@ def _signal_to_noise(plan: Plan) -> float | None:
         dim = n_params(plan.objective)
     except InvalidInput:
         return None
-    noise = step_noise(plan) * math.sqrt(dim)
-    return math.sqrt(plan.steps) / noise if noise else math.inf
+    active = [u for u in range(plan.n) if plan.releases(u)]
+    if not active:
+        return 0.0
+    # a walk adds one member's noise per step and averages nothing, others add everybody's
+    draws = sum(release.draws for u in active for release in plan.releases(u)) / plan.steps
+    variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
+    noise = math.sqrt(variance / max(1.0, min(draws, len(active))))
+    largest = float(np.mean([_largest_row(plan, u) for u in active]))
+    if not largest:
+        return 0.0
+    of_step = noise / largest * math.sqrt(dim)  # in all coordinates, over the largest possible mean step
+    return math.sqrt(plan.steps) / of_step if of_step else math.inf
 
 
 def simulate(
