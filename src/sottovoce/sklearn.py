@@ -5,7 +5,6 @@ from sottovoce.estimators.sklearn_estimators import (
     PrivateLogisticRegression,
     PrivateRidge,
     SearchSpendsBudget,
-    total_guarantee,
 )
 
 __all__ = [
@@ -13,5 +12,4 @@ __all__ = [
     "PrivateLogisticRegression",
     "PrivateRidge",
     "SearchSpendsBudget",
-    "total_guarantee",
 ]

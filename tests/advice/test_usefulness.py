@@ -1,6 +1,5 @@
 """What an answer is worth: closed forms against simulation, and the printed values of the mathematics."""
 
-import dataclasses
 import itertools
 import math
 
@@ -135,15 +134,12 @@ def test_regression_is_scored_by_its_error(loss):
     assert score.useful
 
 
-def covered(name, cases):
-    """Simulate on one half of public records, run on the other: how often the run ends in the interval."""
-    data = sv.data.load(name)
-    if name == "digits":
-        data = dataclasses.replace(data, y=np.where(data.y % 2 == 0, 1.0, -1.0))
-    data = data.standardized().unit_rows()
+def test_the_interval_of_a_simulation_covers_real_runs():
+    """Simulate on one part of public records, run on the other: five of six runs end in the interval."""
+    data = sv.data.load("breast_cancer").standardized().unit_rows()
     rng = np.random.default_rng(5)
     inside = 0
-    for case in range(cases):
+    for case in range(6):
         cut = round(0.4 * data.n)
         public, own, test = np.split(rng.permutation(data.n), [cut, cut + 150])
         plan = ConsensusSGD.for_budget(
@@ -156,16 +152,7 @@ def covered(name, cases):
         inside += abs(accuracy - score.mean) <= score.half
         assert score.half < 0.1  # wide intervals would cover anything
         assert "public records" in score.source
-    return inside
-
-
-def test_the_interval_of_a_simulation_covers_real_runs():
-    assert covered("breast_cancer", 6) >= 5
-
-
-@pytest.mark.slow
-def test_the_interval_of_a_simulation_covers_thirty_real_runs():
-    assert covered("breast_cancer", 15) + covered("digits", 15) >= 27
+    assert inside >= 5
 
 
 def test_a_plan_without_an_average_has_no_error_of_one():

@@ -1,5 +1,7 @@
 """`sottovoce advise` and `compare`: arguments in, tables, files and one verdict out."""
 
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def test_infeasible_requirements_print_suggestions_and_exit_with_1(call):
     answer = call("advise", 10, "--epsilon", 1, "--hide", "member", "--records", 50)
     assert answer.code == 1
     assert "Nothing fits." in answer.out
-    assert "Allow epsilon 1.66." in answer.out
+    assert "Allow epsilon 1.66: ±" in answer.out
     assert "Hide a record instead of a member" in answer.out
 
 
@@ -60,9 +62,6 @@ noise_multiplier = 4.0
 """
     for name in ("star", "path"):
         (tmp_path / f"{name}.toml").write_text(text.format(graph=f"{name}:7"))
-    answer = call("compare", "star.toml", "path.toml", "--out", "front.svg")
-    assert answer.code == 0, answer.err
-    assert (tmp_path / "front.svg").exists()
     rows = call("compare", "star.toml", "path.toml", "--json").json["rows"]
     assert [row["dominated_by"] for row in rows] == [None, "star.toml"]
 
@@ -134,10 +133,10 @@ def test_plan_file_is_accounted_before_its_records_exist(call, tmp_path, towns):
 def test_names_of_members_are_kept_in_the_files(towns, tmp_path):
     from sottovoce import graphs
 
-    written = graphs.parse(f"file:{tmp_path / 'advice' / 'edges.txt'}")
+    written = tomllib.loads((tmp_path / "advice" / "plan.toml").read_text())["network"]
     original = graphs.parse(f"file:{tmp_path / 'roads.txt'}")
-    assert written.node_names == original.node_names == tuple(TOWNS)
-    assert written.edges.tolist() == original.edges.tolist()
+    assert tuple(written["names"]) == original.node_names == tuple(TOWNS)
+    assert graphs.parse(written["graph"]).edges.tolist() == original.edges.tolist()
     draft = (tmp_path / "advice" / "agreement-draft.toml").read_text()
     assert "# nodes 0 to 4 are Bern, Basel, Zurich, Chur, Lugano" in draft
     assert "against any one member" in draft
@@ -145,8 +144,6 @@ def test_names_of_members_are_kept_in_the_files(towns, tmp_path):
 
 def test_draft_names_only_announced_columns(call, tmp_path, towns):
     """Announced records have the columns that the file names, and none of our invention."""
-    import tomllib
-
     assert call("peer", "draft", "advice/plan.toml", "-o", "draft.toml").code == 0
     draft = tomllib.loads((tmp_path / "draft.toml").read_text())
     assert draft["data"] == {"features": ["one"], "target": "value", "bounds": {"one": [-1.0, 1.0]}}

@@ -5,15 +5,13 @@ import gzip
 import numpy as np
 import pytest
 
-from sottovoce.data import TableData, read_columns, read_libsvm, read_npz, read_table
+from sottovoce.data import TableData, read_columns, read_npz, read_table
 from sottovoce.data.ingest import ingest
 from sottovoce.errors import DataError
 
 TABLES = {
     "t.csv": "a,b,y\n1,2,0\n3,4,1\n",
     "t.tsv": "a\tb\ty\n1\t2\t0\n3\t4\t1\n",
-    "t.arff": "@relation\n@attribute a real\n@attribute 'b' real\n@attribute y {0,1}\n@data\n1,2,0\n3,4,1\n",
-    "t.svm": "0 1:1 2:2\n1 1:3 2:4 # comment\n",
 }
 
 
@@ -22,14 +20,9 @@ TABLES = {
 def test_formats_agree(tmp_path, name, zipped):
     file = tmp_path / (name + ".gz" if zipped else name)
     file.write_bytes(gzip.compress(TABLES[name].encode()) if zipped else TABLES[name].encode())
-    if name == "t.svm":
-        data = read_libsvm(file)
-        X, y = data.X.toarray(), data.y
-    else:
-        records = ingest(TableData(file, "y", bounds="none"))
-        X, y = records.inputs, records.targets
-    assert X.tolist() == [[1, 2], [3, 4]]
-    assert y.tolist() == [0, 1]
+    records = ingest(TableData(file, "y", bounds="none"))
+    assert records.inputs.tolist() == [[1, 2], [3, 4]]
+    assert records.targets.tolist() == [0, 1]
 
 
 def test_npz_refuses_objects(tmp_path):
@@ -51,9 +44,6 @@ def test_npz_refuses_objects(tmp_path):
         ("t.csv", "a,z\n1,1\n", "no column 'y'"),
         ("t.csv", "a,y\n?,1\n", "missing or infinite"),
         ("t.csv", "a,y\ninf,1\n", "missing or infinite"),
-        ("t.arff", "@attribute a\n@data\n1\n", "line 1: expected '@attribute name type'"),
-        ("t.arff", "@attribute a real\n@data\n1,2\n", "line 3: expected 1 values, got 2"),
-        ("t.arff", "@attribute a real\n@data\n", "no @data rows"),
         ("t.txt", "a,y\n1,1\n", "must be a .csv"),
     ],
 )
@@ -62,13 +52,6 @@ def test_bad_tables_say_what_is_wrong(tmp_path, name, text, sentence):
     file.write_text(text)
     with pytest.raises(DataError, match=sentence):
         ingest(TableData(file, "y", bounds="none"))
-
-
-@pytest.mark.parametrize(("text", "sentence"), [("1 0:2\n", "count from 1"), ("1 2\n", "line 1: expected")])
-def test_bad_libsvm_lines_are_refused(tmp_path, text, sentence):
-    (tmp_path / "t.svm").write_text(text)
-    with pytest.raises(DataError, match=sentence):
-        read_libsvm(tmp_path / "t.svm")
 
 
 def test_missing_rows_can_be_dropped(tmp_path):

@@ -9,14 +9,8 @@ from torch import nn
 import sottovoce as sv
 
 BUDGET = {"epsilon": 3.0, "delta": 1e-5}
-
-
 BUDGETED = {item.name for item in fields(sv.Budget)}
-
-
 TRAINED = {item.name for item in fields(sv.TrainingOptions)}
-
-
 TABLE_OPTIONS = ("features", "drop", "bounds", "categories", "missing")
 
 
@@ -54,10 +48,7 @@ def fitted_circles(n=1200, module=None, **options):
 
 
 TABLE = "age,dose,sex,town,id,ill\n"
-
-
 BOUNDS = {"age": (20, 80), "dose": (0, 10)}
-
 
 READING = {
     "label": "ill", "group": "town", "drop": ["id"], "bounds": BOUNDS, "categories": {"sex": ["f", "m"]},
@@ -99,6 +90,5 @@ def sentences(n=400, seed=0):
 
 
 X, Y = circles(40)
-
 
 GOOD = {"network": "ring:4", "steps": 1, "rng": rng(), **BUDGET}

@@ -103,27 +103,6 @@ def test_schedulers_made_before_or_after_set_the_rate():
         assert private.plan.learning_rate.values == [0.8, 0.8, 0.4, 0.4]
 
 
-class Named(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = mlp()
-
-    def forward(self, features, scale):
-        return {"logits": self.net(features * scale)}
-
-
-def test_records_by_name_reach_a_module_that_takes_them_by_name():
-    items = [{"features": x, "scale": torch.ones(1), "labels": y} for x, y in DATA]
-    net = Named()
-    private = sv.make_private(net, torch.optim.SGD(net.parameters(), lr=0.5), DataLoader(items, 60), epochs=1,
-                              budget=BUDGET, rng=rng())  # fmt: skip
-    for inputs, targets in private.data_loader:
-        assert set(inputs) == {"features", "scale"}
-        private.criterion(private.model(**inputs), targets).backward()
-        private.optimizer.step()
-    assert private.get_epsilon(1e-5) <= 3.0
-
-
 # ---- what a loop may not do --------------------------------------------------------------------------------
 
 
@@ -284,10 +263,3 @@ def test_a_step_uses_the_records_that_the_loop_has_read():
         assert len(inputs) == sum(taken)
         break
     assert len(reads) == before + sum(taken)
-    twin = mlp()
-    fitted = fit(twin, DataLoader(Records(), 60), network="ring:4", algorithm="consensus-sgd", epochs=2,
-                 rng=rng(), optimizer=torch.optim.SGD(twin.parameters(), lr=0.5), epsilon=3.0,
-                 delta=1e-5)  # fmt: skip
-    train(private, epochs=1)
-    for ours, theirs in zip(net.parameters(), fitted.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)

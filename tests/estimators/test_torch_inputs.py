@@ -70,6 +70,8 @@ def test_a_loaders_batch_size_is_the_expected_batch_over_all_nodes():
     assert "24 records expected, 6 at each node" in note
     epochs = fit(mlp(), loader, epochs=3, rng=rng(), **{**SETTINGS, "steps": None})
     assert epochs.plan.steps == 3 * len(DataLoader(TENSORS, batch_size=24))
+    with pytest.raises(InvalidInput, match="batch_size 24 already"):
+        fit(mlp(), loader, batch_size=5, rng=rng(), **SETTINGS)
 
 
 def test_a_loaders_collation_is_applied_to_each_record_alone():
@@ -124,11 +126,6 @@ def test_loaders_that_cannot_be_accounted_are_refused(loader, words):
         fit(mlp(), loader, rng=rng(), **SETTINGS)
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(".")
-
-
-def test_two_batch_sizes_are_refused():
-    with pytest.raises(InvalidInput, match="batch_size 24 already"):
-        fit(mlp(), DataLoader(TENSORS, 24), batch_size=5, rng=rng(), **SETTINGS)
 
 
 # ---- modules -------------------------------------------------------------------------------------------

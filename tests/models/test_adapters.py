@@ -82,24 +82,6 @@ def test_a_linear_model_has_names(tmp_path):
     assert (fitted.predict(clinic(tmp_path / "new.csv", 200, 7)) == "yes").any()
 
 
-class Dictionary(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inside = mlp()
-
-    def forward(self, x):
-        return {"logits": self.inside(x), "hidden": x}
-
-
-def test_a_network_that_returns_a_dict_with_logits():
-    fitted = fitted_circles(module=Dictionary(), steps=3)
-    plain = fitted_circles(module=mlp(), steps=3)
-    assert np.allclose(fitted.rows, plain.rows, atol=1e-6)
-    assert fitted.metrics["accuracy"] == plain.metrics["accuracy"]
-    X, _ = circles(50, 3)
-    assert np.array_equal(fitted.predict(X), plain.predict(X))
-
-
 def test_regression_in_the_units_of_the_label():
     X = rng().uniform(-1, 1, (1500, 1))
     price = 300 + 200 * X[:, 0]

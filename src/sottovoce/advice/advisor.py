@@ -14,39 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sottovoce import graphs
-from sottovoce._format import number, significant
+from sottovoce._format import number
+from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.wording import guess
 from sottovoce.advice import files
-from sottovoce.advice.candidates import (
-    STEPS,
-    AveragingCandidate,
-    averaging_candidates,
-    guarantee_against,
-    plan_for,
-)
-from sottovoce.advice.comparison import PlanSummary, draw_front, pareto, summarize
+from sottovoce.advice.candidates import STEPS, AveragingCandidate, averaging_candidates, plan_for
+from sottovoce.advice.comparison import PlanSummary, pareto, summarize
 from sottovoce.advice.requirements import Requirements
-from sottovoce.advice.samples import Sample, SampleArgument, features_and_labels
-from sottovoce.advice.suggestions import Suggestion, least, least_whole
-from sottovoce.advice.usefulness import Score, simulate, step_noise, usefulness
+from sottovoce.advice.samples import Sample, SampleArgument
+from sottovoce.advice.suggestions import Suggestion, suggestions
+from sottovoce.advice.usefulness import Score, Usefulness, simulate, usefulness
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
+from sottovoce.data.base import Dataset
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
 
 if TYPE_CHECKING:
     import networkx as nx
 
-_LEARNING_RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
+_LEARNING_RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9)}
 _SAMPLE_RATE = 0.1
 # runs of a simulation: to choose the learning rate, for every row, for the best rows
-_RUNS = {"mean": (0, 0, 0), "logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
-_MOST_MEMBERS, _MOST_SIMULATED_MEMBERS = 1024, 128
-_NO_SUGGESTION = (
-    " Neither a larger epsilon (up to 4,096), nor more members, nor a million times as many records would "
-    "change that; ask for less."
-)
+_RATE_RUNS, _ROW_RUNS, _BEST_RUNS = 2, 4, 20
+_NO_SUGGESTION = " No change of what is hidden, of epsilon, members or records alone helps; ask for less."
 
 
 @dataclass(frozen=True)
@@ -86,15 +77,8 @@ class Advice:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan
 
-    def plot(self, path: str | Path) -> Path:
-        """Draw the front (time against error) as an SVG or PNG file."""
-        values = f"{self.requirements.low:g} to {self.requirements.high:g}"
-        units = {"mean": f"error of the mean (values in {values})", "linear": f"error (targets in {values})"}
-        unit = units.get(self.requirements.compute, "share of wrong answers")
-        return draw_front(self.rows, path, chosen=self.recommended, unit=unit)
-
     def save(self, folder: str | Path) -> list[Path]:
-        """Write plan.toml, the draft of an agreement, the front and the table into a folder."""
+        """Write plan.toml, the draft of an agreement and the table into a folder."""
         return files.save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,9 +93,7 @@ class Advice:
     @property
     def headline(self) -> str:
         """What to take, or that nothing fits."""
-        if self.recommended is None:
-            return "Nothing fits."
-        return f"Take: {self.recommended.name}."
+        return "Nothing fits." if self.recommended is None else f"Take: {self.recommended.name}."
 
     def __str__(self) -> str:
         suggestions = [suggestion.sentence for suggestion in self.suggestions]
@@ -131,7 +113,7 @@ def advise(
     Parameters
     ----------
     members : a number (anyone can reach anyone), pairs of members that can talk, a network or its name.
-    sample : public records (X, y) to simulate training on; None: synthetic ones for linear models.
+    sample : public records (X, y) to simulate training on; None: synthetic ones.
     progress : called with the number of candidates done.
     requirements : ``epsilon``, ``delta``, ``records`` and everything else that
         `sottovoce.advice.Requirements.from_arguments` takes.
@@ -148,30 +130,29 @@ def advise(
     >>> advice = sv.advise(10, epsilon=1.0, delta=1e-5, hide="member", records=200)
     >>> advice.recommended is None  # ± 0.39 for values in [0, 1] is no answer
     True
-    >>> [suggestion.sentence for suggestion in advice.suggestions][:2]
-    ['Hide a record instead of a member: ± 0.000983.', 'Allow epsilon 1.66.']
+    >>> advice.suggestions[1].sentence
+    'Allow epsilon 1.66: ± 0.25.'
     >>> advice = sv.advise(10, epsilon=1.0, delta=1e-5, records=200)
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
     ('mean by masked sum', 0.001)
     """
-    linear = requirements.get("compute") in ("logistic", "linear")
-    if linear and requirements.get("features") is None and not isinstance(sample, (str, Sample, type(None))):
-        shape = np.shape(features_and_labels(sample)[0])
-        requirements["features"] = int(shape[1]) if len(shape) == 2 else None
+    if requirements.get("compute", "mean") != "mean" and requirements.get("features") is None:
+        X = sample.X if isinstance(sample, Dataset) else sample[0] if isinstance(sample, tuple) else None
+        requirements["features"] = None if X is None else np.shape(X)[-1]
     required = Requirements.from_arguments(members, **requirements)
     records = _sample(required, sample)
     source = "No data were read; errors are closed forms."
     if records is not None:
         source = f"Simulated on {records.source}; nothing private was read."
-    elif required.training:
-        source = "No data were read and nothing was simulated; give public records as a sample for a score."
     rows = tuple(_ranked(pareto(_Evaluation(required, records, progress).rows())))
     if rows[0].fits:
-        return Advice(required, rows, rows[0], _reasons(required, rows), _changes(required, rows), (), source)
-    suggestions = tuple(_suggestions(required, records, rows))
+        return Advice(
+            required, rows, rows[0], _reasons(required, rows[0]), _changes(required, rows), (), source
+        )
+    changes = tuple(_suggestions(required, records, rows))
     best = min(rows, key=_quietest_first)
-    reasons = f"The best, {best.name}: {' '.join(best.problems)}" + ("" if suggestions else _NO_SUGGESTION)
-    return Advice(required, rows, None, reasons, (), suggestions, source)
+    reasons = f"The best, {best.name}: {' '.join(best.problems)}" + ("" if changes else _NO_SUGGESTION)
+    return Advice(required, rows, None, reasons, (), changes, source)
 
 
 def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample | None:
@@ -179,17 +160,14 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
         if sample is not None:
             raise InvalidInput("a mean needs no sample: its error is a closed form; leave sample out.")
         return None
-    linear = requirements.compute == "linear"
-    kind = "squared" if linear else requirements.compute
-    unit, middle = (requirements.half, requirements.middle) if linear else (1.0, 0.0)
-    if kind == "net" and sample in (None, "synthetic"):
-        return None
-    features = requirements.features or 1
-    public = Sample.from_argument("synthetic" if sample is None else sample, kind, features, unit, middle)
-    if kind != "net" and public.features != requirements.features:
+    logistic = requirements.compute == "logistic"
+    loss, unit = ("logistic", 1.0) if logistic else ("squared", requirements.half)
+    middle, features = 0.0 if logistic else requirements.middle, requirements.features or 1
+    public = Sample.from_argument("synthetic" if sample is None else sample, loss, features, unit, middle)
+    if public.features != features:
         raise InvalidInput(
-            f"the sample has {public.features} features, the model {requirements.features}; leave features "
-            "out to take the sample's."
+            f"the sample has {public.features} features, the model {features}; leave features out to take "
+            "the sample's."
         )
     return public
 
@@ -209,22 +187,20 @@ class _Evaluation:
         self.scores: dict[tuple[object, ...], Score] = {}
 
     def rows(self) -> list[PlanSummary]:
-        _, _, runs = _RUNS[self.requirements.compute]
         rows = []
-        for candidate, steps, sample_rate in self.settings():
-            rows.append(self.row(candidate, steps, sample_rate))
+        for setting in self.settings():
+            rows.append(self.row(*setting))
             if self.progress is not None:
                 self.progress(len(rows))
-        if self.sample is None:
-            return [_judged(self.requirements, row) for row in rows]
-        for k in sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]:
-            use = rows[k].use.with_score(self.score(rows[k].plan, runs))
-            rows[k] = replace(rows[k], use=use)
-        # every row is compared with what the longest training learns without noise, not with its own
-        scores = [row.use.score for row in rows if row.use.score is not None]
-        best = (min if scores[0].lower_is_better else max)(score.best for score in scores)
-        uses = [row.use.with_score(replace(s, best=best)) for row, s in zip(rows, scores, strict=True)]
-        return [_judged(self.requirements, replace(r, use=use)) for r, use in zip(rows, uses, strict=True)]
+        if self.sample is not None:
+            for k in sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]:
+                rows[k] = replace(rows[k], use=rows[k].use.with_score(self.score(rows[k].plan, _BEST_RUNS)))
+            # every row is compared with what the longest training learns without noise, not with its own
+            scores = [row.use.score for row in rows if row.use.score is not None]
+            best = (min if scores[0].lower_is_better else max)(score.best for score in scores)
+            uses = [row.use.with_score(replace(s, best=best)) for row, s in zip(rows, scores, strict=True)]
+            rows = [replace(row, use=use) for row, use in zip(rows, uses, strict=True)]
+        return [_judged(self.requirements, row) for row in rows]
 
     def settings(self) -> Iterator[tuple[AveragingCandidate, int, float]]:
         """Yield each candidate with numbers of steps and the sample rate of their batches."""
@@ -238,13 +214,11 @@ class _Evaluation:
 
     def row(self, candidate: AveragingCandidate, steps: int, sample_rate: float) -> PlanSummary:
         requirements = self.requirements
-        rate = self.rate(candidate, steps, sample_rate) if requirements.training else 1.0
+        rate = self.rate(candidate, steps, sample_rate)
         plan = plan_for(requirements, candidate, steps=steps, learning_rate=rate, sample_rate=sample_rate)
-        use = usefulness(plan)
+        name, use = f"mean by {candidate.name}", usefulness(plan)
         if self.sample is not None:
-            use = use.with_score(self.score(plan, _RUNS[requirements.compute][1]))
-        name = f"mean by {candidate.name}"
-        if requirements.training:
+            use = use.with_score(self.score(plan, _ROW_RUNS))
             name = f"{candidate.name} ({plan.name}), {steps} steps"
             name += f", batches of {sample_rate:.0%}" if sample_rate < 1 else ""
         return summarize(
@@ -259,14 +233,12 @@ class _Evaluation:
 
     def rate(self, candidate: AveragingCandidate, steps: int, sample_rate: float) -> float:
         """Return the learning rate that did best in a few simulated runs of the first candidate."""
-        rates = _LEARNING_RATES[self.requirements.compute]
         if self.sample is None:
-            return rates[len(rates) // 2]
+            return 1.0
         if (steps, sample_rate) not in self.rates:
+            rates = _LEARNING_RATES[self.requirements.compute]
             plan = plan_for(self.requirements, candidate, steps=steps, sample_rate=sample_rate)
-            assert isinstance(plan, GradientPlan)
-            runs, _, _ = _RUNS[self.requirements.compute]
-            scores = {rate: self.score(replace(plan, learning_rate=rate), runs) for rate in rates}
+            scores = {rate: self.score(_at_rate(plan, rate), _RATE_RUNS) for rate in rates}
             sign = 1.0 if scores[rates[0]].lower_is_better else -1.0
             self.rates[steps, sample_rate] = min(rates, key=lambda rate: sign * scores[rate].mean)
         return self.rates[steps, sample_rate]
@@ -276,12 +248,17 @@ class _Evaluation:
         assert self.sample is not None
         assert isinstance(plan, GradientPlan)
         kind = (plan.name, plan.steps, plan.rate(0), plan.sample_rate)
-        key = (*kind, float(f"{step_noise(plan):.6g}"), runs)
+        key = (*kind, f"{usefulness(plan).signal_to_noise:.6g}", runs)
         if key not in self.scores:
-            sizes, seed, best = self.requirements.sizes, self.requirements.seed, self.best.get(kind)
-            self.scores[key] = simulate(plan, self.sample, sizes=sizes, runs=runs, seed=seed, best=best)
+            seed, best = self.requirements.seed, self.best.get(kind)
+            self.scores[key] = simulate(plan, self.sample, runs=runs, seed=seed, best=best)
             self.best[kind] = self.scores[key].best
         return self.scores[key]
+
+
+def _at_rate(plan: Plan, rate: float) -> Plan:
+    assert isinstance(plan, GradientPlan)
+    return replace(plan, learning_rate=rate)
 
 
 def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
@@ -293,21 +270,20 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
     problems = {
         f"it spends more than epsilon {number(requirements.epsilon, 'limit')}.": not private,
         row.use.sentence: row.use.useful is False,
-        f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row, target),
+        f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row.use, target),
         f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
         "a silent member stops it.": requirements.silent == "go on" and not goes_on,
     }
     return replace(row, private=private, problems=tuple(text for text, true in problems.items() if true))
 
 
-def _reaches(row: PlanSummary, target: float | None) -> bool:
-    """Whether the answer is as good as required; where nothing was simulated, it may be."""
-    score = row.use.score
-    if target is None or (row.use.error is None and score is None):
+def _reaches(use: Usefulness, target: float | None) -> bool:
+    """Whether the answer is as good as required."""
+    if target is None:
         return True
-    if score is None or score.lower_is_better:
-        return row.loss <= target
-    return score.mean >= target
+    if use.score is None:
+        return math.hypot(use.error or 0.0, use.bias) <= target
+    return use.score.mean <= target if use.score.lower_is_better else use.score.mean >= target
 
 
 def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
@@ -336,30 +312,20 @@ def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
 # ---- words --------------------------------------------------------------------------------------------
 
 
-def _reasons(requirements: Requirements, rows: Sequence[PlanSummary]) -> str:
-    best = rows[0]
-    next_kind = next((row for row in rows[1:] if row.fits and _kind(row) != _kind(best)), None)
-    sentences = [
-        f"It meets epsilon {number(requirements.epsilon, 'limit')} against {requirements.adversary}."
-    ]
+def _reasons(requirements: Requirements, best: PlanSummary) -> str:
+    expected = f"What to expect: {best.use.answer} (one standard deviation)."
     if best.use.error is not None:
-        scale = f"on a scale from {requirements.low:g} to {requirements.high:g}"
-        sentences.append(
-            f"The mean will be right to about {best.use.answer} (one standard deviation), {scale}."
+        expected = (
+            f"The mean will be right to about {best.use.answer} (one standard deviation), on a scale from "
+            f"{requirements.low:g} to {requirements.high:g}."
         )
-    else:
-        sentences.append(f"What to expect: {best.use.answer} (one standard deviation).")
-    if next_kind is not None:
-        sentences.append(f"The next kind of plan, {next_kind.name}: {next_kind.use.answer}.")
     hidden = "a whole member" if requirements.hide == "member" else "a single record"
     rounds = f"{best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} ({best.seconds:.3g} s)"
-    sentences.append(f"It hides {hidden} and takes {rounds} and {best.messages:,} messages.")
-    sentences.append(f"The best guess of any one member is right {guess(best.best_guess)}.")
-    return " ".join(sentences)
-
-
-def _kind(row: PlanSummary) -> tuple[str, AveragingCandidate | None]:
-    return row.plan.name, row.candidate
+    return (
+        f"It meets epsilon {number(requirements.epsilon, 'limit')} against {requirements.adversary}. "
+        f"{expected} It hides {hidden} and takes {rounds} and {best.messages:,} messages. The best guess of "
+        f"any one member is right {guess(best.best_guess)}."
+    )
 
 
 def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[str, ...]:
@@ -379,9 +345,6 @@ def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[s
     if not best.candidate.has("tolerates_dropout"):
         gossip = next((row for row, candidate in private if candidate.has("tolerates_dropout")), None)
         alternative("the run must go on when a member falls silent", gossip)
-    quick = min((row for row, _ in private if row.fits), key=lambda row: row.seconds, default=best)
-    if quick.seconds < best.seconds:
-        sentences.append(f"If time matters more: {quick.name}, {quick.use.answer} in {quick.seconds:.3g} s.")
     largest, total = max(requirements.sizes), requirements.total
     if requirements.hide == "record" and 2 * largest > total and requirements.n > 2:
         name = requirements.network.node_name(requirements.sizes.index(largest))
@@ -404,67 +367,18 @@ def _suggestions(
     if not possible:
         return
     best = min(possible, key=_quietest_first)
-
-    def works(**changes: Any) -> bool:
-        return _fitting(replace(requirements, **changes), sample, best) is not None
-
-    n, each = requirements.n, max(1, round(requirements.total / requirements.n))
-    if requirements.hide == "member" and max(requirements.sizes) > 1:
-        row = _fitting(replace(requirements, hide="record"), sample, best)
-        if row is not None:
-            yield Suggestion("hide", "record", f"Hide a record instead of a member: {row.use.answer}.")
-    low = requirements.epsilon
-    epsilon = least(lambda e: works(epsilon=e), low, 2.0**12 * max(low, 1.0))
-    if epsilon is not None:
-        # an instruction: the printed epsilon must be enough
-        yield Suggestion("epsilon", epsilon, f"Allow epsilon {significant(epsilon, 'epsilon', 3)}.")
-    most = _MOST_MEMBERS if sample is None else _MOST_SIMULATED_MEMBERS
-    count = least_whole(
-        lambda n: works(network=graphs.complete(n), reachable=True, sizes=(each,) * n), n, most
+    allowed = requirements.seconds
+    if allowed is not None and best.seconds > allowed:
+        if best.use.useful is not False:
+            yield Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s.")
+        return
+    view, colluders = requirements.views[0]
+    budget = Budget(requirements.epsilon, requirements.delta, view=view, colluders=colluders or ())
+    records = round(requirements.total / requirements.n)
+    yield from suggestions(
+        best.plan,
+        budget,
+        sample=sample,
+        records=records if records > 1 else 100,
+        fits=lambda use: use.useful is not False and _reaches(use, requirements.target),
     )
-    if count is not None:
-        yield Suggestion("members", count, f"Find {count:,} members, with as many records each.")
-    if requirements.hide == "record":
-        more = least_whole(lambda r: works(sizes=(r,) * n), each, each * 2**20)
-        if more is not None:
-            yield Suggestion("records", more, f"Collect {more:,} records at each member.")
-    if (
-        requirements.seconds is not None
-        and best.seconds > requirements.seconds
-        and best.use.useful is not False
-    ):
-        yield Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s.")
-
-
-def _fitting(requirements: Requirements, sample: Sample | None, like: PlanSummary) -> PlanSummary | None:
-    """Return a row of the same kind as ``like`` that fits, or None."""
-    assert like.candidate is not None
-    rate, sample_rate = 1.0, 1.0
-    if isinstance(like.plan, GradientPlan):
-        sample_rate = like.plan.sample_rate or 1.0
-        rate = like.plan.rate(0) if requirements.training else 1.0
-    wanted = (like.candidate.protocol, like.candidate.noise_allocation)
-    for candidate in averaging_candidates(requirements):
-        if (candidate.protocol, candidate.noise_allocation) != wanted:
-            continue
-        try:
-            plan = plan_for(
-                requirements, candidate, steps=like.plan.steps, learning_rate=rate, sample_rate=sample_rate
-            )
-        except BudgetInfeasible:
-            continue
-        use = usefulness(plan)
-        if sample is not None:
-            sizes, seed = requirements.sizes, requirements.seed
-            use = use.with_score(simulate(plan, sample, sizes=sizes, runs=3, seed=seed))
-        # only what decides: every view that must meet the budget was accounted when the noise was calibrated
-        epsilons: dict[str, Any] = {
-            f"epsilon_{view}": guarantee_against(plan, view, c).epsilon(requirements.delta)
-            for view, c in requirements.views
-        }
-        seconds = plan.cost()["rounds"] * requirements.latency
-        row = replace(like, plan=plan, use=use, candidate=candidate, seconds=seconds, **epsilons)
-        row = _judged(requirements, row)
-        if row.fits:
-            return row
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,17 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         guarantees = [*guarantees, *([] if decisive in guarantees else [decisive])]
         assessment["budget"] = budget.model_dump(exclude_none=True) | {"view": decisive.adversary.kind}
         assessment["feasible"] = decisive.valid and decisive.epsilon(delta) <= budget.epsilon
-    assessment |= _private(loaded)
+    answer, why = private(
+        loaded.privacy.epsilon(delta),
+        delta,
+        name_nodes(str(loaded.privacy.adversary), loaded.network),
+        loaded.privacy.label,
+        loaded.privacy.best_guess,
+        limit=None if budget is None else budget.epsilon,
+        accepted=accepted,
+        subject="The plan",
+    )
+    assessment |= {"private": answer == YES, "private_in_words": answer, "verdict": why}
     if accepted:
         remarks = tuple(map(uncharged, accepted))
         guarantees = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in guarantees]
@@ -79,22 +90,6 @@ def require_budget(assessment: Mapping[str, Any]) -> None:
     """Refuse to run a plan that does not meet its budget."""
     if assessment.get("feasible") is False:
         raise BudgetExceeded(assessment["verdict"])
-
-
-def _private(loaded: LoadedPlan) -> dict[str, Any]:
-    """Return whether a plan is private, in words and as its page says it, and a sentence that says why."""
-    guarantee, budget = loaded.privacy, loaded.settings.budget
-    numbers = guarantee.epsilon(loaded.delta), loaded.delta
-    answer, why = private(
-        *numbers,
-        name_nodes(str(guarantee.adversary), loaded.network),
-        guarantee.label,
-        guarantee.best_guess,
-        limit=None if budget is None else budget.epsilon,
-        accepted=loaded.accepted,
-        subject="The plan",
-    )
-    return {"private": answer == YES, "private_in_words": answer, "verdict": why}
 
 
 def guarantee_rows(
@@ -153,16 +148,10 @@ def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bo
         if isinstance(model, GLM) and model.loss != "huber" and model.dim is not None:
             work = plan.steps * min(sum(plan.sizes), 20_000) * model.dim
             runs = int(min(_RUNS, _WORK // max(work, 1)))
-            sample = Sample.synthetic(model.loss, model.dim) if runs >= 4 else None
+            sample = Sample(model.loss, model.dim) if runs >= 4 else None
     use = usefulness(plan, sample=None if is_average(plan) else sample, runs=runs)
-    values: dict[str, Any] = {
-        "useful": use.useful,
-        "usefulness": use.sentence,
-        "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),
-        "range": use.span,
-        "signal_to_noise": use.signal_to_noise,
-        "score": None if use.score is None else dict(vars(use.score)),
-    }
+    error = None if use.error is None else math.hypot(use.error, use.bias)
+    values = use.to_dict() | {"usefulness": use.sentence, "error": error}
     if simulated and budget is not None and (use.useful is False or assessment.get("feasible") is False):
         changes = suggestions(plan, budget.budget, sample=sample)
         values["suggestions"] = [suggestion.sentence for suggestion in changes]
@@ -171,18 +160,18 @@ def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bo
 
 def _files_read(loaded: LoadedPlan) -> list[str]:
     """Return what the assessment has read, in words."""
-    settings, files = loaded.settings, []
-    network = settings.network
+    network, data, average = loaded.settings.network, loaded.settings.data, loaded.settings.average
+    files = []
     if network is not None and network.matrix is not None:
         files.append(f"{network.matrix} (the weights of the network)")
     if network is not None and (network.graph or "").startswith("file:"):
         files.append(f"{str(network.graph).removeprefix('file:')} (the edges of the network)")
-    if settings.data is not None:
-        source = settings.data.file or settings.data.name or "the data set"
+    if data is not None:
+        source = data.file or data.name or "the data set"
         if loaded.records is not None and loaded.records.data is None:
             return [*files, f"no records ({source} is not there yet; how many there will be is stated)"]
         more = f", and {', '.join(loaded.accepted)}" if loaded.accepted else ""
         files.append(f"{source} (how many records there are, and of how many features{more})")
-    if settings.average is not None and isinstance(settings.average.values, Path):
-        files.append(f"no values ({settings.average.values} is for sottovoce average)")
+    if average is not None and isinstance(average.values, Path):
+        files.append(f"no values ({average.values} is for sottovoce average)")
     return files

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Literal
 
 from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
@@ -24,29 +24,26 @@ from sottovoce.algorithms.dp_dsgd import DPDSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.plan import UNSPENT, Plan
-from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
+from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
-from sottovoce.objectives.base import Objective
 from sottovoce.protocols import Masked, Tree, parse
 from sottovoce.protocols.registry import Capability, names_with
 
 FLOOR = 0.1  # least variance of a member's noise on a tree with unequal noise, over that of local privacy
 FEW_LEAVES = "tree:kind=few-leaves"
-STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
+STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40)}
 _PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is computed
 _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that are accounted one by one
 
 
 @dataclass(frozen=True)
 class AveragingCandidate:
-    """One way to average: a protocol by name, in words, and how noise is shared out.
+    """One way to average: a protocol by name, and how noise is shared out.
 
-    ``noise_allocation`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a
-    floor for everybody.
+    ``"optimal"`` is the least total on trees, with a floor for everybody.
     """
 
     protocol: str
-    words: str
     noise_allocation: Literal["equal", "optimal"] = "equal"
 
     @property
@@ -67,28 +64,24 @@ class AveragingCandidate:
 def averaging_candidates(requirements: Requirements) -> Iterator[AveragingCandidate]:
     """Yield the ways to average that the members have, the most promising first; some search for a tree."""
     n, network, c = requirements.n, requirements.network, requirements.colluders
-    shallow = Tree(network)
     if requirements.masks and n >= 3 and c <= n - 2:
-        partners = "everybody shares keys with everybody" if n <= 64 else "partners on a circle"
-        words = f"sums under masks up a tree of depth {shallow.depth}; {partners}"
-        yield AveragingCandidate("masked" if c == 1 else f"masked:tolerate={c}", words)
-    yield AveragingCandidate("tree", f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
+        yield AveragingCandidate("masked" if c == 1 else f"masked:tolerate={c}")
+    yield AveragingCandidate("tree")
     if requirements.training:
-        yield AveragingCandidate("tree:kind=uniform", "a fresh random tree in every step")
+        yield AveragingCandidate("tree:kind=uniform")
     if n >= 3 and requirements.view not in ("outsider", "local"):
-        yield from _uneven_trees(requirements, shallow)
+        yield from _uneven_trees(requirements)
     if n & (n - 1) == 0 and (requirements.reachable or network.name.startswith("hypercube")):
-        yield AveragingCandidate("exchange", "pairs swap along the dimensions of a hypercube")
-    gossip = "gossip:1" if requirements.training else "gossip"
-    yield AveragingCandidate(gossip, "neighbors average again and again")
+        yield AveragingCandidate("exchange")
+    yield AveragingCandidate("gossip:1" if requirements.training else "gossip")
     if not requirements.training:
-        yield AveragingCandidate("chebyshev", "neighbors average, accelerated")
+        yield AveragingCandidate("chebyshev")
 
 
-def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[AveragingCandidate]:
-    """Yield trees whose ends carry the noise: one with as few ends as can be found, and the shallow one."""
+def _uneven_trees(requirements: Requirements) -> Iterator[AveragingCandidate]:
+    """Yield trees whose ends carry the noise: one with as few ends as can be found, and a shallow one."""
     n, c = requirements.n, requirements.colluders
-    trees = {"tree": shallow}
+    trees = {"tree": Tree(requirements.network)}
     if c == 1:  # several colluders part a path anywhere: few ends do not help
         few = parse(FEW_LEAVES).at(requirements.network, seed=requirements.seed)
         assert isinstance(few, Tree)
@@ -99,18 +92,9 @@ def _uneven_trees(requirements: Requirements, shallow: Tree) -> Iterator[Averagi
         if loud == n or any(loud >= fewer and tree.depth >= depth for fewer, depth in previous):
             continue
         previous.append((loud, tree.depth))
-        words = (
-            f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
-            f"noise (others {math.sqrt(FLOOR):.2g} of it)"
-        )
-        yield AveragingCandidate(protocol, words, noise_allocation="optimal")
+        yield AveragingCandidate(protocol, noise_allocation="optimal")
     if requirements.training and n * math.comb(n, c) * max(STEPS[requirements.compute]) <= _PROGRAM_WORK:
-        words = "a fresh random tree in every step, with more noise for members at its ends"
-        yield AveragingCandidate("tree:kind=uniform", words, noise_allocation="optimal")
-
-
-def _leaves(tree: Tree) -> int:
-    return tree.n - len(set(tree.parents.tolist()) - {-1}) + int((tree.parents == tree.root).sum() == 1)
+        yield AveragingCandidate("tree:kind=uniform", noise_allocation="optimal")
 
 
 # ---- from a candidate to a plan --------------------------------------------------------------------------
@@ -132,17 +116,10 @@ def plan_for(
     ----------
     Every view of the requirements was accounted for the returned plan and meets the budget.
     """
-    options: dict[str, Any] = {
-        "protocol": candidate.protocol,
-        "network": requirements.network,
-        "seed": requirements.seed,
-    }
+    network, seed = requirements.network, requirements.seed
+    options: dict[str, Any] = {"protocol": candidate.protocol, "network": network, "seed": seed}
     if candidate.noise_allocation != "equal":
-        options |= {
-            "noise_allocation": candidate.noise_allocation,
-            "floor": FLOOR,
-            "tolerate": requirements.colluders,
-        }
+        options |= {"noise_allocation": "optimal", "floor": FLOOR, "tolerate": requirements.colluders}
     if not requirements.training and requirements.hide == "member":
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)
@@ -153,8 +130,9 @@ def plan_for(
     algorithm: type[GradientPlan] = ConsensusSGD
     if not candidate.has("reaches_consensus"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD
+    loss: Literal["logistic", "squared"] = "logistic" if requirements.compute == "logistic" else "squared"
     plan = algorithm(
-        _objective(requirements),
+        GLM(loss, dim=requirements.features or 1),  # a mean is least squares on the constant 1, in one step
         steps=steps,
         learning_rate=learning_rate,
         clip_norm=1.0 if requirements.training else requirements.half,
@@ -164,37 +142,6 @@ def plan_for(
         **options,
     )
     return _calibrated(plan, requirements, 1.0)
-
-
-def _objective(requirements: Requirements) -> Objective:
-    """Return what is minimized; a mean is least squares on the constant 1, in one step."""
-    if requirements.compute == "net":
-        return _net_objective(str(requirements.model))
-    loss: Literal["logistic", "squared"] = "logistic" if requirements.compute == "logistic" else "squared"
-    return GLM(loss, dim=requirements.features if requirements.training else 1)
-
-
-@lru_cache(maxsize=8)
-def _net_objective(text: str) -> Objective:
-    try:
-        from sottovoce.objectives.nets.objective import NetObjective
-        from sottovoce.objectives.nets.zoo import build
-    except ImportError:
-        raise MissingDependency("a neural network needs torch; pip install 'sottovoce[deep]'.") from None
-    name, options = parse_net(text)
-    try:
-        return NetObjective(build(name, **options), clip_norm=1.0)
-    except TypeError as error:
-        raise ConfigError(f"the neural network {text!r} cannot be built: {error}.") from None
-
-
-def parse_net(text: str) -> tuple[str, dict[str, int]]:
-    """Return name and options of a neural network such as ``"mlp:inputs=64:hidden=16"``."""
-    name, *parts = text.split(":")
-    try:
-        return name, {key: int(value) for key, value in (part.split("=") for part in parts)}
-    except ValueError:
-        raise ConfigError(f"a neural network is written name:key=number, got {text!r}.") from None
 
 
 # ---- the least noise ----------------------------------------------------------------------------------

@@ -5,28 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from sottovoce import _validate
 from sottovoce._format import number, significant
-from sottovoce.accounting.accountant import account_each
 from sottovoce.advice.candidates import AveragingCandidate, guarantee_against
 from sottovoce.advice.samples import SampleArgument
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import DPCD
-from sottovoce.algorithms.federated_admm import FederatedADMM
 from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
-_PAIRS = 7  # pairs of members, of which the typical one is the median
-_OBSERVERS = 2  # observing members where one view takes long to compute (gossip)
 _SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 percent of their budget
-_FRONT, _DOMINATED, _CHOSEN = "#1b5e8c", "#9aa5ad", "#b3541e"
 _WAITS = "the step waits for it; if it stays away, the others agree on a run without it"
 _GOES_ON = "its exchanges are left out (late = drop), the others go on"
 
@@ -35,33 +27,19 @@ _GOES_ON = "its exchanges are left out (late = drop), the others go on"
 class PlanSummary:
     """One plan with everything a choice needs.
 
-    Parameters
-    ----------
-    name, plan, words : its name, the plan itself, and how it averages in words.
-    batch_size : expected records of a member in a step; None for all.
-    noise : least and largest noise over the clip norm among the members.
-    epsilon_outsider, epsilon_network, epsilon_pairwise, epsilon_colluders, epsilon_local : at ``delta``,
-        against somebody who taps every link, the worst member, the median of some pairs of members, any
-        ``colluders`` members, all others together. None where there is no such adversary.
-    colluders_bound : whether the epsilon against colluders is an upper bound only.
-    best_guess : how often the worst member guesses right which of two data sets it sees, at best.
-    use : how good the answer is.
-    messages, rounds, bytes, seconds : of the whole run.
-    silent : what happens when a member falls silent.
-    private : whether the budget is met, where there is one.
-    problems : why it does not fit, one sentence each.
-    dominated_by : name of a row that is better in something and worse in nothing.
+    Every epsilon is at ``delta``: against somebody who taps every link, the worst member, any ``colluders``
+    members (``colluders_bound``: an upper bound only), all others together; None where there is no such
+    adversary. ``noise`` is the least and the largest over the clip norm, ``best_guess`` how often the worst
+    member guesses right which of two data sets it sees. ``problems`` say why the plan does not fit;
+    ``dominated_by`` names a row that is better in something and worse in nothing.
     """
 
     name: str
     plan: Plan
-    words: str
-    batch_size: float | None
     noise: tuple[float, float]
     delta: float
     epsilon_outsider: float | None
     epsilon_network: float | None
-    epsilon_pairwise: float | None
     epsilon_colluders: float | None
     colluders: int
     colluders_bound: bool
@@ -102,32 +80,21 @@ class PlanSummary:
         """Return the row as tables show it."""
         cells: dict[str, str | int] = {
             view: "-" if (epsilon := self.epsilon(view)) is None else number(epsilon, "epsilon")
-            for view in ("outsider", "network", "pairwise", "colluders", "local")
+            for view in ("outsider", "network", "colluders", "local")
         }
         if self.colluders_bound:
             cells["colluders"] = f"<= {cells['colluders']}"
         cells |= {"steps": self.plan.steps, "messages": self.messages, "rounds": self.rounds}
         cells |= {"answer": self.use.answer, "useful": self.use.verdict, "seconds": f"{self.seconds:.3g}"}
-        cells["batch_size"] = "all" if self.batch_size is None else f"{self.batch_size:g}"
         cells["noise"] = " to ".join(dict.fromkeys(significant(one, "noise", 3) for one in self.noise))
         cells["bytes"] = "-" if self.bytes is None else self.bytes
         return cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain values, for JSON."""
-        use = self.use
         own = {key: value for key, value in vars(self).items() if key not in ("plan", "use", "candidate")}
-        return own | {
-            "algorithm": self.plan.name,
-            "steps": self.plan.steps,
-            "useful": use.useful,
-            "sentence": use.sentence,
-            "error": use.error,
-            "bias": use.bias,
-            "range": use.span,
-            "signal_to_noise": use.signal_to_noise,
-            "score": None if use.score is None else dict(vars(use.score)),
-        }
+        own |= {"algorithm": self.plan.name, "steps": self.plan.steps}
+        return own | self.use.to_dict() | {"sentence": self.use.sentence, "bias": self.use.bias}
 
 
 def summarize(
@@ -141,16 +108,16 @@ def summarize(
     candidate: AveragingCandidate | None = None,
 ) -> PlanSummary:
     """Return the summary of one plan: every epsilon is computed by the plan itself."""
-    curated = plan.observation.central_only
+    central_only = plan.observation.central_only
     protocol, cost = plan.schedule(0), plan.cost()
-    local = plan.privacy("central" if curated else "local")
+    local = plan.privacy("central" if central_only else "local")
     worst, bound = local, False
-    outsider = network = pairwise = together = None
-    if not curated:
+    outsider = network = together = None
+    if not central_only:
         outsider = plan.privacy("outsider").epsilon(delta)
-    if not curated and plan.n > 1:
+    if not central_only and plan.n > 1:
         worst = plan.privacy("network")
-        network, pairwise = worst.epsilon(delta), _typical_pair(plan, delta)
+        network = worst.epsilon(delta)
         if plan.n > colluders:
             together = local.epsilon(delta)
             # colluders lie between one member and all others: nothing to compute where these are equal
@@ -160,13 +127,10 @@ def summarize(
     return PlanSummary(
         name=name,
         plan=plan,
-        words=candidate.words if candidate is not None else protocol.name,
-        batch_size=_batch_size(plan),
         noise=_noise(plan),
         delta=delta,
         epsilon_outsider=outsider,
         epsilon_network=network,
-        epsilon_pairwise=pairwise,
         epsilon_colluders=together,
         colluders=colluders,
         colluders_bound=bound,
@@ -182,15 +146,6 @@ def summarize(
     )
 
 
-def _batch_size(plan: Plan) -> float | None:
-    if isinstance(plan, GradientPlan) and plan.batch_size is not None:
-        return float(plan.batch_size)
-    rate = plan.sample_rate if isinstance(plan, (GradientPlan, FederatedADMM)) else None
-    if rate is None or rate == 1:
-        return None
-    return float(rate) * (sum(plan.sizes) / len(plan.sizes) if plan.sizes else 1.0)
-
-
 def _noise(plan: Plan) -> tuple[float, float]:
     each: Sequence[float] = (0.0,)
     if isinstance(plan, GradientPlan):
@@ -200,27 +155,6 @@ def _noise(plan: Plan) -> tuple[float, float]:
     elif isinstance(plan, DPCD):
         each = (plan.noise_multiplier,)
     return float(min(each)), float(max(each))
-
-
-def _typical_pair(plan: Plan, delta: float) -> float:
-    """Return the median of what some pairs of members learn of each other; under masks all are alike."""
-    n, protocol, rng = plan.n, plan.schedule(0), np.random.default_rng(0)
-    once = plan.steps == 1 and plan.observation.step_is_averaging
-    if protocol.masked:
-        pairs = {(0, 1)}
-    elif once and not protocol.reaches_consensus and n > _PAIRS + _OBSERVERS:
-        # few observers, because one view tells of all other members
-        order = rng.permutation(n).tolist()
-        users = order[_OBSERVERS : _OBSERVERS + _PAIRS]
-        epsilons = []
-        for k, observer in enumerate(order[:_OBSERVERS]):
-            learned = account_each(plan, [observer])
-            epsilons += [learned[user].epsilon(delta) for user in users[k::_OBSERVERS]]
-        return float(np.median(epsilons))
-    else:
-        draws = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
-        pairs = {(int(v), int(u)) for v, u in draws}
-    return float(np.median([plan.privacy("pairwise", observer=v, user=u).epsilon(delta) for v, u in pairs]))
 
 
 def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
@@ -268,15 +202,11 @@ def compare(
     latency: float = 0.05,
     sample: SampleArgument | None = None,
 ) -> list[PlanSummary]:
-    """Return plans as rows, the dominated ones marked.
+    """Return plans, a mapping by name or a list, as rows with epsilon at ``delta``, the dominated ones
+    marked.
 
-    Parameters
-    ----------
-    plans : plans by name (a mapping), or a list.
-    delta : at which epsilon is stated.
-    colluders : how many members the column of colluders is about.
-    latency : seconds a round takes.
-    sample : public records, or ``"synthetic"``, for the score of training plans.
+    ``colluders`` is how many members the column of colluders is about, ``latency`` the seconds a round takes,
+    ``sample`` public records, or ``"synthetic"``, for the score of linear training plans.
 
     Examples
     --------
@@ -298,38 +228,3 @@ def compare(
         except SottovoceError as error:
             raise type(error)(f"{name}: {error}") from None
     return pareto(rows)
-
-
-def draw_front(
-    rows: Sequence[PlanSummary], path: str | Path, *, chosen: PlanSummary | None = None, unit: str = "error"
-) -> Path:
-    """Draw time against error for every row, the dominated ones in gray, as an SVG or PNG file."""
-    target = Path(path)
-    if target.suffix not in (".svg", ".png"):
-        raise InvalidInput(f"the front is drawn as .svg or .png, got {target.name!r}.")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    rows = sorted((row for row in rows if math.isfinite(row.loss)), key=lambda row: row.seconds)
-    for dominated, style, color, label, size, offset in (
-        (True, "o", _DOMINATED, "dominated", 7, -10),
-        (False, "o-", _FRONT, "front", 8, 6),
-    ):
-        group = [row for row in rows if (row.dominated_by is not None) == dominated]
-        points = [row.seconds for row in group], [row.loss for row in group]
-        axes.plot(*points, style, color=color, label=label)
-        for row in group:
-            look: dict[str, Any] = {"fontsize": size, "color": _DOMINATED if dominated else "black"}
-            look |= {"xytext": (6, offset), "textcoords": "offset points"}
-            axes.annotate(row.name, (row.seconds, row.loss), **look)
-    if chosen is not None:
-        ring: dict[str, Any] = {"ms": 11, "mfc": "none", "mec": _CHOSEN, "mew": 2}
-        axes.plot([chosen.seconds], [chosen.loss], "o", label="take this", **ring)
-    timed = all(row.seconds > 0 for row in rows)  # one holder alone sends nothing, in no rounds
-    axes.set(xscale="log" if timed else "linear", yscale="log", xlabel="seconds", ylabel=unit)
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target)
-    return target

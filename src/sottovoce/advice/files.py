@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number
 from sottovoce._io import atomic_write, to_jsonable, to_toml
-from sottovoce.advice.candidates import AveragingCandidate, parse_net
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
-from sottovoce.errors import InvalidInput
 from sottovoce.planfile.write import agreement_text, plan_tables
 
 if TYPE_CHECKING:
     from sottovoce.advice.advisor import Advice
 
-_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model", "net": "Neural network"}
+_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model"}
 
 
 def save(advice: Advice, folder: Path) -> list[Path]:
@@ -29,61 +26,48 @@ def save(advice: Advice, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"advice.json": json.dumps(to_jsonable(advice.to_dict()), indent=1)}
     if advice.recommended is not None:
-        requirements, row = advice.requirements, advice.recommended
-        if not requirements.reachable:
-            texts["edges.txt"] = _edges(requirements)
-        texts["plan.toml"] = plan_file(requirements, row)
-        texts["agreement-draft.toml"] = agreement_draft(requirements, row)
-    written = [atomic_write(folder / name, text) for name, text in texts.items()]
-    return [written[0], advice.plot(folder / "front.svg"), *written[1:]]
+        texts["plan.toml"] = plan_file(advice.requirements, advice.recommended)
+        texts["agreement-draft.toml"] = agreement_draft(advice.requirements, advice.recommended)
+    return [atomic_write(folder / name, text) for name, text in texts.items()]
 
 
 def plan_file(requirements: Requirements, row: PlanSummary) -> str:
     """Return the text of the plan file (version 1) of a row; the data files it names are the users' own."""
-    candidate, plan = _candidate(row), row.plan
-    graph = f"complete:{requirements.n}" if requirements.reachable else "file:edges.txt"
-    model: dict[str, Any] | None = None
-    if requirements.compute == "net":
-        name, options = parse_net(str(requirements.model))
-        model = {"name": name, "options": options}
-    tables = plan_tables(plan, network={"graph": graph}, protocol=candidate.protocol, model=model)
+    assert row.candidate is not None
+    network = {"graph": f"complete:{requirements.n}"} if requirements.reachable else None
+    tables = plan_tables(row.plan, network=network, protocol=row.candidate.protocol)
     del tables["noise"]  # it follows from the budget
-    if plan.query_kind == "value":
-        order = "the members" if requirements.reachable else "edges.txt"
-        notes = [f"values.csv holds one value per member, in the order of {order}."]
+    if row.plan.query_kind == "value":
+        notes = ["values.csv holds one value per member, in the order of [network]."]
     else:
-        notes = _describe_records(requirements, tables)
-    budget: dict[str, Any] = {"epsilon": requirements.epsilon, "delta": requirements.delta}
+        order = "the sites' names" if requirements.reachable else "[network]"
+        notes = _describe_records(requirements, tables, order)
+    budget: dict[str, Any] = {"epsilon": requirements.epsilon, "delta": requirements.delta, "view": "network"}
     # under masks an outsider sees less than a member, so the view of a member decides the noise
-    own_noise = requirements.view == "outsider" and not candidate.has("masked")
-    if requirements.view == "local" or own_noise:
+    own_noise = requirements.view == "outsider" and not row.candidate.has("masked")
+    if requirements.view in ("local", "colluders") or own_noise:
         budget["view"] = requirements.view
-    elif requirements.colluders > 1:
-        budget |= {"view": "colluders", "colluders": requirements.colluders}
-    else:
-        budget["view"] = "network"
+    if requirements.view == "colluders":
+        budget["colluders"] = requirements.colluders
     return to_toml({"version": 1, "title": _title(requirements), **tables, "budget": budget}, notes)
 
 
-def _describe_records(requirements: Requirements, tables: dict[str, dict[str, Any]]) -> list[str]:
+def _describe_records(requirements: Requirements, tables: dict[str, Any], order: str) -> list[str]:
     """Complete [data] and return what the users' own file must hold, in words."""
-    data, compute, middle = tables["data"], requirements.compute, requirements.middle
-    site, order = "site (its member)", "the sites' names"
-    if not requirements.reachable:
-        site, order = "site (its member's name in edges.txt)", "edges.txt"
+    data, middle = tables["data"], requirements.middle
     columns, notes = "its features (numbers from -1 to 1, or with bounds by name), label", []
-    if compute == "mean":
+    if requirements.compute == "mean":
         data |= {"label": "value", "features": ["one"]}
         del data["width"]
         columns = f"one (always 1), value (less {middle:g}, the middle of its range)"
-    elif compute == "logistic":
+    elif requirements.compute == "logistic":
         data |= {"unit_rows": True, "classes": ["no", "yes"]}
         notes = ["classes are the public names of the two labels."]
-    elif compute == "linear":
+    else:
         data["unit_rows"] = True
         notes = [f"labels are (target - {middle:g}) / {requirements.half:g}."]
     return [
-        f"records.csv holds a line per record: {columns}, and {site}.",
+        f"records.csv holds a line per record: {columns}, and site (its member).",
         "sottovoce plan accounts for this file without it, from sizes: the records of each member, in the "
         f"order of {order}; sottovoce train runs it.",
         *notes,
@@ -92,7 +76,8 @@ def _describe_records(requirements: Requirements, tables: dict[str, dict[str, An
 
 def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     """Return the draft of an agreement of a row (`sottovoce.planfile.write.agreement_text`)."""
-    candidate, plan = _candidate(row), row.plan
+    candidate, plan = row.candidate, row.plan
+    assert candidate is not None
     assert isinstance(plan, (PrivateAveraging, GradientPlan))
     assert isinstance(plan.noise_multiplier, float)  # an advised plan has one noise level for all
     options: dict[str, Any] = {}
@@ -106,11 +91,8 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
         options |= {"steps": plan.steps, "learning_rate": float(plan.rate(0))}
         if plan.adjacency != "user":
             rate = float(plan.sample_rate or 1.0)
-        kind = requirements.compute if requirements.compute in ("logistic", "net") else "squared"
+        kind = "logistic" if requirements.compute == "logistic" else "squared"
         model = {"kind": kind, "parameters": n_params(plan.objective)}
-        if kind == "net":
-            name, network_options = parse_net(str(requirements.model))
-            model |= {"net": name, "options": network_options}
     charged = "charged as such: sums are masked"
     if not candidate.has("masked"):
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
@@ -131,32 +113,6 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
         sample_rate=rate,
         comments=comments,
     )
-
-
-def _edges(requirements: Requirements) -> str:
-    """Return the links by their members' names, in an order that gives everybody the same number again."""
-    names = _names(requirements)
-    members = [f"{name} {name}" for name in names]  # a pair of a member and itself names it, and is no link
-    links = [f"{names[u]} {names[v]}" for u, v in requirements.network.edges.tolist()]
-    return "\n".join(["# the members in their order, then who can talk to whom", *members, *links]) + "\n"
-
-
-def _names(requirements: Requirements) -> list[object]:
-    """Return the members' names as a file of links can hold them, numbers where it cannot."""
-    labels = list(requirements.network.node_names or ())
-    words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
-    if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
-        return labels
-    numbers = [x for x in labels if isinstance(x, int) and x >= 0]
-    if numbers and numbers == sorted(numbers) and len(numbers) == len(labels):
-        return labels
-    return list(range(requirements.n))
-
-
-def _candidate(row: PlanSummary) -> AveragingCandidate:
-    if row.candidate is None:
-        raise InvalidInput(f"{row.name} is a plan of yours; only rows of an advice have files.")
-    return row.candidate
 
 
 def _title(requirements: Requirements) -> str:

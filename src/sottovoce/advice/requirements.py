@@ -16,7 +16,7 @@ from sottovoce.graphs import Network, as_network
 if TYPE_CHECKING:
     import networkx as nx
 
-Compute = Literal["mean", "logistic", "linear", "net"]
+Compute = Literal["mean", "logistic", "linear"]
 Hide = Literal["record", "member"]
 Silent = Literal["wait", "go on"]
 RequiredView = Literal["network", "outsider", "local", "colluders"]
@@ -39,9 +39,9 @@ class Requirements:
     view : the adversary: ``"network"`` (any one member), ``"outsider"`` (and any one member: no budget is
         accepted against less), ``"colluders"`` (any group of that size) or ``"local"`` (everyone else).
     colluders : how many members may collude, at least one.
-    compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model), ``"net"``.
+    compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model).
     hide : a ``"record"`` or a whole ``"member"``.
-    features, model : columns of a linear model; a neural network such as ``"mlp:inputs=64:hidden=16"``.
+    features : columns of a linear model.
     target : the largest error (mean, linear) or the least accuracy that is of use.
     silent : ``"wait"`` for a silent member, or ``"go on"`` without it.
     latency, seconds : seconds a round takes; the longest a run may take.
@@ -71,7 +71,6 @@ class Requirements:
     compute: Compute = "mean"
     hide: Hide = "record"
     features: int | None = None
-    model: str | None = None
     target: float | None = None
     silent: Silent = "wait"
     latency: float = 0.05
@@ -82,9 +81,7 @@ class Requirements:
     def __post_init__(self) -> None:
         values = vars(self)
         for name, literal in _CHOICES.items():
-            choices = get_args(literal)
-            if values[name] not in choices:
-                raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {values[name]!r}.")
+            _validate.choice(values[name], get_args(literal), name)
         try:
             _validate.positive(self.epsilon, "epsilon")
         except InvalidInput as error:
@@ -94,19 +91,14 @@ class Requirements:
             if values[name] is not None:
                 _validate.positive(values[name], name)
         _validate.count(self.seed, "seed", minimum=0)
-        compute, features, model = self.compute, self.features, self.model
-        linear = compute in ("logistic", "linear")
-        if linear and features is None:
-            raise InvalidInput(f"a {compute} model needs features (how many columns), or a public sample.")
-        if linear:
-            _validate.count(features or 0, "features")
-        elif features is not None:
-            raise InvalidInput(f"features are for linear models; leave them out for a {compute}.")
-        if (compute == "net") != (model is not None):
+        if self.training and self.features is None:
             raise InvalidInput(
-                'a neural network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
-                f"compute={compute!r} and model={model!r}."
+                f"a {self.compute} model needs features (how many columns), or a public sample."
             )
+        if not self.training and self.features is not None:
+            raise InvalidInput("features are for linear models; leave them out for a mean.")
+        if self.features is not None:
+            _validate.count(self.features, "features")
 
     @classmethod
     def from_arguments(
@@ -130,7 +122,14 @@ class Requirements:
         network = _network(members)
         n = network.n
         reachable = isinstance(members, (int, np.integer)) or 2 * len(network.edges) == n * (n - 1)
-        low, high = _range(values)
+        try:
+            low, high = (float(end) for end in values)
+            if not -math.inf < low < high < math.inf:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"values must be a range whose first end is the smaller, such as (0, 1), got {values!r}."
+            ) from None
         view, colluders = _adversary(view, colluders, n)
         sizes = _sizes(records, n)
         return cls(network, reachable, sizes, low, high, epsilon, delta, view, colluders, **options)
@@ -187,70 +186,44 @@ class Requirements:
 def _network(members: int | str | Network | nx.Graph | Iterable[Sequence[object]]) -> Network:
     import networkx as nx
 
-    if isinstance(members, bool):
-        raise InvalidInput(f"members must be a number, pairs of members, or a network, got {members!r}.")
     try:
         if isinstance(members, (int, np.integer)):
-            network = graphs.complete(int(members)) if members > 1 else None
+            network = graphs.complete(_validate.count(members, "members"))  # type: ignore[arg-type]
         elif isinstance(members, (str, Network, nx.Graph)):
             network = as_network(members)
         else:
-            network = _linked(members)
-    except GraphError as error:
-        if not str(error).startswith("Unknown graph"):
+            pairs = [tuple(pair) for pair in members]
+            graph = nx.Graph(pairs)
+            if all(isinstance(node, (int, np.integer)) for node in graph):  # in the order of the numbers
+                graph = nx.Graph()
+                graph.add_nodes_from(range(int(np.max(pairs)) + 1))
+                graph.add_edges_from(pairs)
+            network = graphs.from_networkx(graph)
+    except (TypeError, ValueError, nx.NetworkXError) as error:
+        if isinstance(error, GraphError) and str(error).startswith("Unknown graph"):
+            hint = "a number of members alone means that anyone can reach anyone"
+            raise GraphError(f"{str(error)[:-1]}; {hint}.") from None
+        if isinstance(error, InvalidInput):
             raise
-        hint = "a number of members alone means that anyone can reach anyone"
-        raise GraphError(f"{str(error)[:-1]}; {hint}.") from None
-    if network is None or network.n < 2:
-        n = members if network is None else network.n
-        raise InvalidInput(f"advice is for two members or more, got {n}; one holder takes dp-sgd or dp-cd.")
-    return network
-
-
-def _linked(members: Iterable[Sequence[object]]) -> Network:
-    """Return the network of pairs of members that can talk."""
-    import networkx as nx
-
-    try:
-        pairs = [tuple(pair) for pair in members]
-        if not pairs or any(len(pair) != 2 for pair in pairs):
-            raise TypeError
-    except TypeError:
         raise InvalidInput(
             f"members must be a number, pairs such as [(0, 1), (1, 2)], or a network, got {members!r}."
         ) from None
-    graph = nx.Graph()
-    ends = [end for pair in pairs for end in pair]
-    numbers = [int(end) for end in ends if isinstance(end, (int, np.integer))]
-    if len(numbers) == len(ends):  # in the order of the numbers, those without a link too
-        graph.add_nodes_from(range(max(numbers) + 1))
-    graph.add_edges_from(pairs)
-    if not nx.is_connected(graph):
-        smallest: set[object] = min(nx.connected_components(graph), key=len)
-        separate = ", ".join(sorted(map(str, smallest))[:5])
-        raise InvalidInput(
-            f"the members are not connected: {separate} cannot reach the others; add a link, or advise each "
-            "part for itself."
-        )
-    return graphs.from_networkx(graph)
+    if network.n < 2:
+        raise InvalidInput("advice is for two members or more, got 1; one holder takes dp-sgd or dp-cd.")
+    return network
 
 
 def _sizes(records: int | Sequence[int], n: int) -> tuple[int, ...]:
-    one_for_all = isinstance(records, (int, np.integer)) and not isinstance(records, bool)
+    each = (records,) * n if isinstance(records, (int, np.integer)) else _validate.several(records, "records")
+    if len(each) != n:
+        raise InvalidInput(
+            f"records must be one number per member ({n}), got {len(each)}; one number alone is for all."
+        )
     try:
-        sizes = (int(records),) * n if one_for_all else tuple(map(int, records))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
-    if len(sizes) != n:
-        raise InvalidInput(
-            f"records must be one number per member ({n}), got {len(sizes)}; one number alone is for all."
-        )
-    if min(sizes) < 1:
-        raise InvalidInput(
-            f"the records of a member must be at least 1, got {min(sizes)}; leave members without records "
-            "out of the consortium."
-        )
-    return sizes
+        return tuple(_validate.count(size, "the records of a member") for size in each)
+    except InvalidInput as error:
+        message = f"{str(error)[:-1]}; leave members without records out of the consortium."
+        raise InvalidInput(message) from None
 
 
 def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView, int]:
@@ -269,13 +242,3 @@ def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView
     if view not in ("network", "colluders"):
         raise InvalidInput(f"colluders go with the view colluders, got view {view!r}; leave one out.")
     return ("local", 1) if colluders == n - 1 else ("colluders", colluders)
-
-
-def _range(values: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in values)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"values must be a range such as (0, 1), got {values!r}.") from None
-    if not -math.inf < low < high < math.inf:
-        raise InvalidInput(f"values must be a range whose first end is the smaller, got {values!r}.")
-    return low, high

@@ -1,8 +1,7 @@
-"""Public or synthetic records for simulations: a score says where it comes from."""
+"""Public or synthetic records for simulations of linear models: a score says where it comes from."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data import load
-from sottovoce.data.base import AgentRecords, Dataset, Shards
+from sottovoce.data.base import Dataset, Shards, offsets_of, unit_rows
 from sottovoce.data.files import read_columns, read_numbers
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
@@ -33,13 +31,13 @@ class Sample:
 
     Parameters
     ----------
-    kind : the loss of a linear model, or ``"net"``.
+    loss : of the linear model.
     features : number of columns.
     X, y : public records; None for synthetic ones, drawn anew at every call.
     unit : what one unit of the target is in the user's (regression).
     """
 
-    kind: str
+    loss: str
     features: int
     X: np.ndarray | None = field(default=None, repr=False)
     y: np.ndarray | None = field(default=None, repr=False)
@@ -47,65 +45,60 @@ class Sample:
     source: str = "synthetic records"
 
     @classmethod
-    def synthetic(cls, kind: str, features: int, unit: float = 1.0) -> Sample:
-        """Return a source of synthetic records: unit rows, labels from a random linear rule with noise."""
-        if kind == "net":
-            raise InvalidInput(
-                "a neural network has no synthetic records; give public ones as sample=(X, y)."
-            )
-        return cls(kind, features, unit=unit)
-
-    @classmethod
     def public(
-        cls, kind: str, X: ArrayLike, y: ArrayLike, *, unit: float = 1.0, middle: float = 0.0
+        cls, loss: str, X: ArrayLike, y: ArrayLike, *, unit: float = 1.0, middle: float = 0.0
     ) -> Sample:
-        """Return public records; rows of linear models are scaled to length one, targets to [-1, 1]."""
+        """Return public records; rows are scaled to length one, targets to [-1, 1]."""
         features, labels = np.asarray(X), np.asarray(y)
         n = len(labels)
-        if features.ndim < 2 or len(features) != n or n < 10:
+        if features.ndim != 2 or len(features) != n or n < 10:
             raise DataError(
                 "a sample is features (n, p) and n labels, ten or more, got shapes "
                 f"{features.shape} and {labels.shape}."
             )
-        if kind == "logistic":
+        if loss == "logistic":
             classes = np.unique(labels)
             if len(classes) != 2:
                 raise DataError(
                     f"a sample for a logistic model has two classes, got {len(classes)} "
-                    f"({', '.join(map(str, classes[:5]))}); map them to two, or take compute = net."
+                    f"({', '.join(map(str, classes[:5]))}); map them to two."
                 )
             labels = np.where(labels == classes[1], 1.0, -1.0)
-        elif kind != "net":
+        else:
             labels = (_finite(labels) - middle) / unit
-        if kind != "net":
-            features = _finite(features)
-            features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-        return cls(kind, int(features.shape[1]), features, labels, unit, f"{n:,} public records")
+        return cls(
+            loss, features.shape[1], unit_rows(_finite(features)), labels, unit, f"{n:,} public records"
+        )
 
     @classmethod
     def from_argument(
-        cls, sample: SampleArgument, kind: str, features: int, unit: float = 1.0, middle: float = 0.0
+        cls, sample: SampleArgument, loss: str, features: int, unit: float = 1.0, middle: float = 0.0
     ) -> Sample:
         """Return the sample of a user's argument: ``"synthetic"``, a pair (X, y), a Dataset or a `Sample`."""
         if isinstance(sample, Sample):
             return sample
-        if not isinstance(sample, str):
-            return cls.public(kind, *features_and_labels(sample), unit=unit, middle=middle)
+        if isinstance(sample, Dataset):
+            sample = (sample.X, sample.y)
+        if isinstance(sample, tuple) and len(sample) == 2:
+            return cls.public(loss, *sample, unit=unit, middle=middle)
         if sample != "synthetic":
             raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-        return cls.synthetic(kind, features, unit)
+        return cls(loss, features, unit=unit)
 
     @classmethod
     def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
         """Return the sample of a user's argument, for the model of a plan."""
-        objective = plan.objective  # type: ignore[attr-defined]
-        kind = objective.loss if isinstance(objective, GLM) else "net"
-        return cls.from_argument(sample, kind, n_params(objective) if isinstance(sample, str) else 0)
+        objective = vars(plan).get("objective")
+        if not isinstance(objective, GLM):
+            raise InvalidInput("linear models are simulated and no others; leave sample out.")
+        if sample == "synthetic" and objective.dim is None:
+            raise InvalidInput("synthetic records need the number of features: GLM(..., dim=...).")
+        return cls.from_argument(sample, objective.loss, objective.dim or 0)
 
     @property
     def metric(self) -> str:
         """What is reported: accuracy, or the root mean squared error in the unit of the target."""
-        return "accuracy" if self.kind in ("logistic", "net") else "error"
+        return "accuracy" if self.loss == "logistic" else "error"
 
     @property
     def chance(self) -> float:
@@ -126,9 +119,7 @@ class Sample:
             return math.sqrt(max(score * (1 - score), 0.0) / len(self.y))
         return score / math.sqrt(2 * len(self.y))
 
-    def draw(
-        self, sizes: Sequence[int], rng: np.random.Generator, plan: Plan | None = None
-    ) -> tuple[AgentRecords, Judge]:
+    def draw(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[Shards, Judge]:
         """Return records for agents of these sizes and a judge of final rows on held-out records."""
         total = int(sum(sizes))
         if self.X is None or self.y is None:
@@ -138,17 +129,14 @@ class Sample:
             X, y = self.X, self.y
             test, pool = np.split(rng.permutation(len(y)), [round(TEST_SHARE * len(y))])
             train = rng.permutation(pool)[:total] if total <= len(pool) else rng.choice(pool, size=total)
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        if self.kind == "net":
-            return _for_network(X, y, train, test, offsets, plan)
 
         def judge(rows: np.ndarray) -> float:
             predicted = X[test] @ np.asarray(rows).mean(axis=0)
-            if self.kind == "logistic":
+            if self.loss == "logistic":
                 return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y[test]))
             return float(np.sqrt(np.mean((predicted - y[test]) ** 2))) * self.unit
 
-        return Shards(np.ascontiguousarray(X[train]), np.ascontiguousarray(y[train]), offsets), judge
+        return Shards(X[train], y[train], offsets_of(sizes)), judge
 
     def _synthetic_records(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         X = rng.normal(size=(count, self.features))
@@ -156,26 +144,13 @@ class Sample:
         w = rng.normal(size=self.features)
         w /= np.linalg.norm(w)
         scores = X @ w * math.sqrt(self.features)  # standard deviation about 1
-        if self.kind == "logistic":
+        if self.loss == "logistic":
             odds = 1 / (1 + np.exp(-LOGIT * scores))
             return X, np.where(rng.random(count) < odds, 1.0, -1.0)
         return X, _SLOPE * (scores + rng.normal(size=count))
 
 
 SampleArgument = Sample | Dataset | str | tuple[ArrayLike, ArrayLike]
-
-
-def _for_network(
-    X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, offsets: np.ndarray, plan: Plan | None
-) -> tuple[AgentRecords, Judge]:
-    from sottovoce.data.agent_tensors import AgentData  # needs torch
-
-    assert isinstance(plan, GradientPlan)
-    names, labels = np.unique(y, return_inverse=True)
-    x = np.asarray(X, np.float32)
-    parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
-    data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
-    return data, lambda rows: float(plan.objective.metrics(rows, data)["accuracy"])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -188,39 +163,24 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def features_and_labels(sample: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, ArrayLike]:
-    """Return features and labels of a pair or a Dataset, or say what was expected."""
-    try:
-        return (sample.X, sample.y) if isinstance(sample, (Dataset, Shards)) else (sample[0], sample[1])
-    except (TypeError, IndexError, KeyError):
-        raise DataError(
-            f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(sample).__name__}.'
-        ) from None
-
-
 def read_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | str | None:
     """Return a public data set by name, or a table whose last column is the label; others stay."""
     if name is None or name == "synthetic":
         return name
-    if name.endswith((".csv", ".npz")):
-        return _labeled_table(name)
-    if Path(name).suffix and Path(name).exists():
-        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
-    return load(name)
-
-
-def _labeled_table(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features and labels of a file; the labels are the last column, numbers or words."""
-    try:
-        numbers = read_numbers(name)
-    except DataError as error:
-        if not name.endswith(".csv") or not Path(name).exists():
-            raise
+    suffix = Path(name).suffix
+    if suffix == ".csv":
         *features, labels = read_columns(name).values()
         try:
-            return np.array(features, dtype=float).T, np.array(labels)
+            X, y = np.array(features, dtype=float).T, np.array(labels)
         except ValueError:
-            raise error from None
-    if numbers.ndim != 2 or numbers.shape[1] < 2:
-        raise InvalidInput(f"{name} must hold features and, in its last column, labels; got {numbers.shape}.")
-    return numbers[:, :-1], numbers[:, -1]
+            raise DataError(f"{name} must hold numbers, and labels in its last column.") from None
+        try:
+            return X, y.astype(float)
+        except ValueError:
+            return X, y
+    if suffix == ".npz":
+        numbers = read_numbers(name)
+        return numbers[:, :-1], numbers[:, -1]
+    if suffix and Path(name).exists():
+        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
+    return load(name)

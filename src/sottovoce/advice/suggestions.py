@@ -14,8 +14,10 @@ from typing import Any
 
 from sottovoce._format import number, significant
 from sottovoce.accounting.budget import Budget
+from sottovoce.accounting.calibration import calibrate_gaussian
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.advice.samples import Sample
-from sottovoce.advice.usefulness import is_average, usefulness
+from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
@@ -25,7 +27,6 @@ from sottovoce.errors import SottovoceError
 _RUNS = 4  # of a simulation that only decides useful or not
 _MOST_MEMBERS = 1024
 _MOST_TRAINING_MEMBERS = 64  # each trial is accounted over many steps, and may be a simulation
-_RECORDS = 100  # a round number of records for the error of an average over records
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,13 @@ class Suggestion:
 
 
 def suggestions(
-    plan: Plan, budget: Budget, *, sample: Sample | None = None, most: int = 3
+    plan: Plan,
+    budget: Budget,
+    *,
+    sample: Sample | None = None,
+    records: int = 100,
+    fits: Callable[[Usefulness], bool] = lambda use: use.useful is not False,
+    most: int = 3,
 ) -> tuple[Suggestion, ...]:
     """Return the cheapest changes to a plan that meet the budget and give a useful answer.
 
@@ -47,6 +54,8 @@ def suggestions(
     plan : the plan as it is.
     budget : what may be spent, and against which view.
     sample : public or synthetic records to judge training by; None judges by signal and noise.
+    records : of each member, for the error of an average over records.
+    fits : whether an answer is good enough; by default, one that is not useless for certain.
     most : how many suggestions.
 
     Guarantees
@@ -60,36 +69,33 @@ def suggestions(
     >>> budget = sv.Budget(1.0, 1e-5, view="network")
     >>> plan = sv.PrivateAveraging.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0,
     ...                                       delta=1e-5)
-    >>> for suggestion in suggestions(plan, budget):
-    ...     print(suggestion.sentence)
-    Hide a record instead of a member, with 100 records each: ± 0.00659 (sottovoce advise 8 --epsilon 1 --records 100).
-    Allow epsilon 6.62: ± 0.249.
-    Find 16 members and take masked sums: ± 0.241.
-    """  # noqa: E501
-    return tuple(islice(_Search(plan, budget, sample).suggestions(), most))
+    >>> [suggestion.what for suggestion in suggestions(plan, budget)]
+    ['hide', 'epsilon', 'members']
+    >>> suggestions(plan, budget)[1].sentence
+    'Allow epsilon 6.62: ± 0.249.'
+    """
+    return tuple(islice(_Search(plan, budget, sample, records, fits).suggestions(), most))
 
 
 class _Search:
     """One plan, one budget, and the changes that are tried in order."""
 
-    def __init__(self, plan: Plan, budget: Budget, sample: Sample | None) -> None:
-        self.plan, self.budget, self.sample = plan, budget, sample
+    def __init__(
+        self,
+        plan: Plan,
+        budget: Budget,
+        sample: Sample | None,
+        records: int,
+        fits: Callable[[Usefulness], bool],
+    ) -> None:
+        self.plan, self.budget, self.sample, self.each, self.fits = plan, budget, sample, records, fits
         # against these views masks change nothing: the noise of a member's own row decides
         own_noise_decides = budget.view in ("local", "outsider", "pairwise", "central")
         self.masks_help = plan.maskable and not own_noise_decides
 
     def suggestions(self) -> Iterator[Suggestion]:
         calibrated = self.calibrated(self.plan)
-        if calibrated is not None:
-            guarantee = self.plan.privacy(**self.budget.adversary)
-            meets = guarantee.valid and guarantee.epsilon(self.budget.delta) <= self.budget.epsilon
-            answer = None if meets else self.useful_answer(calibrated)
-            if answer is not None and isinstance(calibrated, (GradientPlan, PrivateAveraging)):
-                multiplier = calibrated.noise_multiplier
-                noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
-                enough = significant(noise, "required noise")
-                yield Suggestion("noise", noise, f"Take noise {enough}: {answer}.")
-        for change in (self.masks, self.record, self.larger_epsilon, self.members, self.records):
+        for change in (self.noise, self.masks, self.record, self.larger_epsilon, self.members, self.records):
             try:
                 suggestion = change(calibrated or self.plan)
             except SottovoceError:  # this change is not possible for this plan
@@ -98,6 +104,18 @@ class _Search:
                 yield suggestion
 
     # ---- the changes ----------------------------------------
+
+    def noise(self, plan: Plan) -> Suggestion | None:
+        before = self.plan.privacy(**self.budget.adversary)
+        meets = before.valid and before.epsilon(self.budget.delta) <= self.budget.epsilon
+        if meets or plan is self.plan or not isinstance(plan, (GradientPlan, PrivateAveraging)):
+            return None
+        answer = self.useful_answer(plan)
+        if answer is None:
+            return None
+        multiplier = plan.noise_multiplier
+        noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
+        return Suggestion("noise", noise, f"Take noise {significant(noise, 'required noise')}: {answer}.")
 
     def masks(self, plan: Plan) -> Suggestion | None:
         if not self.masks_help or plan.n < 3 or plan.schedule(0).masked:
@@ -112,13 +130,14 @@ class _Search:
         hide = "Hide a record instead of a member"
         if isinstance(plan, PrivateAveraging):
             # a record moves a mean of so many by that much less, and all else stays as it is
-            error = (usefulness(plan).error or 0.0) / (2 * _RECORDS)
-            if not error <= plan.radius / 2:
+            use = usefulness(plan)
+            error = (use.error or 0.0) / (2 * self.each)
+            if not self.fits(replace(use, useful=error <= plan.radius / 2, error=error)):
                 return None
             view = " --view outsider" if self.budget.view == "outsider" else ""
             epsilon = number(self.budget.epsilon, "limit")
-            command = f"advise {plan.n} --epsilon {epsilon} --records {_RECORDS}{view}"
-            sentence = f"{hide}, with {_RECORDS} records each: ± {error:.3g} (sottovoce {command})."
+            command = f"advise {plan.n} --epsilon {epsilon} --records {self.each}{view}"
+            sentence = f"{hide}, with {self.each:,} records each: ± {error:.3g} (sottovoce {command})."
             return Suggestion("hide", "record", sentence)
         if "add-remove" not in plan.adjacencies or plan.sizes is None:
             return None
@@ -133,29 +152,27 @@ class _Search:
         noise = getattr(plan, plan.noise_field)
         if isinstance(noise, tuple) or not noise > 0:
             return None
-        factor = least(lambda f: self.useful_answer(plan.with_noise(noise / f)) is not None, 1.0, 2.0**12)
+        factor = _least(lambda f: self.useful_answer(plan.with_noise(noise / f)) is not None, 1.0, 2.0**24)
         if factor is None:
             return None
         quieter = plan.with_noise(noise / factor)
         epsilon = quieter.privacy(**self.budget.adversary).epsilon(self.budget.delta)
-        rounded = math.ceil(epsilon * 100) / 100 if epsilon < 100 else math.ceil(epsilon)
-        sentence = f"Allow epsilon {rounded:g}: {self.useful_answer(quieter)}."
-        return Suggestion("epsilon", rounded, sentence)
+        rounded = significant(epsilon, "epsilon", 3)
+        sentence = f"Allow epsilon {rounded}: {self.useful_answer(quieter)}."
+        return Suggestion("epsilon", float(rounded), sentence)
 
     def members(self, plan: Plan) -> Suggestion | None:
         if not self.masks_help:
             return None
         most = _MOST_MEMBERS if is_average(plan) else _MOST_TRAINING_MEMBERS
-        answers: dict[int, str | None] = {}
 
-        def works(n: int) -> bool:
-            answers[n] = self.useful_answer(self.calibrated(self.masked(plan, n)))
-            return answers[n] is not None
+        def answer(n: int) -> str | None:
+            return self.useful_answer(self.calibrated(self.masked(plan, n)))
 
-        count = least_whole(works, max(plan.n, 3), most)
+        count = _least_whole(lambda n: answer(n) is not None, max(plan.n, 3), most)
         if count is None or count == plan.n:
             return None
-        sentence = f"Find {count:,} members and take masked sums: {answers[count]}."
+        sentence = f"Find {count:,} members and take masked sums: {answer(count)}."
         return Suggestion("members", count, sentence)
 
     def records(self, plan: Plan) -> Suggestion | None:
@@ -163,12 +180,11 @@ class _Search:
             return None
         if plan.adjacency == "user":
             return None
-        sizes = plan.sizes
 
         def larger(factor: float) -> GradientPlan:
-            return replace(plan, sizes=tuple(math.ceil(factor * size) for size in sizes))
+            return replace(plan, sizes=tuple(math.ceil(factor * size) for size in plan.sizes or ()))
 
-        factor = least(lambda f: self.useful_answer(larger(f)) is not None, 1.0, 2.0**20)
+        factor = _least(lambda f: self.useful_answer(larger(f)) is not None, 1.0, 2.0**20)
         if factor is None or factor == 1.0:
             return None
         each = round(sum(larger(factor).sizes or ()) / plan.n)
@@ -179,8 +195,8 @@ class _Search:
 
     def masked(self, plan: Plan, n: int | None = None) -> Plan:
         """Return the plan over masked sums, and of ``n`` members with as many records each."""
-        colluders = self.budget.colluders if self.budget.colluders != () else 1
-        tolerate = colluders if isinstance(colluders, int) else max(len(colluders), 1)
+        colluders = self.budget.colluders
+        tolerate = colluders if isinstance(colluders, int) else len(colluders)
         network = plan.network  # type: ignore[attr-defined]  # a plan that takes masks has one
         changes: dict[str, Any] = {
             "protocol": "masked" if tolerate <= 1 else f"masked:tolerate={tolerate}",
@@ -198,8 +214,18 @@ class _Search:
         return masked
 
     def calibrated(self, plan: Plan) -> Plan | None:
+        """Return the plan with the least noise that meets the budget, None where no noise does."""
+        epsilon, delta, adversary = self.budget.epsilon, self.budget.delta, self.budget.adversary
+        noise = getattr(plan, plan.noise_field)
+
+        def cost(noise: float) -> Guarantee:
+            return plan.with_noise(noise).privacy(**adversary)
+
         try:
-            return plan.calibrated_to(self.budget.epsilon, self.budget.delta, **self.budget.adversary)
+            guarantee = plan.privacy(**adversary)
+            if isinstance(noise, float) and noise > 0 and guarantee.valid and guarantee.curve.is_gaussian:
+                return plan.with_noise(calibrate_gaussian(cost, epsilon, delta, start=noise))
+            return plan.calibrated_to(epsilon, delta, **adversary)
         except SottovoceError:
             return None
 
@@ -209,20 +235,18 @@ class _Search:
             return None
         sample = None if is_average(plan) else self.sample
         use = usefulness(plan, sample=sample, runs=_RUNS)
-        return None if use.useful is False else use.answer
+        return use.answer if self.fits(use) else None
 
 
-def least(works: Callable[[float], bool], low: float, most: float) -> float | None:
-    """Return the smallest value from ``low`` on that works, to one percent; None if even ``most`` fails.
+def _least(works: Callable[[float], bool], low: float, most: float) -> float | None:
+    """Return the smallest value from ``low`` on that works, to one percent; None if none up to ``most`` does.
 
     A larger value must never make things worse.
     """
-    if works(low):
-        return low
-    if not works(most):
-        return None
     high = low
     while not works(high):
+        if high >= most:
+            return None
         low, high = high, min(high * 2, most)
     while high / low > 1.01:
         middle = math.sqrt(low * high)
@@ -230,7 +254,7 @@ def least(works: Callable[[float], bool], low: float, most: float) -> float | No
     return high
 
 
-def least_whole(works: Callable[[int], bool], low: int, most: int) -> int | None:
+def _least_whole(works: Callable[[int], bool], low: int, most: int) -> int | None:
     """Return the smallest whole number from ``low`` on that works, large ones to one percent."""
     high = low
     while not works(high):

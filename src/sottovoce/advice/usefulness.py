@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -77,15 +78,10 @@ class Score:
 class Usefulness:
     """Whether an answer is of use, why, and the numbers behind it.
 
-    Parameters
-    ----------
-    useful : the verdict; None where only a simulation could tell.
-    sentence : the verdict in words, in the user's unit.
-    error : of an average: standard deviation of the worst node's answer, in the unit of the values.
-    bias : of an average: how far it may end from the mean even without noise (gossip that stops early).
-    span : of an average: the width of the range of the values.
-    signal_to_noise : of training: the largest possible signal of the whole run over its noise.
-    score : of training: what a simulation ends with.
+    ``useful`` is None where only a simulation could tell. Of an average: ``error`` is the standard deviation
+    of the worst node's answer, in the unit of the values, ``bias`` how far it may end from the mean even
+    without noise (gossip that stops early), ``span`` the width of the range of the values. Of training:
+    ``signal_to_noise`` is the largest possible signal of the run over its noise, ``score`` is simulated.
     """
 
     useful: bool | None
@@ -114,17 +110,19 @@ class Usefulness:
         """Return the usefulness as a simulation judges it."""
         return replace(self, useful=score.useful, score=score, sentence=score.sentence)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain values, for JSON."""
+        score = None if self.score is None else dict(vars(self.score))
+        return {"useful": self.useful, "error": self.error, "range": self.span, "score": score} | {
+            "signal_to_noise": self.signal_to_noise
+        }
+
     def __str__(self) -> str:
         return f"useful: {self.verdict}; {self.sentence}"
 
 
 def usefulness(
-    plan: Plan,
-    *,
-    sample: SampleArgument | None = None,
-    sizes: Sequence[int] | None = None,
-    runs: int = 20,
-    seed: int = 0,
+    plan: Plan, *, sample: SampleArgument | None = None, runs: int = 20, seed: int = 0
 ) -> Usefulness:
     """Return whether the answer of a plan will be of use.
 
@@ -133,7 +131,6 @@ def usefulness(
     plan : any plan.
     sample : for training: public records ``(X, y)``, a Dataset, or ``"synthetic"``; without one the verdict
         is no where the noise is too large for any model, and unknown otherwise.
-    sizes : records per agent, where the plan does not know them.
     runs, seed : of the simulation.
 
     Guarantees
@@ -157,19 +154,17 @@ def usefulness(
         sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
         return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
     ratio = _signal_to_noise(plan)
-    sentence = "a sample of public or synthetic records would give a score."
     too_noisy = ratio is not None and ratio < _TOO_NOISY
+    sentence = "a sample of public or synthetic records would give a score."
     use = Usefulness(False if too_noisy else None, sentence, signal_to_noise=ratio)
     if sample is not None:
-        score = simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed)
-        use = use.with_score(score)
+        use = use.with_score(simulate(plan, Sample.for_plan(sample, plan), runs=runs, seed=seed))
     if ratio is None:
         return use
-    words = "no noise is added"
-    if ratio != math.inf:
-        words = "the noise is too large to learn from" if too_noisy else "the noise is small"
-        words += f" beside what the records can contribute (signal-to-noise {ratio:.3g})"
-        words += "" if too_noisy else ", which does not say how good the model is"
+    beside = f"beside what the records can contribute (signal-to-noise {ratio:.3g})"
+    words = f"the noise is small {beside}, which does not say how good the model is"
+    if too_noisy or ratio == math.inf:
+        words = f"the noise is too large to learn from {beside}" if too_noisy else "no noise is added"
     return replace(use, sentence=f"{words}; {use.sentence}")
 
 
@@ -216,24 +211,11 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
 
 
 def _stds(plan: Plan) -> np.ndarray:
-    """Return every agent's noise in the unit of the rows that are averaged, from the accounted releases."""
+    """Return every agent's noise in the unit of the rows that are averaged."""
     return np.array([max((r.noise_std for r in plan.releases(u)), default=0.0) for u in range(plan.n)])
 
 
 # ---- training -----------------------------------------------------------------------------------------
-
-
-def step_noise(plan: GradientPlan) -> float:
-    """Return the noise per coordinate of the mean step, over the largest possible mean step."""
-    active = [u for u in range(plan.n) if plan.releases(u)]
-    if not active:
-        return math.inf
-    # a walk adds one member's noise per step and averages nothing, others add everybody's
-    draws = sum(release.draws for u in active for release in plan.releases(u)) / plan.steps
-    variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
-    noise = math.sqrt(variance / max(1.0, min(draws, len(active))))
-    largest = float(np.mean([_largest_row(plan, u) for u in active]))
-    return noise / largest if largest else math.inf
 
 
 def _largest_row(plan: GradientPlan, agent: int) -> float:
@@ -257,34 +239,36 @@ def _signal_to_noise(plan: Plan) -> float | None:
         dim = n_params(plan.objective)
     except InvalidInput:
         return None
-    noise = step_noise(plan) * math.sqrt(dim)
-    return math.sqrt(plan.steps) / noise if noise else math.inf
+    active = [u for u in range(plan.n) if plan.releases(u)]
+    if not active:
+        return 0.0
+    # a walk adds one member's noise per step and averages nothing, others add everybody's
+    draws = sum(release.draws for u in active for release in plan.releases(u)) / plan.steps
+    variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
+    noise = math.sqrt(variance / max(1.0, min(draws, len(active))))
+    largest = float(np.mean([_largest_row(plan, u) for u in active]))
+    if not largest:
+        return 0.0
+    of_step = noise / largest * math.sqrt(dim)  # in all coordinates, over the largest possible mean step
+    return math.sqrt(plan.steps) / of_step if of_step else math.inf
 
 
 def simulate(
-    plan: Plan,
-    sample: Sample,
-    *,
-    sizes: Sequence[int] | None = None,
-    runs: int = 20,
-    seed: int = 0,
-    best: float | None = None,
+    plan: Plan, sample: Sample, *, runs: int = 20, seed: int = 0, best: float | None = None
 ) -> Score:
     """Return the score of a training plan on public or synthetic records, split as the plan's would be.
 
     Every run draws its own records, split and noise, so the interval covers what differs from run to run:
     twice the deviation, at least one point, or what a small public sample leaves unknown, up to three. The
-    plan's own algorithm and mechanism run; exact consensus is replaced by the quickest one, which ends with
-    the same mean. ``best`` is the score without noise where it is known.
+    plan's own algorithm and mechanism run. ``best`` is the score without noise where it is known.
     """
-    sizes = sizes if sizes is not None else plan.sizes
-    if sizes is None:
-        raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
-    plan, sizes = _smaller(plan, tuple(int(size) for size in sizes))
+    if plan.sizes is None:
+        raise InvalidInput("a simulation needs a plan with sizes=..., the number of records of each agent.")
+    plan = _smaller(plan, plan.sizes)
     scores, noiseless = [], [] if best is None else [best]
     for k in range(runs):
         rng = np.random.default_rng([seed, k])
-        data, judge = sample.draw(sizes, rng, plan)
+        data, judge = sample.draw(plan.sizes or (), rng)
         scores.append(judge(_run(plan, data, rng)))
         if best is None and k < 2:
             noiseless.append(judge(_run(plan.with_noise(0.0), data, rng)))
@@ -297,18 +281,17 @@ def simulate(
     return Score(sample.metric, mean, half, runs, sample.chance, best_mean, sample.source, deviation)
 
 
-def _smaller(plan: Plan, sizes: tuple[int, ...]) -> tuple[Plan, tuple[int, ...]]:
+def _smaller(plan: Plan, sizes: Sequence[int]) -> Plan:
     """Return the plan for fewer records with the same noise in a step, where there are very many."""
     total = sum(sizes)
     if total <= _RECORDS or not isinstance(plan, GradientPlan) or plan.batch_size is not None:
-        return plan, sizes
+        return plan
     fewer = tuple(max(1, round(size * _RECORDS / total)) for size in sizes)
-    if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
-        return replace(plan, sizes=fewer), fewer
-    share = sum(fewer) / total
+    # a member's noise does not depend on how many records it holds
+    share = 1.0 if plan.adjacency == "user" else sum(fewer) / total
     noise = plan.noise_multiplier
     scaled = tuple(z * share for z in noise) if isinstance(noise, tuple) else noise * share
-    return replace(plan, sizes=fewer, noise_multiplier=scaled), fewer
+    return replace(plan, sizes=fewer, noise_multiplier=scaled)
 
 
 def _run(plan: Plan, data: object, rng: np.random.Generator) -> np.ndarray:

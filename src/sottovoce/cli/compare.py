@@ -24,9 +24,8 @@ def compare(
     collude: Annotated[int, Option(help="How many members the column of colluders is about.")] = 2,
     latency: Latency = 0.05,
     sample: Annotated[
-        str | None, Option(help="Public data set or table, or 'synthetic', to score training plans.")
+        str | None, Option(help="Public data set or table, or 'synthetic', to score linear models.")
     ] = None,
-    out: Annotated[Path | None, Option("--out", "-o", help="Draw the front here: .svg or .png.")] = None,
     json: Json = False,
 ) -> None:
     """Compare plan files: what each reveals, how good its answer is, and what it costs.
@@ -35,7 +34,7 @@ def compare(
 
     \b
     Example:
-        sottovoce compare a.toml b.toml --out front.svg
+        sottovoce compare a.toml b.toml
     """
     import sottovoce as sv
     from sottovoce.advice.samples import read_sample
@@ -49,10 +48,6 @@ def compare(
         plans[name] = load_plan(path)
     public = read_sample(sample)
     rows = sv.compare(plans, delta=delta, colluders=collude, latency=latency, sample=public)
-    if out is not None:
-        from sottovoce.advice.comparison import draw_front
-
-        draw_front(rows, out)
 
     def text(screen: Console) -> None:
         show_rows(screen, rows, delta, dominated=True)

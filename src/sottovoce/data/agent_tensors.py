@@ -21,12 +21,9 @@ Test = tuple[Any, Any] | None
 class AgentData:
     """The records of every agent, laid end to end, and a public test set.
 
-    Parameters
-    ----------
-    inputs, targets : records; the first axis is the record.
-    parts : one array of row numbers per agent; an agent may not share a record with another.
-    test : public ``(inputs, targets)`` for evaluation, or None.
-    classes : number of classes, where targets are labels; they are checked here, once.
+    ``parts`` holds one array of row numbers per agent; an agent may not share a record with another. ``test``
+    are public ``(inputs, targets)``. ``classes`` is the number of classes, where targets are labels; they are
+    checked here, once.
 
     Examples
     --------
@@ -114,11 +111,7 @@ class AgentData:
 class LazyData(AgentData):
     """The records of every agent, read one by one when a batch holds them: a torch Dataset.
 
-    Parameters
-    ----------
-    read : ``read(i) -> (inputs, target)``, tensors of the same shape and type for every record.
-    parts : one array of record numbers per agent.
-    test : public ``(inputs, targets)`` for evaluation, or None.
+    ``read(i)`` returns inputs and target, tensors of the same shape and type for every record.
 
     Guarantees
     ----------

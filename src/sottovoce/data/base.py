@@ -57,15 +57,12 @@ def signed_labels(y: ArrayLike) -> np.ndarray:
     try:
         labels = array.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(
-            f"Labels must be 0/1 or -1/1, got {array.dtype}; map the class names first."
-        ) from None
-    values = np.unique(labels)
-    if np.isin(values, (-1, 1)).all():
+        labels = np.full(1, np.nan)
+    if np.isin(labels, (-1, 1)).all():
         return labels
-    if np.isin(values, (0, 1)).all():
+    if np.isin(labels, (0, 1)).all():
         return labels * 2 - 1
-    shown = ", ".join(f"{value:g}" for value in values[:5])
+    shown = ", ".join(sorted({str(value) for value in array.tolist()})[:5])
     raise DataError(f"Labels must be 0/1 or -1/1, got the values {shown}; map them to two classes first.")
 
 
@@ -73,16 +70,10 @@ def signed_labels(y: ArrayLike) -> np.ndarray:
 class Dataset:
     """Records with labels, optionally the site each came from, and a held-out part.
 
-    Parameters
-    ----------
-    name : what it is called.
-    X : (n, p) float array, or scipy CSR.
-    y : (n,) labels or targets.
-    feature_names : p names.
-    groups : (n,) site of each record.
-    X_test, y_test : records kept apart for evaluation.
-    uncharged : what was read from all records at once, by name (`sottovoce.accounting.wording.UNCHARGED`).
-        The guarantee of a model of these data leaves it out, so its user must accept it.
+    ``X`` is an (n, p) float array or scipy CSR, ``y`` the labels or targets, ``groups`` the site of each
+    record, ``X_test`` and ``y_test`` are records kept apart for evaluation. ``uncharged`` is what was read
+    from all records at once, by name (`sottovoce.accounting.wording.UNCHARGED`): the guarantee of a model of
+    these data leaves it out, so its user must accept it.
 
     Examples
     --------
@@ -98,7 +89,6 @@ class Dataset:
     groups: np.ndarray | None = field(default=None, repr=False)
     X_test: Any = field(default=None, repr=False)
     y_test: np.ndarray | None = field(default=None, repr=False)
-
     uncharged: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -151,10 +141,12 @@ class Dataset:
             raise DataError(f"{self.name} is sparse; bounds would make it dense, use unit_rows instead.")
         try:
             a, b = (np.broadcast_to(np.asarray(bound, np.float64), (self.dim,)) for bound in (low, high))
+            if not (np.isfinite(a).all() and np.isfinite(b).all() and (a < b).all()):
+                raise ValueError
         except ValueError:
-            raise DataError(f"Bounds must be one number or one per feature ({self.dim}).") from None
-        if not (np.isfinite(a).all() and np.isfinite(b).all() and (a < b).all()):
-            raise DataError("Bounds must be finite with low < high in every feature.")
+            raise DataError(
+                f"Bounds must be one number or one per feature ({self.dim}), finite with low < high."
+            ) from None
         return self._mapped(lambda X: np.asarray(2 * (np.clip(X, a, b) - a) / (b - a) - 1))
 
     def unit_rows(self) -> Dataset:
@@ -195,14 +187,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """The records of several users, one after another: user ``i`` holds rows offsets[i] to offsets[i+1].
-
-    Examples
-    --------
-    >>> shards = Shards.from_parts(np.eye(3), np.array([1, -1, 1]), [np.array([2]), np.array([0, 1])])
-    >>> shards.n, shards.sizes.tolist(), shards.user(0)[0].tolist()
-    (2, [1, 2], [[0.0, 0.0, 1.0]])
-    """
+    """The records of several users, one after another: user ``i`` holds rows offsets[i] to offsets[i+1]."""
 
     X: np.ndarray = field(repr=False)
     y: np.ndarray = field(repr=False)
@@ -257,13 +242,13 @@ def as_agent_records(data: object) -> AgentRecords:
             f"records of several agents must be shards, or a list of pairs (X, y), one per agent, got "
             f"{type(data).__name__}; dataset.shards(parts) deals records out."
         )
-    try:
-        parts = [(np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)) for X, y in pairs]
-    except (TypeError, ValueError):
-        raise DataError(
-            "every pair (X, y) must hold numbers; categories are turned into numbers first."
-        ) from None
-    for i, (X, y) in enumerate(parts):
+    parts = []
+    for i, pair in enumerate(pairs):
+        try:
+            X, y = (np.asarray(values, dtype=np.float64) for values in pair)
+        except (TypeError, ValueError):
+            raise DataError(f"the pair (X, y) of agent {i} must hold numbers.") from None
+        parts.append((X, y))
         if X.ndim != 2 or y.ndim != 1 or len(X) != len(y) or X.shape[1] != parts[0][0].shape[1]:
             raise DataError(
                 f"agent {i} must have features (n, p) and n labels, with the same p as agent 0, got shapes "

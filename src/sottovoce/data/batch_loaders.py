@@ -53,14 +53,14 @@ def loader_dataset(loader: BatchLoader) -> Any:
 def items_in_memory(dataset: Any) -> Any:
     """Return all items of a list of a loader, or of a part of a TensorDataset, as one batch; else None.
 
-    These are read as they lie in memory. What other datasets and collations do in a call, such as drawing
-    random numbers or padding to the longest item, is not known, so their items are read one at a time.
+    What other datasets and collations do in a call, such as drawing random numbers, is not known, so their
+    items are read one at a time.
     """
     from torch.utils.data import Subset, TensorDataset, default_collate
 
     if isinstance(dataset, CollatedItems):
-        known = type(dataset.dataset) in (list, tuple) and dataset.collate_fn is default_collate
         items = dataset.dataset
+        known = type(items) in (list, tuple) and dataset.collate_fn is default_collate
     else:
         source = items = dataset
         while type(source) is Subset:

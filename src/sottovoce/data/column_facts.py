@@ -18,6 +18,7 @@ from sottovoce.data.tables import Table
 from sottovoce.errors import DataError
 
 Kind = Literal["number", "boolean", "date", "names", "identifier", "text", "empty"]
+Role = Literal["feature", "label", "group"]
 _NEEDS: dict[Kind, str] = {
     "number": "the lowest and highest value that may occur",
     "boolean": "nothing",
@@ -44,7 +45,7 @@ class ColumnFacts:
 
     name: str
     kind: Kind
-    role: Literal["feature", "label", "group"] = "feature"
+    role: Role = "feature"
     has_gaps: bool = False
 
     @property
@@ -60,26 +61,19 @@ class ColumnFacts:
 
 
 def column_facts(table: Table, label: str | None = None, group: str | None = None) -> list[ColumnFacts]:
-    """Return what every column of a table looks like and needs.
-
-    Examples
-    --------
-    >>> table = {"id": ["p1", "p2", "p3"], "age": ["30", "", "50"], "day": ["2024-01-02"] * 3}
-    >>> [(c.name, c.kind, c.has_gaps) for c in column_facts(table | {"ill": ["no"] * 3}, label="ill")]
-    [('id', 'identifier', False), ('age', 'number', True), ('day', 'date', False), ('ill', 'names', False)]
-    """
+    """Return what every column of a table looks like and needs."""
     for name in (label, group):
         if name is not None and name not in table:
             raise DataError(f"the table has no column {name!r}; it has {', '.join(map(str, table))}.")
-    facts = []
-    for name, values in table.items():
-        column = np.asarray(values)
-        gaps = any(is_empty(value) for value in column)
-        role: Literal["feature", "label", "group"] = (
-            "label" if name == label else "group" if name == group else "feature"
-        )
-        facts.append(ColumnFacts(name, _kind(column, name), role, gaps))
-    return facts
+    roles: dict[str | None, Role] = {label: "label", group: "group"}
+    return [
+        ColumnFacts(name, _kind(np.asarray(values), name), roles.get(name, "feature"), _has_gaps(values))
+        for name, values in table.items()
+    ]
+
+
+def _has_gaps(values: np.ndarray) -> bool:
+    return any(is_empty(value) for value in values)
 
 
 def _kind(column: np.ndarray, name: str) -> Kind:
@@ -110,23 +104,7 @@ def _parses(parse: Callable[[], object]) -> bool:
 
 
 def draft_plan(file: str, facts: Sequence[ColumnFacts]) -> str:
-    """Return a plan file for a linear model of the table, with blanks for whatever must be stated.
-
-    Examples
-    --------
-    >>> draft = draft_plan("t.csv", [ColumnFacts("age", "number"), ColumnFacts("ill", "names", "label")])
-    >>> print(draft[draft.index("[data]"):draft.index("[network]")])
-    [data]
-    file = "t.csv"
-    label = "ill"
-    classes = []
-    intercept = true
-    <BLANKLINE>
-    [data.bounds]
-    age = []
-    <BLANKLINE>
-    <BLANKLINE>
-    """
+    """Return a plan file for a linear model of the table, with blanks for whatever must be stated."""
     features = [column for column in facts if column.role == "feature"]
     label = next((column for column in facts if column.role == "label"), None)
     group = next((column for column in facts if column.role == "group"), None)
@@ -148,8 +126,8 @@ def draft_plan(file: str, facts: Sequence[ColumnFacts]) -> str:
         "version": 1,
         "data": {key: value for key, value in data.items() if value != {}},
         "network": {"graph": ""},
-        "objective": {"loss": ""} if amounts else {},
+        **({"objective": {"loss": ""}} if amounts else {}),
         "train": {"algorithm": "consensus-newton", "adjacency": "add-remove"},
         "budget": {"epsilon": "", "delta": ""},
     }
-    return to_toml({key: value for key, value in tables.items() if value != {}}, _COMMENTS)
+    return to_toml(tables, _COMMENTS)

@@ -1,4 +1,4 @@
-"""Readers of files: tables (CSV, TSV, ARFF, plain or gzipped, and Parquet), NPZ arrays and LIBSVM.
+"""Readers of files: tables (CSV, TSV, plain or gzipped, and Parquet) and NPZ arrays.
 
 Readers parse text and arrays only (``allow_pickle`` is never on) and name the line that is wrong.
 """
@@ -13,19 +13,19 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from sottovoce.data.base import Dataset, is_sparse
+from sottovoce.data.base import Dataset
 from sottovoce.errors import DataError, MissingDependency
 
 MissingRows = Literal["refuse", "drop"]
 StrPath = str | os.PathLike[str]
-TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
+TABLE_FORMATS = (".csv", ".tsv", ".parquet")
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _DATE = re.compile(r"\d{4}-\d\d")
@@ -62,24 +62,16 @@ def table_format(path: StrPath) -> str:
 
 
 def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.ndarray]:
-    """Return the columns of a table by name: of a file, a data frame or a mapping.
-
-    Examples
-    --------
-    >>> read_table({"age": [1, 2]})
-    {'age': array([1, 2])}
-    """
+    """Return the columns of a table by name: of a file, a data frame or a mapping."""
     if isinstance(data, (str, os.PathLike)):
         kind = table_format(data)
         if kind == ".parquet":
             return _read_parquet(Path(data))
         if kind not in TABLE_FORMATS:
             raise DataError(
-                f"a table must be a .csv, .tsv, .arff or .parquet file, or .gz of the first three, got "
-                f"{Path(data).name}."
+                f"a table must be a .csv, .tsv (also .gz) or .parquet file, got {Path(data).name}."
             )
-        columns = _read_arff(Path(data)) if kind == ".arff" else read_columns(data)
-        return {name: np.array(words, dtype=object) for name, words in columns.items()}
+        return {name: np.array(words, dtype=object) for name, words in read_columns(data).items()}
     if isinstance(data, ArrowTable):
         return {str(name): data.column(i).to_numpy() for i, name in enumerate(data.column_names)}
     names = list(data) if isinstance(data, Mapping) else list(data.columns)
@@ -90,12 +82,12 @@ def read_columns(path: StrPath) -> dict[str, list[str]]:
     """Read a comma- or tab-separated table with a header line as columns of words."""
     with text_lines(path) as lines:
         first = next(lines, "")
-        if not first.strip():
-            raise DataError(f"{path} is empty; expected a header line.")
         delimiter = "\t" if "\t" in first else ","
-        header = [word.strip() for word in next(csv.reader([first], delimiter=delimiter))]
+        header = [word.strip() for word in next(csv.reader([first], delimiter=delimiter), [])]
         rows = [row for row in enumerate(csv.reader(lines, delimiter=delimiter), start=2) if row[1]]
-    twice = next((word for i, word in enumerate(header) if word in header[:i]), None)
+    if not any(header):
+        raise DataError(f"{path} is empty; expected a header line.")
+    twice = next((word for word in header if header.count(word) > 1), None)
     if twice is not None:
         raise DataError(f"{path} has two columns {twice!r}; rename one.")
     for number, row in rows:
@@ -187,68 +179,19 @@ def _read_number_lines(source: Path) -> np.ndarray:
 
 
 def read_npz(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
-    """Read the features ``X`` and the labels ``y`` of an .npz file."""
-    arrays = read_arrays(path, ("X", "y"))
+    """Read the features ``X`` and the labels ``y`` of an .npz file, incomplete rows refused or dropped."""
+    arrays, name = read_arrays(path, ("X", "y")), Path(path).name
     try:
-        X = np.asarray(arrays["X"], dtype=np.float64)
+        X, y = (np.asarray(arrays[key], dtype=np.float64) for key in ("X", "y"))
     except ValueError:
-        raise DataError(f"{Path(path).name}: the array 'X' must hold numbers.") from None
-    return _without_missing(Path(path), X, arrays["y"], missing)
-
-
-def _read_arff(file: Path) -> dict[str, list[str]]:
-    """Read a dense ARFF table as columns of words."""
-    names: list[str] = []
-    rows: list[list[str]] = []
-    in_data = False
-    with text_lines(file) as lines:
-        for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if not text or text.startswith("%"):
-                continue
-            if in_data:
-                values = [value.strip().strip("'\"") for value in text.split(",")]
-                if text.startswith("{") or len(values) != len(names):
-                    raise DataError(
-                        f"{file.name}, line {number}: expected {len(names)} values, got {len(values)}."
-                    )
-                rows.append(values)
-            elif text.lower().startswith("@attribute"):
-                attribute = re.match(r"\S+\s+(?:'([^']*)'|\"([^\"]*)\"|(\S+))\s+\S", text)
-                if attribute is None:
-                    raise DataError(f"{file.name}, line {number}: expected '@attribute name type'.")
-                names.append(next(name for name in attribute.groups() if name is not None))
-            in_data = in_data or text.lower().startswith("@data")
-    if not rows:
-        raise DataError(f"{file.name} holds no @data rows.")
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
-
-
-def read_libsvm(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
-    """Read ``label index:value ...`` lines (indices from 1, as in a9a) into a sparse data set."""
-    name = Path(path).name
-    labels: list[float] = []
-    indices: list[int] = []
-    values: list[float] = []
-    indptr = [0]
-    with text_lines(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            words = line.split("#")[0].split()
-            if not words:
-                continue
-            try:
-                labels.append(float(words[0]))
-                pairs = [word.split(":") for word in words[1:]]
-                indices += [int(key) - 1 for key, _ in pairs]
-                values += [float(value) for _, value in pairs]
-            except ValueError:
-                raise DataError(f"{name}, line {number}: expected 'label index:value ...'.") from None
-            if any(i < 0 for i in indices[indptr[-1] :]):
-                raise DataError(f"{name}, line {number}: indices count from 1.")
-            indptr.append(len(indices))
-    X = sp.csr_array((values, indices, indptr), shape=(len(labels), max(indices, default=-1) + 1))
-    X.sum_duplicates()
-    return _without_missing(Path(path), X, np.array(labels), missing)
+        raise DataError(f"{name}: the arrays 'X' and 'y' must hold numbers.") from None
+    data = Dataset(name.split(".")[0], X, arrays["y"])
+    complete = np.isfinite(X).all(axis=1) & np.isfinite(y)
+    if missing == "refuse" and not complete.all():
+        raise DataError(
+            f"{name} has missing or infinite entries; set missing to 'drop' to leave those rows out."
+        )
+    return replace(data, X=X[complete], y=data.y[complete])
 
 
 def is_empty(value: object) -> bool:
@@ -266,13 +209,7 @@ def are_booleans(values: ArrayLike) -> bool:
 
 
 def parse_days(values: ArrayLike, name: str) -> np.ndarray:
-    """Return a column of dates as days since 1970, by their own clock; an empty entry becomes NaN.
-
-    Examples
-    --------
-    >>> parse_days(["1970-01-03", "1970-01-01T12:00", ""], "admitted").tolist()
-    [2.0, 0.5, nan]
-    """
+    """Return a column of dates as days since 1970, by their own clock; an empty entry becomes NaN."""
     entries = ["" if is_empty(value) else str(value).strip() for value in np.asarray(values)]
     words = [_TIME_ZONE.sub("", entry.replace(" ", "T", 1)) or "NaT" for entry in entries]
     try:
@@ -319,16 +256,3 @@ def text_lines(path: StrPath) -> Iterator[Iterator[str]]:
         raise DataError(f"{path} is not text; export the table as CSV in UTF-8.") from None
     except (OSError, EOFError, csv.Error, zlib.error) as problem:
         raise DataError(f"{path} is not a readable text table: {problem}.") from None
-
-
-def _without_missing(path: Path, X: Any, y: np.ndarray, missing: MissingRows) -> Dataset:
-    """Return the data set, with incomplete rows refused or dropped."""
-    targets = np.asarray(y, dtype=float)
-    if not (np.isfinite(X.data if is_sparse(X) else X).all() and np.isfinite(targets).all()):
-        if missing == "refuse" or is_sparse(X):
-            raise DataError(
-                f"{path.name} has missing or infinite entries; set missing to 'drop' to leave those rows out."
-            )
-        complete = np.isfinite(X).all(axis=1) & np.isfinite(targets)
-        X, y = X[complete], y[complete]
-    return Dataset(path.name.split(".")[0], X, y)

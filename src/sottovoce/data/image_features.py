@@ -58,14 +58,9 @@ def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndar
 
 @dataclass(frozen=True)
 class OrientedFeatures:
-    """Strength of edges by direction and place, normalized in small blocks: gradients of a blurred image,
-    split over ``directions``, averaged in Gaussian windows ``stride`` apart.
-
-    Parameters
-    ----------
-    directions : number of edge directions over the full circle.
-    blur, window : standard deviations of the derivative and of the averaging window, in pixels.
-    stride : distance between windows.
+    """Strength of edges by direction and place, normalized in small blocks: gradients of an image, split over
+    the ``directions`` of a circle, averaged in Gaussian windows ``stride`` apart. ``blur`` and ``window`` are
+    the standard deviations of the derivative and of the window, in pixels.
 
     References: Dalal and Triggs 2005, "Histograms of Oriented Gradients for Human Detection".
     """
@@ -95,7 +90,7 @@ class OrientedFeatures:
 
 @dataclass(frozen=True)
 class Scattering:
-    """Averages of moduli of Morlet wavelet responses, first and (if wanted) second order.
+    """Averages of moduli of Morlet wavelet responses of first order.
 
     References: Bruna and Mallat 2013, "Invariant Scattering Convolution Networks".
     """
@@ -103,7 +98,6 @@ class Scattering:
     scales: int = 2
     directions: int = 8
     stride: int = 4
-    second: bool = True
 
     def __call__(self, images: ArrayLike) -> np.ndarray:
         """Return (count, features) float32 of grey images (count, side, side) in [0, 1]."""
@@ -118,15 +112,8 @@ class Scattering:
             return window @ modulus @ window.T  # few places of a separable window: no transform needed
 
         spectrum = torch.fft.fft2(x)
-        responses = [averaged(x)]
-        for scale, wavelet in wavelets:
-            modulus = torch.fft.ifft2(spectrum * wavelet).abs()
-            responses.append(averaged(modulus))
-            if self.second:
-                inner = torch.fft.fft2(modulus)
-                later = [other for finer, other in wavelets if finer > scale]
-                responses += [averaged(torch.fft.ifft2(inner * other).abs()) for other in later]
-        values = torch.stack(responses, 1).flatten(1)
+        moduli = (torch.fft.ifft2(spectrum * wavelet).abs() for wavelet in wavelets)
+        values = torch.stack([averaged(x), *map(averaged, moduli)], 1).flatten(1)
         return values.sign() * values.abs().sqrt()  # the average of a chroma channel may be negative
 
 
@@ -186,13 +173,11 @@ def mirrored(features: Features) -> Features:
     return rows
 
 
-def opponent(light: Features, colors: Features | None = None) -> Features:
+def opponent(features: Features) -> Features:
     """Return features of three opponent channels of color images, (count, 3, side, side) in [0, 1].
 
-    ``light`` are the features of the luminance, ``colors`` those of red against green and of yellow against
-    blue; by default the same.
+    The channels are the luminance, red against green, and yellow against blue.
     """
-    other = light if colors is None else colors
 
     def rows(images: ArrayLike) -> np.ndarray:
         values = np.asarray(images, np.float32)
@@ -203,7 +188,7 @@ def opponent(light: Features, colors: Features | None = None) -> Features:
             )
         red, green, blue = values[:, 0], values[:, 1], values[:, 2]
         channels = ((red + green + blue) / 3, (red - green) / 2, (red + green) / 4 - blue / 2)
-        return np.concatenate([light(channels[0]), other(channels[1]), other(channels[2])], axis=1)
+        return np.concatenate([features(channel) for channel in channels], axis=1)
 
     return rows
 
@@ -268,16 +253,10 @@ PICTURES: dict[str, Callable[[int, np.random.Generator, int], np.ndarray]] = {
 
 
 class Whitened:
-    """Features centered and whitened by the statistics of random pictures, then scaled to unit length.
+    """Features centered and whitened by the statistics of random ``pictures``, then scaled to unit length.
 
-    Parameters
-    ----------
-    features : maps images in [0, 1] to rows.
-    pictures : ``"strokes"``, ``"shapes"`` (grey) or ``"leaves"`` (color).
-    ridge : added to the covariance, as a share of its mean eigenvalue (of those kept).
-    seed, drawings : of the random pictures, and how many; public.
-    keep : so many directions in which random pictures differ most; all by default. Directions in which they
-        hardly differ carry little but noise, and cost time.
+    ``ridge`` is added to the covariance, as a share of its mean eigenvalue (of those kept). ``keep`` is so
+    many directions in which random pictures differ most: others carry little but noise, and cost time.
 
     Guarantees
     ----------
@@ -295,12 +274,9 @@ class Whitened:
         drawings: int = 8000,
         keep: int | None = None,
     ) -> None:
-        if pictures not in PICTURES:
-            raise InvalidInput(f"pictures must be {' or '.join(PICTURES)}, got {pictures!r}.")
-        self.features, self.pictures = features, pictures
-        self.ridge = _validate.positive(ridge, "ridge")
-        self.seed, self.drawings = seed, _validate.count(drawings, "drawings")
-        self.keep = None if keep is None else _validate.count(keep, "keep")
+        _validate.choice(pictures, PICTURES, "pictures")
+        self.features, self.pictures, self.ridge = features, pictures, _validate.positive(ridge, "ridge")
+        self.seed, self.drawings, self.keep = seed, _validate.count(drawings, "drawings"), keep
         self._side: int | None = None
 
     @cached_property
@@ -337,11 +313,9 @@ class Whitened:
         return np.concatenate(parts) if parts else np.zeros((0, root.shape[1]), np.float32)
 
 
-_FIRST, _ORIENTED = Scattering(second=False), OrientedFeatures()
+_FIRST, _ORIENTED = Scattering(), OrientedFeatures()
 _GREY = joined(_FIRST, _ORIENTED, pooled_pixels(2))
 _COLOR = joined(opponent(_FIRST), opponent(_ORIENTED), opponent(pooled_pixels(4)))
-_MIRRORED = mirrored(_COLOR)
-_FINE = joined(opponent(Scattering(), _FIRST), opponent(pooled_pixels(4)))
 
 
 def _upright(features: Features) -> Features:
@@ -354,8 +328,9 @@ FEATURES: dict[str, Callable[[], Whitened]] = {
     "objects": lambda: Whitened(_GREY, "shapes", drawings=6000),
     "objects-mirrored": lambda: Whitened(mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
     "photographs": lambda: Whitened(_COLOR, "leaves", drawings=4000),
-    "photographs-mirrored": lambda: Whitened(_MIRRORED, "leaves", drawings=4000, ridge=0.01, keep=2000),
-    "photographs-fine": lambda: Whitened(_FINE, "leaves", drawings=4000),
+    "photographs-mirrored": lambda: Whitened(
+        mirrored(_COLOR), "leaves", drawings=4000, ridge=0.01, keep=2000
+    ),
 }
 
 
@@ -363,19 +338,9 @@ def named_features(name: str) -> Whitened:
     """Return fixed features by name.
 
     ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
-    ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` and ``photographs-fine``
-    (color: the same in opponent channels; second-order scattering of the luminance). ``objects-mirrored``
-    and ``photographs-mirrored`` give an image and its mirror image the same row, and are narrower.
-
-    Examples
-    --------
-    >>> named_features("objects").pictures
-    'shapes'
-    >>> named_features("faces")
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: there are no features 'faces'; there are handwriting, handwriting-fine, \
-objects, objects-mirrored, photographs, photographs-mirrored, photographs-fine.
+    ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` (color: the same in
+    opponent channels). ``objects-mirrored`` and ``photographs-mirrored`` give an image and its mirror image
+    the same row, and are narrower.
     """
     if name not in FEATURES:
         raise InvalidInput(f"there are no features {name!r}; there are {', '.join(FEATURES)}.")
@@ -421,9 +386,9 @@ def _separable(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
     return F.conv2d(x, across, padding=(0, len(row) // 2), groups=channels)
 
 
-def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, Tensor]], Tensor]:
-    """Fourier transforms of Morlet wavelets (zero mean) by scale; the averaging window, as the circulant
-    matrix that filters along one axis."""
+def _morlets(side: int, scales: int, directions: int) -> tuple[list[Tensor], Tensor]:
+    """Fourier transforms of Morlet wavelets (zero mean); the averaging window, as the circulant matrix that
+    filters along one axis."""
     frequency = torch.fft.fftfreq(side) * 2 * math.pi
     turns = [(a * 2 * math.pi, b * 2 * math.pi) for a in (-1, 0, 1) for b in (-1, 0, 1)]
     down, across = torch.meshgrid(frequency, frequency, indexing="ij")
@@ -442,7 +407,7 @@ def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, T
         for k in range(directions):
             angle, slant = math.pi * k / directions, 4 / directions
             wave, base = bump(center, width, angle, slant), bump(0.0, width, angle, slant)
-            wavelets.append((scale, wave - base * (wave[0, 0] / base[0, 0])))
+            wavelets.append(wave - base * (wave[0, 0] / base[0, 0]))
     width = 0.8 * 2 ** (scales - 1)
     low = torch.stack([torch.exp(-((width * (frequency + turn)) ** 2) / 2) for turn, _ in turns[::3]]).sum(0)
     window = torch.fft.ifft(low / low[0]).real

@@ -11,7 +11,6 @@ import gzip
 import math
 import os
 import struct
-import tarfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,13 +31,7 @@ _IDX_FILES = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in (
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Training and test images with class labels.
-
-    Parameters
-    ----------
-    x, x_test : (n, channels, height, width) uint8.
-    y, y_test : (n,) int64 in 0 .. classes - 1.
-    """
+    """Training and test images (n, channels, height, width) uint8, with classes (n,) int64 from 0."""
 
     name: str
     x: np.ndarray = field(repr=False)
@@ -54,11 +47,8 @@ class Images:
                     f"{self.name}: expected one label per {part} image, got images of shape {x.shape} "
                     f"and {len(y)} labels."
                 )
-            if len(y) and (y.min() < 0 or y.max() >= self.classes):
-                wrong = int(y[(y < 0) | (y >= self.classes)][0])
-                raise DataError(
-                    f"{self.name}: a {part} label is {wrong}, but the classes are 0 to {self.classes - 1}."
-                )
+            if len(y) and not (y.min() >= 0 and y.max() < self.classes):
+                raise DataError(f"{self.name}: the classes of {part} images must be 0 to {self.classes - 1}.")
 
     @staticmethod
     def floats(
@@ -77,11 +67,8 @@ class Images:
 class ImageReading:
     """How images become inputs of a network, by public facts only; it is saved with the model.
 
-    Parameters
-    ----------
-    side : resize to this side.
-    mean, std : public constants, for pixels in [0, 1].
-    features : name of fixed features of the scaled images (`sottovoce.data.image_features`), or None.
+    Pixels in [0, 1] are resized to ``side``, and ``mean`` and ``std`` are public constants. ``features`` is
+    the name of fixed features of the scaled images (`sottovoce.data.image_features`), or None.
     """
 
     side: int | None = None
@@ -126,21 +113,16 @@ def read_images(data: Any) -> Any:
 
 
 def load_images(name: str, folder: str | Path | None = None) -> Images:
-    """Return a set of images by name; ``folder`` names the place of the files instead of SOTTOVOCE_DATA.
-
-    Examples
-    --------
-    >>> load_images("digits").y_test.shape
-    (360,)
-    >>> load_images("imagenet")
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.DataError: There is no image set 'imagenet'; there are digits, mnist, ...
-    """
+    """Return a set of images by name; ``folder`` names the place of the files instead of SOTTOVOCE_DATA."""
     if name not in SETS:
         raise DataError(f"There is no image set {name!r}; there are {', '.join(SETS)}.")
     if name == "digits":
-        return _digits()
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        x, y = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None], bunch.target.astype(np.int64)
+        cut = 1437  # the customary four fifths; the last writers are held out
+        return Images("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10)
     place = data_folder(name) if folder is None else Path(folder)
     if name.startswith("cifar"):
         return _cifar(name, place)
@@ -166,14 +148,11 @@ def read_idx(path: Path) -> np.ndarray:
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or not 1 <= raw[3] <= 4:
         raise DataError(f"{path.name} is not an idx file of bytes; expected a header 0x0000080n.")
     first = 4 + 4 * raw[3]
-    if len(raw) < first:
-        raise DataError(f"{path.name} is truncated: its header is incomplete; fetch the original file again.")
-    shape = struct.unpack(f">{raw[3]}I", raw[4:first])
-    size = math.prod(shape)
-    if len(raw) != first + size:
+    shape = struct.unpack(f">{raw[3]}I", raw[4:first]) if len(raw) >= first else (math.inf,)
+    if len(raw) != first + math.prod(shape):
         raise DataError(
-            f"{path.name} is truncated or damaged: its header promises {size} bytes, it holds "
-            f"{len(raw) - first}; fetch the original file again."
+            f"{path.name} is truncated or damaged: its header promises {math.prod(shape)} bytes, it holds "
+            f"{max(0, len(raw) - first)}; fetch the original file again."
         )
     return np.frombuffer(raw, np.uint8, offset=first).reshape(shape).copy()
 
@@ -199,27 +178,20 @@ def _cifar(name: str, place: Path) -> Images:
         train, test = [f"data_batch_{i}.bin" for i in range(1, 6)], ["test_batch.bin"]
     else:
         label_bytes, classes, train, test = 2, 100, ["train.bin"], ["test.bin"]
-    archive = place / f"cifar-{classes}-binary.tar.gz"
 
     def read(files: list[str]) -> list[np.ndarray]:
-        arrays = [read_cifar(_cifar_bytes(place, archive, file), label_bytes, file) for file in files]
+        arrays = [read_cifar(_cifar_bytes(place, file), label_bytes, file) for file in files]
         return [np.concatenate(column) for column in zip(*arrays, strict=True)]
 
     (x, y), (x_test, y_test) = read(train), read(test)
     return Images(name, x, y, x_test, y_test, classes)
 
 
-def _cifar_bytes(place: Path, archive: Path, file: str) -> bytes:
-    """Return a .bin file from the folder or from the official archive."""
-    for unpacked in sorted(place.rglob(file)):
-        return unpacked.read_bytes()
-    if archive.is_file():
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if member.isfile() and Path(member.name).name == file:
-                    stream = tar.extractfile(member)
-                    return b"" if stream is None else stream.read()
-    raise DataError(f"{file} is missing in {place}; put {archive.name} (or its .bin files) there.")
+def _cifar_bytes(place: Path, file: str) -> bytes:
+    unpacked = next(iter(sorted(place.rglob(file))), None)
+    if unpacked is None:
+        raise DataError(f"{file} is missing in {place}; unpack the official binary version there.")
+    return unpacked.read_bytes()
 
 
 def _cifar_npz(path: Path) -> Images:
@@ -229,16 +201,6 @@ def _cifar_npz(path: Path) -> Images:
     channels_first = [np.ascontiguousarray(np.moveaxis(part, -1, 1)) for part in (x, x_test)]
     labels = [part.ravel().astype(np.int64) for part in (y, y_test)]
     return Images("cifar10", channels_first[0], labels[0], channels_first[1], labels[1], 10)
-
-
-def _digits() -> Images:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
-    y = bunch.target.astype(np.int64)
-    cut = 1437  # the customary four fifths; the last writers are held out
-    return Images("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10)
 
 
 def _resized(x: np.ndarray, side: int) -> np.ndarray:

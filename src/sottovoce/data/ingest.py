@@ -61,18 +61,12 @@ class ArrayLike(Protocol):
 
 @dataclass(frozen=True)
 class IngestedRecords:
-    """Records as `ingest` read them from a `TableData`: inputs, raw targets, sites, features from columns.
+    """Records as `ingest` read them from a `TableData`.
 
-    Parameters
-    ----------
-    inputs : an array or a tensor, or a mapping or a tuple of them; None for a lazy dataset.
-    targets : raw targets, one per record; None for a lazy dataset.
-    groups : the site of each record.
-    columns : how the columns of a table became features.
-    dataset : a torch dataset whose records are read when a batch needs them.
-    test : the held-out ``(inputs, targets)`` of a `Dataset`.
-    uncharged : what was read from private records before, by name.
-    batch_size : of the DataLoader that the records came in, over all nodes.
+    ``inputs`` and ``targets`` are None for a lazy ``dataset``, whose records are read when a batch needs
+    them. ``groups`` is the site of each record, ``columns`` how the columns of a table became features,
+    ``test`` the held-out ``(inputs, targets)`` of a `Dataset`, ``uncharged`` what was read from private
+    records before, by name, ``batch_size`` that of the DataLoader that the records came in, over all nodes.
     """
 
     inputs: Inputs
@@ -104,12 +98,9 @@ def ingest(
 ) -> IngestedRecords:
     """Return the records of a `TableData`, or of other data with its default options.
 
-    Parameters
-    ----------
-    data : a `TableData`, or anything that can be its ``source``.
-    columns : how to read a table if that is fixed already (test records).
-    accept : ``"standardize"`` reads mean and deviation of columns without bounds from the records.
-    label_problem : what the caller's model still needs to know of a label column, reported with the rest.
+    ``columns`` say how to read a table if that is fixed already (test records); ``"standardize"`` in
+    ``accept`` reads mean and deviation of columns without bounds from the records; ``label_problem`` returns
+    what the caller's model still needs to know of a label column, reported with the rest.
 
     Examples
     --------
@@ -187,19 +178,16 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
 
     ``columns`` is how the training table was read, None if the model was trained on arrays.
     """
-    path = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if isinstance(data, BatchLoader):
         return loader_dataset(data)
+    if isinstance(data, (str, os.PathLike)) and not is_table(data):
+        data = read_array(data)
     if columns is not None:
         if isinstance(data, Mapping) and data and all(np.ndim(value) == 0 for value in data.values()):
             data = {name: [value] for name, value in data.items()}  # one record
-        if is_table(data):
-            return columns(read_table(data))
-        return columns.of_array(data if path is None else read_array(path))
+        return columns(read_table(data)) if is_table(data) else columns.of_array(data)
     if isinstance(data, Mapping):
         return _without_label(data, label)
-    if path is not None and path.suffix in (".npz", ".npy"):
-        return read_array(path)
     if is_table(data):
         raise DataError("the model was made from arrays, so it takes arrays; give the features as one.")
     return tuple(data) if isinstance(data, list) and data and np.ndim(data[0]) > 0 else data
@@ -207,14 +195,11 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
 
 @dataclass(frozen=True)
 class Target:
-    """The prediction task: classes, yes-or-no labels or numbers, with their public names and bounds.
+    """The prediction task, with the public names and bounds of its labels.
 
-    Parameters
-    ----------
-    task : ``"classification"``, ``"labels"``, ``"regression"``, or ``"own"`` for a custom loss.
-    classes : public class names; None if labels are whole numbers from 0.
-    scale : map of regression targets by public bounds, or None.
-    names : of the labels, if there are several.
+    ``task`` is ``"classification"``, ``"labels"`` (yes or no), ``"regression"``, or ``"own"`` for a custom
+    loss; ``classes`` is None if labels are whole numbers from 0; ``scale`` maps regression targets by public
+    bounds; ``names`` are those of the labels, if there are several.
     """
 
     task: str
@@ -226,8 +211,9 @@ class Target:
         """Return targets as the loss takes them."""
         if self.task == "regression":
             numbers = _floats(raw)
-            if not np.isfinite(numbers).all():
-                row = int(np.argwhere(~np.isfinite(numbers))[0][0])
+            bad = ~np.isfinite(numbers)
+            if bad.any():
+                row = int(np.argwhere(bad)[0][0])
                 raise DataError(f"the target of record {row} is missing or infinite; drop or mend it.")
             return numbers if self.scale is None else self.scale(numbers)
         if self.classes is not None and np.ndim(raw) == 1:
@@ -298,9 +284,7 @@ def _from_table(
         columns = Columns.from_table(values, table, accept, about_label)
         if table.missing == "drop":
             if table.group is not None and not isinstance(table.group, str):
-                each = _groups(table.group, len(values[table.labels[0]]))
-                assert each is not None
-                values |= {_SITE: each}
+                values |= {_SITE: np.asarray(_groups(table.group, len(values[table.labels[0]])))}
                 table = replace(table, group=_SITE)
             values = columns.complete(values, table.labels)
     targets = [label_column(values[name]) for name in table.labels]
@@ -329,25 +313,20 @@ def _from_arrays(
         inputs, columns = _scaled(inputs, table, columns, accept)
     else:
         _refuse_column_options(table, accept)
-    records = IngestedRecords(inputs, targets if is_tensor(targets) else np.asarray(targets), None, columns)
-    if records.n == 0 or records.n != len(records.targets):
+    targets = targets if is_tensor(targets) else np.asarray(targets)
+    records = IngestedRecords(inputs, targets, None, columns)
+    if records.n == 0 or records.n != len(targets):
         raise DataError(
-            f"expected one target per record, got {records.n} records and {len(records.targets)} targets."
+            f"expected one target per record, got {records.n} records and {len(targets)} targets."
         )
-    _refuse_gaps(records.inputs)
-    return replace(records, groups=_groups(table.group, records.n))
-
-
-def _refuse_gaps(inputs: Inputs) -> None:
-    """Refuse arrays that hold NaN or infinity: such a record would be clipped to nothing, silently."""
-    parts = (
-        inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
-    )
-    for part in parts:
+    # a record with NaN or infinity would be clipped to nothing, silently
+    parts = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
+    for part in parts if isinstance(parts, (list, tuple)) else [parts]:
         array = part.detach().cpu().numpy() if is_tensor(part) else np.asarray(part)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             raise DataError(f"record {row} of the inputs holds NaN or infinity; drop or mend such records.")
+    return replace(records, groups=_groups(table.group, records.n))
 
 
 def _scaled(

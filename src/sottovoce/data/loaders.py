@@ -15,18 +15,7 @@ from sottovoce.errors import DataError
 
 
 def data_folder(name: str) -> Path:
-    """Return the folder of a data set: in SOTTOVOCE_DATA, else in the per-user cache.
-
-    Examples
-    --------
-    >>> import os
-    >>> from unittest import mock
-    >>> with mock.patch.dict(os.environ, {"SOTTOVOCE_DATA": "nowhere", "XDG_CACHE_HOME": "nowhere"}):
-    ...     data_folder("houses")
-    Traceback (most recent call last):
-    sottovoce.errors.DataError: The data set 'houses' is not here; set SOTTOVOCE_DATA to a folder that holds \
-houses/, or put it into nowhere/sottovoce/houses.
-    """
+    """Return the folder of a data set: in SOTTOVOCE_DATA, else in the per-user cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sottovoce"
     for root in (os.environ.get("SOTTOVOCE_DATA"), cache):
         if root and (Path(root) / name).is_dir():
@@ -38,13 +27,7 @@ houses/, or put it into nowhere/sottovoce/houses.
 
 
 def load(name: str) -> Dataset:
-    """Return a data set by name; `names` lists them.
-
-    Examples
-    --------
-    >>> load("breast_cancer").X.shape
-    (569, 30)
-    """
+    """Return a data set by name; `names` lists them."""
     loaders = _loaders()
     if name not in loaders:
         raise DataError(f"There is no data set {name!r}; there are {', '.join(loaders)}.")
@@ -52,13 +35,7 @@ def load(name: str) -> Dataset:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names `load` knows.
-
-    Examples
-    --------
-    >>> "electricity" in names()
-    True
-    """
+    """Return the names `load` knows."""
     return tuple(_loaders())
 
 

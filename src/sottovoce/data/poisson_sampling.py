@@ -25,28 +25,16 @@ _MANY = 8192
 
 
 class PoissonSampler:
-    """Poisson batches of several agents.
+    """Poisson batches of several agents, with so many records (``sizes``) and probabilities (``rates``).
 
-    Parameters
-    ----------
-    sizes : number of records of each hosted agent.
-    rates : probability with which a record of each enters a batch.
-    key : a whole number (simulation) or 32 secret bytes (protective).
-    numbers : what keys the batches of each hosted agent; by default its place.
+    ``key`` is a whole number (simulation) or 32 secret bytes (protective); ``numbers`` key the batches of
+    each hosted agent, by default its place.
 
     Guarantees
     ----------
     Each record of agent ``i`` is in a batch independently with probability ``rates[i]`` (protective: never
     above it, below it by less than 2^-63), as the accountant assumes. A rate of 1 takes every record. A batch
     may be empty.
-
-    Examples
-    --------
-    >>> sampler = PoissonSampler([1000, 500], [0.1, 1.0], key=3)
-    >>> [len(batch) for batch in sampler.draw([0, 1], step=0)][1]
-    500
-    >>> bool((sampler.draw([0], 7)[0] == PoissonSampler([1000], [0.1], key=3).draw([0], 7)[0]).all())
-    True
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeGuard, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce._validate import count, positive
+from sottovoce._validate import choice, count, positive
 from sottovoce.data.base import is_tensor, unit_rows
 from sottovoce.data.files import DataFrame, are_booleans, is_empty, parse_days, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
@@ -38,7 +38,6 @@ _GAPS = (
     'set missing to "drop" to leave such records out, to "middle" to put the middle of the bounds there, or '
     'to "indicator" to mark it as well'
 )
-PLAN_KEYS = ("intercept",)  # of a drafted [data] section, which a plan file reads
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,12 @@ class TableData:
         try:
             section = dict(tomllib.loads(file.read_text(encoding="utf-8"))["data"])
             source = file.parent / section.pop("file")
-        except FileNotFoundError:
-            raise DataError(f"There is no file {file}.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as problem:
-            raise DataError(f"{file.name} must be TOML with [data] and its file: {problem}.") from None
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as problem:
+            raise DataError(f"{file} must be a TOML file with [data] and its file: {problem}.") from None
         known = {item.name for item in fields(cls)} - {"source"}
-        unknown = [key for key in section if key not in known and key not in PLAN_KEYS]
-        if unknown:
+        if unknown := section.keys() - known - {"intercept"}:
             raise DataError(
-                f"{file.name}: [data] {', '.join(unknown)} is not known to sv.fit; it knows "
+                f"{file.name}: [data] {', '.join(sorted(unknown))} is not known to sv.fit; it knows "
                 f"{', '.join(sorted(known))}."
             )
         stated = without_blanks(section)
@@ -144,14 +140,21 @@ class Scale:
             if are_dates((low, high)):
                 low, high = parse_days([str(low), str(high)], name).tolist()
             low, high = float(low), float(high)
+            if not -np.inf < low < high < np.inf:
+                raise ValueError
         except (TypeError, ValueError):
             raise DataError(
-                f"the bounds of {name} must be two numbers, or two dates such as 2024-03-31, got {low!r} and "
-                f"{high!r}."
+                f"the bounds of {name} must be two finite numbers with low < high, or two dates such as "
+                f"2024-03-31, got {low!r} and {high!r}."
             ) from None
-        if not (np.isfinite(low) and np.isfinite(high) and low < high):
-            raise DataError(f"the bounds of {name} must be finite with low < high, got {low:g} and {high:g}.")
         return cls((low + high) / 2, (high - low) / 2, low, high)
+
+    @classmethod
+    def standardizing(cls, numbers: np.ndarray) -> Scale:
+        """Return the map to mean 0 and deviation 1 of private numbers, which is not charged."""
+        finite = numbers[np.isfinite(numbers)]
+        mean, deviation = (float(finite.mean()), float(finite.std())) if len(finite) else (0.0, 1.0)
+        return cls(mean, deviation or 1.0)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the mapped values, record by record; NaN stays NaN."""
@@ -167,18 +170,12 @@ class Scale:
 class Columns:
     """How the rows of a table become features. It holds public facts and is saved with the model.
 
-    Parameters
-    ----------
-    features : names of the columns used, in order.
-    scales : how numeric columns are mapped, by name; a column without a scale is taken as it is.
-    categories : the public values of columns that hold names. Each value becomes a column of 0 and 1; a
-        value that is not declared becomes zeros. A number stands for so many columns of hashed names.
-    missing : ``"refuse"`` (also for ``"drop"``, which concerns training), ``"middle"``: an empty entry
-        becomes 0, the middle of the bounds, or ``"indicator"``: and a further column is 1 there.
-    dates : the columns that hold dates, which become days.
-    unit_rows : scale every record to length one, after all else.
-    ones : append a column of ones.
-    uncharged : what was read from private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
+    A numeric column without a scale is taken as it is. Each public value of a column of names becomes a
+    column of 0 and 1, and a value that is not declared zeros; a number stands for so many columns of hashed
+    names. With ``missing`` as ``"middle"`` an empty entry becomes 0, the middle of the bounds, with
+    ``"indicator"`` a further column is 1 there; otherwise it is refused. ``dates`` become days. ``unit_rows``
+    scales every record to length one, ``ones`` appends a column of ones. ``uncharged`` is what was read from
+    private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
     """
 
     features: tuple[str, ...]
@@ -220,48 +217,57 @@ class Columns:
         With ``"standardize"`` in ``accept``, columns without bounds are standardized by the records
         themselves. Everything that is wrong is said in one message, ``label_problem`` included.
         """
-        features, bounds, missing = options.features, options.feature_bounds, options.missing
-        if missing not in get_args(Missing):
-            words = ", ".join(f'"{word}"' for word in get_args(Missing))
-            raise InvalidInput(f"missing must be one of {words}, got {missing!r}.")
+        bounds, missing = options.feature_bounds, choice(options.missing, get_args(Missing), "missing")
+        if isinstance(bounds, str) and (bounds != "none" or missing in ("middle", "indicator")):
+            raise InvalidInput(
+                f'bounds must be pairs (low, high), or "none" where nothing is put in gaps, got {bounds!r} '
+                f"and missing={missing!r}."
+            )
         categories = dict(options.categories or {})
-        bounded = bounds if isinstance(bounds, Mapping) else ()
+        by_name = bounds if isinstance(bounds, Mapping) else {}
+        for_all = None if isinstance(bounds, Mapping) else bounds
+        columns = {*(options.features or ()), *options.drop, *categories, *by_name}
         problems = [
             f"the table has no column {name!r}; it has {', '.join(map(str, table))}"
-            for name in sorted(
-                {*(features or ()), *options.drop, *categories, *bounded} - set(table), key=str
-            )
+            for name in sorted(columns - set(table), key=str)
         ]
         unused = {*options.excluded, *options.drop}
-        chosen = tuple(name for name in table if name not in unused) if features is None else tuple(features)
-        chosen = tuple(name for name in chosen if name in table)
-        both = [name for name in chosen if name in options.excluded]
-        problems += [f"column {name!r} cannot be a feature: it is the label or the site" for name in both]
-        problems += [
-            f"column {name!r} has bounds and categories; leave one out"
-            for name in chosen
-            if name in bounded and name in categories
-        ]
+        every = [name for name in table if name not in unused]
+        chosen = tuple(
+            name for name in (every if options.features is None else options.features) if name in table
+        )
         if not chosen:
             problems.append("no column is left as a feature; check label, group and drop")
-        numbers: dict[str, np.ndarray] = {}
-        dates = []
+        scales: dict[str, Scale] = {}
+        dates: list[str] = []
+        without: list[str] = []
+        uncharged: tuple[str, ...] = ()
         for name in chosen:
-            if name in categories or name in both:
+            if name in options.excluded:
+                problems.append(f"column {name!r} cannot be a feature: it is the label or the site")
                 continue
-            pair = bounds.get(name) if isinstance(bounds, Mapping) else None
+            if name in categories:
+                if name in by_name:
+                    problems.append(f"column {name!r} has bounds and categories; leave one out")
+                continue
+            pair: Any = by_name.get(name, for_all)
+            if pair is None and are_booleans(table[name]):
+                pair = (0.0, 1.0)  # the type says the bounds
             try:
                 if are_dates(pair):
                     dates.append(name)
-                    numbers[name] = parse_days(table[name], name)
+                numbers = parse_days(table[name], name) if are_dates(pair) else _column(table, name)
+                if pair == "none":
+                    continue
+                if pair is not None:
+                    low, high = _pair(pair, name)
+                    scales[name] = Scale.from_bounds(low, high, f"column {name!r}")
+                elif "standardize" in accept:
+                    scales[name], uncharged = Scale.standardizing(numbers), ("standardize",)
                 else:
-                    numbers[name] = _column(table, name)
+                    without.append(name)
             except DataError as problem:
                 problems.append(str(problem).rstrip("."))
-        if bounds is None or isinstance(bounds, Mapping):  # the type of booleans says their bounds
-            booleans = {name: (0.0, 1.0) for name in numbers if are_booleans(table[name])}
-            bounds = {**booleans, **(bounds or {})}
-        scales, without = _scales(numbers, bounds, accept, missing, problems)
         if without:
             problems.append(_bounds_needed(without))
         about_label = None if label_problem is None else label_problem()
@@ -272,9 +278,8 @@ class Columns:
             if gaps:
                 problems.append(f"there are empty entries in {', '.join(map(repr, gaps))}: {_GAPS}")
         if problems:
-            raise (Refused if without or about_label else DataError)(in_one_message(problems))
+            raise (Refused if without or about_label else DataError)(_in_one_message(problems))
         values = {name: _declared(categories[name], name) for name in chosen if name in categories}
-        uncharged = ("standardize",) if any(scale.low is None for scale in scales.values()) else ()
         return cls(chosen, scales, values, missing, uncharged, dates=tuple(dates))
 
     @property
@@ -311,10 +316,9 @@ class Columns:
                 parts += self._named_parts(name, table[name])
                 continue
             values = self.scales.get(name, Scale())(self._numbers(table, name))
-            if not np.isfinite(values).all():
-                row = int(np.flatnonzero(~np.isfinite(values))[0])
-                if self.missing in ("refuse", "drop") or np.isinf(values).any():
-                    raise DataError(_missing_entry(row, name))
+            bad = np.isinf(values) | (np.isnan(values) & (self.missing in ("refuse", "drop")))
+            if bad.any():
+                raise DataError(_missing_entry(int(np.argmax(bad)), name))
             parts.append(np.nan_to_num(values))
             if self.missing == "indicator":
                 parts.append(np.isnan(values).astype(float))
@@ -335,7 +339,7 @@ class Columns:
         declared = () if isinstance(values, int) else tuple(map(_word, values))
         empty = np.array([is_empty(value) for value in column], bool)
         if empty.any() and self.missing in ("refuse", "drop") and not set(words[empty]) <= {*declared}:
-            raise DataError(_missing_entry(int(np.flatnonzero(empty)[0]), name))
+            raise DataError(_missing_entry(int(np.argmax(empty)), name))
         if not isinstance(values, int):
             return [(words == value).astype(float) for value in declared]
         buckets = np.array([zlib.crc32(word.encode()) % values for word in words])
@@ -353,12 +357,12 @@ class Columns:
 
     def complete(self, table: Table, labels: Sequence[str] = ()) -> dict[str, np.ndarray]:
         """Return the records that have an entry in every column, those of ``labels`` included."""
-        present = [~np.array([is_empty(value) for value in table[name]], bool) for name in labels]
-        for name in self.features:
-            if name in self.categories:
-                present.append(np.array([not is_empty(value) for value in table[name]], bool))
-            else:
-                present.append(np.isfinite(self._numbers(table, name)))
+        present = [
+            ~np.array([is_empty(value) for value in table[name]], bool)
+            if name in self.categories or name in labels
+            else np.isfinite(self._numbers(table, name))
+            for name in (*labels, *self.features)
+        ]
         rows = np.logical_and.reduce(present)
         return {name: values[rows] for name, values in table.items()}
 
@@ -371,10 +375,7 @@ class Columns:
         """Read the output of `to_dict`."""
         lists = {name: tuple(stored[name]) for name in ("features", "uncharged", "dates")}
         scales = {name: Scale(**values) for name, values in stored["scales"].items()}
-        categories = {
-            name: values if isinstance(values, int) else tuple(values)
-            for name, values in stored["categories"].items()
-        }
+        categories = {name: _declared(values, name) for name, values in stored["categories"].items()}
         return cls(**{**stored, **lists, "scales": scales, "categories": categories})
 
 
@@ -386,9 +387,8 @@ class Classes:
 
     def __post_init__(self) -> None:
         if len(self.values) < 2 or len({str(value) for value in self.values}) != len(self.values):
-            names = ", ".join(map(str, self.values))
             amount = "1 class" if len(self.values) == 1 else f"{len(self.values)} classes"
-            raise DataError(f"classes must be two or more different names, got {amount}: {names or 'none'}.")
+            raise DataError(f"classes must be two or more different names, got {amount}: {self.values}.")
 
     @classmethod
     def declared(
@@ -412,11 +412,6 @@ class Classes:
         """Return one weight per class, None without weights; all are public facts.
 
         ``"balanced"`` weights a class by one over its public share, so that all classes count alike.
-
-        Examples
-        --------
-        >>> Classes(("no", "yes")).weights("balanced", {"no": 0.8, "yes": 0.2})
-        (0.625, 2.5)
         """
         if weight is None or (shares is not None and weight != "balanced"):
             if shares is not None:
@@ -436,22 +431,20 @@ class Classes:
 
     def _each(self, numbers: ClassNumbers | str, name: str) -> tuple[float, ...]:
         """Return one positive number per class."""
-        names = [str(value) for value in self.values]
         if isinstance(numbers, Mapping):
             named = {_word(key): value for key, value in numbers.items()}
             if set(named) != {_word(value) for value in self.values}:
-                raise InvalidInput(
-                    f"{name} must name the classes {', '.join(names)}, got {', '.join(named)}."
-                )
+                classes = ", ".join(map(str, self.values))
+                raise InvalidInput(f"{name} must name the classes {classes}, got {', '.join(named)}.")
             numbers = [named[_word(value)] for value in self.values]
-        if isinstance(numbers, str) or not isinstance(numbers, Sequence) or len(numbers) != len(names):
+        if isinstance(numbers, str) or not isinstance(numbers, Sequence) or len(numbers) != len(self.values):
             raise InvalidInput(
-                f"{name} must be one number per class ({', '.join(names)}), in this order or by name, got "
-                f"{numbers!r}."
+                f"{name} must be one number per class ({', '.join(map(str, self.values))}), in this order or "
+                f"by name, got {numbers!r}."
             )
         values: Sequence[Any] = numbers
         return tuple(
-            positive(value, f"{name} of {label}") for value, label in zip(values, names, strict=True)
+            positive(value, f"{name} of {label}") for value, label in zip(values, self.values, strict=True)
         )
 
     def numbers(self, labels: Sequence[object] | np.ndarray) -> np.ndarray:
@@ -481,7 +474,7 @@ def is_table(data: object) -> TypeGuard[str | os.PathLike[str] | Mapping[Any, An
     return isinstance(data, DataFrame)
 
 
-def in_one_message(problems: Sequence[str]) -> str:
+def _in_one_message(problems: Sequence[str]) -> str:
     """Return sentences without their full stops as one message, numbered where there are several."""
     if len(problems) == 1:
         return f"{problems[0]}."
@@ -509,6 +502,12 @@ def _declared(values: Sequence[object] | int, name: str) -> tuple[Any, ...] | in
     return tuple(values)
 
 
+def _pair(pair: Any, name: str) -> Any:
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
+    return pair
+
+
 def are_dates(pair: object) -> bool:
     """Return whether public bounds are dates: words, or the dates of TOML and Python."""
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
@@ -518,47 +517,8 @@ def are_dates(pair: object) -> bool:
 
 def without_blanks(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a drafted ``[data]`` section states: without blanks, which are "" or []."""
-    stated = {key: value for key, value in section.items() if value not in ("", [])}
-    for key in ("bounds", "categories"):
-        if isinstance(stated.get(key), dict):
-            stated[key] = {name: value for name, value in stated[key].items() if value not in ("", [])}
-    return stated
-
-
-def _scales(
-    numbers: Mapping[str, np.ndarray],
-    bounds: Bounds,
-    accept: Collection[str],
-    missing: Missing,
-    problems: list[str],
-) -> tuple[dict[str, Scale], list[str]]:
-    """Return the maps of the numeric columns, and which columns have none; wrong bounds are ``problems``."""
-    if isinstance(bounds, str):
-        if bounds != "none":
-            raise InvalidInput(f'bounds must be pairs (low, high) or "none", got {bounds!r}.')
-        if missing in ("middle", "indicator"):
-            raise InvalidInput(f'missing="{missing}" needs bounds to have a middle of.')
-        return {}, []
-    assert bounds is not None
-    pairs = bounds if isinstance(bounds, Mapping) else dict.fromkeys(numbers, bounds)
-    scales: dict[str, Scale] = {}
-    for name, pair in pairs.items():
-        if name not in numbers:
-            continue
-        try:
-            if not isinstance(pair, Sequence) or len(pair) != 2:
-                raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
-            scales[name] = Scale.from_bounds(pair[0], pair[1], f"column {name!r}")
-        except DataError as problem:
-            problems.append(str(problem).rstrip("."))
-    without = [name for name in numbers if name not in scales and name not in pairs]
-    if "standardize" not in accept:
-        return scales, without
-    for name in without:
-        finite = numbers[name][np.isfinite(numbers[name])]
-        mean, deviation = (float(finite.mean()), float(finite.std())) if len(finite) else (0.0, 1.0)
-        scales[name] = Scale(mean, deviation or 1.0)
-    return scales, []
+    filled = {key: value for key, value in section.items() if value not in ("", [])}
+    return {key: without_blanks(value) if isinstance(value, dict) else value for key, value in filled.items()}
 
 
 def _bounds_needed(names: Sequence[str]) -> str:

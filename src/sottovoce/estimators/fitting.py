@@ -71,7 +71,7 @@ def fit(
     budget: Budget | None = None,
     training: TrainingOptions | None = None,
     algorithm: str | None = None,
-    plan: Plan | Callable[[Objective, tuple[int, ...]], Plan] | None = None,
+    plan: Callable[[Objective, tuple[int, ...]], Plan] | None = None,
     label: str | Sequence[str] | None = None,
     group: str | Sites | None = None,
     test: object = None,
@@ -102,7 +102,7 @@ def fit(
     training : steps, batches, rates, loss.
     algorithm : a gradient method by its name; by default ``"consensus-newton"`` for a linear model with a
         budget for records and no learning rate, else ``"consensus-sgd"``.
-    plan : a plan instead of network, algorithm and options, or a function of (objective, sizes).
+    plan : a function of (objective, sizes) that makes the plan, instead of algorithm and options.
     label : the column to predict, or several.
     group : the column, or the array, that says which node holds a record; node i holds the i-th site in
         sorted order, or the one with its label. None deals records out evenly.
@@ -175,7 +175,6 @@ def fit(
         result = chosen.run(
             adapter.data,
             ProtectiveNoise() if rng is None else rng,
-            start=adapter.start(chosen),
             evaluate=adapter.evaluate,
             every=training.evaluate_every or max(1, chosen.steps // 20),
             checkpoint=checkpoint,
@@ -234,13 +233,13 @@ def prepare(
     budget: Budget | None,
     training: TrainingOptions,
     algorithm: str | None,
-    plan: Plan | Callable[[Objective, tuple[int, ...]], Plan] | None = None,
-    label: str | Sequence[str] | None = None,
-    group: str | Sites | None = None,
-    test: object = None,
-    accept: Sequence[str] = (),
-    simulated: bool = False,
+    label: str | Sequence[str] | None,
+    group: str | Sites | None,
+    accept: Sequence[str],
+    simulated: bool,
     options: Mapping[str, object],
+    plan: Callable[[Objective, tuple[int, ...]], Plan] | None = None,
+    test: object = None,
     notes: Sequence[str] = (),
 ) -> PreparedFit:
     """Return what `fit` trains by, with its guarantee; ``notes`` are further assumptions of the caller."""
@@ -255,20 +254,16 @@ def prepare(
     test = private.test if scored else test
     public = None if test is None else ingest(TableData(test, table.label), columns=private.columns)
     uncharged = _uncharged(accept, private, training.classes, scored)
-    topology = (
-        None
-        if plan is not None and network is None
-        else _network(network, private, algorithm or "consensus-sgd")
-    )
-    n = plan.n if isinstance(plan, Plan) else 1 if topology is None else topology.n
+    own = plan is not None and network is None
+    topology = None if own else _network(network, private, algorithm or "consensus-sgd")
+    n = 1 if topology is None else topology.n
     if training.early_stopping is not None and (public is None or scored):
         raise InvalidInput(
             "early stopping needs public records, test=...: private ones would steer training."
         )
-    loader_notes = []
     if private.batch_size is not None:
-        training = _with_loader_batches(training, private.batch_size, n)
-        loader_notes.append(_loader_note(private.batch_size, n))
+        training, note = _with_loader_batches(training, private.batch_size, n)
+        notes = [*notes, note]
     parts = _parts(private, n, topology)
     adapter = adapt_model(model, private, public, parts, training.model_options(table, accept))
     sizes = tuple(len(part) for part in parts)
@@ -292,7 +287,7 @@ def prepare(
         uncharged += accepted_delta(delta, units, chosen.adjacency, accept)
         if (large := delta_warning(delta, units, chosen.adjacency)) is not None:
             warnings.warn(large, stacklevel=3)
-    notes = [*(wording.uncharged(name) for name in uncharged), *notes, *loader_notes]
+    notes = [*(wording.uncharged(name) for name in uncharged), *notes]
     if private.dataset is not None:
         notes.append(ITEMS)
     if public is not None and not scored:
@@ -305,18 +300,15 @@ def prepare(
     return PreparedFit(adapter, chosen, privacy, guarantees, uncharged, budget, private.columns, table.label)
 
 
-def _with_loader_batches(training: TrainingOptions, batch_size: int, n: int) -> TrainingOptions:
-    """Return the options with the batches of a DataLoader, which holds the records of all nodes."""
+def _with_loader_batches(training: TrainingOptions, batch_size: int, n: int) -> tuple[TrainingOptions, str]:
+    """Return the options with the batches of a DataLoader, which holds the records of all nodes, and a
+    note."""
     if training.batch_size is not None:
         raise InvalidInput(
             f"the DataLoader has batch_size {batch_size} already; leave it out of TrainingOptions."
         )
-    return replace(training, batch_size=batch_size / n)
-
-
-def _loader_note(batch_size: int, n: int) -> str:
     each = "" if n == 1 else f", {batch_size / n:g} at each node"
-    return (
+    return replace(training, batch_size=batch_size / n), (
         f"batches are Poisson samples of {batch_size} records expected{each}: the DataLoader's batch size; "
         "its shuffling and drop_last are not used"
     )
@@ -406,11 +398,13 @@ def _default_algorithm(adapter: ModelAdapter, training: TrainingOptions, budget:
 
 
 def _own_plan(
-    plan: Plan | Callable[..., Plan], objective: Objective, sizes: tuple[int, ...], budget: Budget | None
+    plan: Callable[..., object], objective: Objective, sizes: tuple[int, ...], budget: Budget | None
 ) -> Plan:
-    chosen = plan if isinstance(plan, Plan) or not callable(plan) else plan(objective, sizes)
-    if not isinstance(chosen, Plan):
-        raise InvalidInput(f"plan must be a Plan, or a function that makes one, got {type(chosen).__name__}.")
+    chosen = plan(objective, sizes) if callable(plan) else plan
+    if not isinstance(chosen, Plan) or vars(chosen).get("objective") is not objective:
+        raise InvalidInput(
+            f"plan must be a function (objective, sizes) -> a Plan for this objective, got {plan!r}."
+        )
     if budget is not None:
         budget.require_adjacency(chosen.adjacency)
         chosen.privacy(**budget.adversary).require(budget.epsilon, budget.delta)
@@ -446,10 +440,8 @@ def _uncharged(
     accept: Sequence[str], private: IngestedRecords, classes: Sequence[object] | None, scored: bool
 ) -> tuple[str, ...]:
     """Return what is read from private records and not charged, by name; the caller must accept it."""
-    columns = private.columns.uncharged if private.columns is not None else ()
+    columns = () if private.columns is None else private.columns.uncharged
     read = {*columns, *private.uncharged} - {"held-out score"}
-    if classes is None and "class names" in accept:
-        read.add("class names")
-    if scored:
-        read.add("held-out score")
+    read |= {"class names"} if classes is None and "class names" in accept else set()
+    read |= {"held-out score"} if scored else set()
     return check_accepted([name for name in accept if name != wording.LARGE_DELTA], sorted(read))

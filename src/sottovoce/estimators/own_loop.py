@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.gradient_plan import GradientPlan
@@ -75,16 +76,14 @@ def make_private(
         move with the steps; schedulers of the optimizer work as usual.
     data_loader : a DataLoader with the records of all sites; its batch size, over all sites, becomes the
         expected size of Poisson batches.
-    budget : what may be spent, against whom, and what is hidden.
-    epochs : passes over the data that the budget is for.
+    budget, epochs : what may be spent, against whom, and the passes over the data that it is for.
     network : who talks to whom in a simulation of all sites in this process; None for one site that holds
         all records (dp-sgd).
     criterion : a torch loss or a function (outputs, targets) -> one number per record; by default what fits
         the labels.
     clip_norm : l2 bound of one record's gradient.
     algorithm : by default consensus-sgd over a network, dp-sgd without one.
-    group, label, classes, accept, rng, population, options : as in `sottovoce.fit`.
-    physical_batch : records through the network at a time; None for as many as fit into about 256 MB.
+    group, label, classes, accept, rng, population, options, physical_batch : as in `sottovoce.fit`.
 
     Guarantees
     ----------
@@ -118,13 +117,12 @@ def make_private(
         raise InvalidInput(
             f"make_private takes a torch DataLoader, got {type(data_loader).__name__}; sv.fit takes the rest."
         )
+    _validate.positive(epochs, "epochs")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     held = [parameter for each in optimizer.param_groups for parameter in each["params"]]
     if {id(p) for p in held if p.requires_grad} != {id(p) for p in trained}:
         raise InvalidInput("the optimizer must hold the trainable parameters of this model, all of them.")
     records, batch_size = len(loader_dataset(data_loader)), loader_batch_size(data_loader)
-    if not (isinstance(epochs, (int, float)) and epochs > 0):
-        raise InvalidInput(f"epochs must be the passes over the data that the budget is for, got {epochs!r}.")
     rates = RateTable([float(optimizer.param_groups[0]["lr"])])
     training = TrainingOptions(
         steps=math.ceil(epochs * math.ceil(records / batch_size)),
@@ -196,13 +194,12 @@ class PrivateTraining:
 
     def get_epsilon(self, delta: float) -> float:
         """Return epsilon of the steps taken so far, against the budget's adversary."""
-        done = self._state.running.done
+        done, budget = self._state.running.done, self._state.prepared.budget
         if not done:
             return 0.0
-        shorter: Any = replace(self.plan, steps=done)  # type: ignore[type-var]
-        budget = self._state.prepared.budget
-        epsilon: float = shorter.privacy(**({} if budget is None else budget.adversary)).epsilon(delta)
-        return epsilon
+        assert budget is not None
+        shorter: Plan = replace(self.plan, steps=done)  # type: ignore[type-var]
+        return shorter.privacy(**budget.adversary).epsilon(delta)
 
     def fitted(self) -> Fitted:
         """Return the model with its guarantee, as `sottovoce.fit` does: to save it, or to predict."""
@@ -211,23 +208,21 @@ class PrivateTraining:
         return self._state.prepared.fitted(self._state.running.result())
 
 
+@dataclass(eq=False)
 class _LoopState:
     """What the four objects share: the run, the module it moves, and where the loop is in a step."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        prepared: PreparedFit,
-        running: PlanRun,
-        mechanism: GradientMechanism,
-        rates: RateTable,
-        steps_per_pass: int,
-    ) -> None:
-        self.module, self.optimizer, self.prepared, self.running = module, optimizer, prepared, running
-        self.mechanism, self.rates, self.steps_per_pass = mechanism, rates, steps_per_pass
-        self.backward_done = False
-        self.parameters = list(module.parameters())  # a walk through all layers takes longer than a small one
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    prepared: PreparedFit
+    running: PlanRun
+    mechanism: GradientMechanism
+    rates: RateTable
+    steps_per_pass: int
+    backward_done: bool = False
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.module.parameters())  # a walk through all layers takes long
         self.trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         self.row = flatten(self.trained)  # what the module holds while nobody else changes it
         self.fixed = self._options()

@@ -28,14 +28,6 @@ def scheduled_rates(scheduler: TorchScheduler, steps: int, steps_per_call: int =
     """Return the rate of each of ``steps`` steps, with a call of ``step()`` every ``steps_per_call`` of them.
 
     The scheduler and its optimizer are left as they are.
-
-    Examples
-    --------
-    >>> import torch
-    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.8)
-    >>> halving = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    >>> scheduled_rates(halving, 4, steps_per_call=2).values, optimizer.param_groups[0]["lr"]
-    ([0.8, 0.8, 0.4, 0.4], 0.8)
     """
     kind = type(scheduler).__name__
     if kind == "ReduceLROnPlateau":

@@ -12,9 +12,7 @@ say that the noise is simulated.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -44,7 +42,7 @@ from sottovoce.data.tables import Classes, ClassNumbers
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.models.adapters import SIMULATED
-from sottovoce.models.saved import LinearModel
+from sottovoce.models.saved import LinearModel, probabilities
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
@@ -115,7 +113,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             X = np.hstack([X, np.ones((len(X), 1))])
         parts = None if self.network is None else self._parts(groups, len(y))
         plan = self._plan(len(y), X.shape[1], target_bound, classes, parts)
-        guarantee = plan.privacy(self._view)
+        guarantee = plan.privacy("central" if parts is None else None)
         if self.random_state is not None:
             notes.append(SIMULATED)
         guarantee = replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
@@ -149,11 +147,6 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         """Return the weight of the penalty for ``n`` records."""
         return self.alpha
 
-    @property
-    def _view(self) -> Literal["central"] | None:
-        """The view of the budget: of the released model, or of the worst member of a network."""
-        return "central" if self.network is None else None
-
     def _parts(self, groups: ArrayLike | None, n: int) -> list[np.ndarray]:
         """Return which records each node holds: those of its group, or an even share."""
         network = as_network(self.network)
@@ -173,7 +166,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         self, n: int, dim: int, target_bound: float, classes: int, parts: list[np.ndarray] | None
     ) -> Plan:
         """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
-        weight = self._weight(n)
+        solver, weight = self._solver, self._weight(n)
         model: GLM | Softmax = GLM(self._loss, dim=dim, **{self._penalty: weight})  # type: ignore[arg-type]
         largest = 0.5 if self._loss == "logistic" else target_bound
         if classes > 2:
@@ -184,42 +177,37 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         # by default the largest gradient at w = 0
         clip_norm = math.sqrt(square) * largest if self.clip_norm is None else self.clip_norm
         gamma = self.step_scale / (curvature * square)
+        # of coordinates: how large a feature can be, the intercept's last
+        bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
         options: dict[str, object] = {"steps": self._steps(dim), "clip_norm": clip_norm}
         if parts is not None:
             options |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
-            if self._solver == "consensus-newton":
-                options |= self._newton_options(model, n, target_bound)
-            if registry.algorithm(self._solver).maskable:
+            if solver == "consensus-newton":
+                length = math.hypot(self.feature_norm, 1.0 if self.fit_intercept else 0.0)
+                stated = {"clip_norm": self.clip_norm, "steps": self.steps}
+                suited = newton_options(model, n, self.epsilon, self.delta, length)
+                suited["clip_norm"] *= target_bound
+                options |= suited | {name: value for name, value in stated.items() if value is not None}
+                options["learning_rate"] = self.step_scale
+            if registry.algorithm(solver).maskable:
                 options["protocol"] = exact_protocol(len(parts))
-        elif self._solver == "dp-sgd":
+        elif solver == "dp-sgd":
             options |= {"batch_size": max(1.0, self.sample_rate * n), "learning_rate": gamma}
-        elif self._solver == "admm":
+        elif solver == "admm":
             options |= {"gamma": gamma, "clip_norm": clip_norm * gamma}
+        elif solver == "dp-cd":
+            options |= {"step_scale": self.step_scale, "bounds": bounds, "output": "last"}
         else:
-            bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
-            options["step_scale"] = self.step_scale
-            if self._solver == "dp-cd":
-                options |= {"bounds": bounds, "output": "last"}
-            else:
-                smoothness = tuple(curvature * bound**2 for bound in bounds)
-                options |= {"smoothness": smoothness, "clip_norm": clip_norm * math.sqrt(dim)}
-        network = None
+            smoothness = tuple(curvature * bound**2 for bound in bounds)
+            options |= {"step_scale": self.step_scale, "smoothness": smoothness}
+            options["clip_norm"] = clip_norm * math.sqrt(dim)
+        network, view = None, None
         if parts is None:
-            options["records"] = n
+            options["records"], view = n, "central"
         else:
             network = as_network(self.network)
-        budget = Budget(self.epsilon, self.delta, view=self._view)
-        return build_plan(
-            self._solver, options, objective=model, network=network, budget=budget, fits=self.fits
-        )
-
-    def _newton_options(self, model: GLM | Softmax, n: int, target_bound: float) -> dict[str, object]:
-        """Return the options of Newton steps; those that are not stated suit the budget."""
-        length = math.hypot(self.feature_norm, 1.0 if self.fit_intercept else 0.0)
-        suited = newton_options(model, n, self.epsilon, self.delta, length)
-        suited["clip_norm"] = suited["clip_norm"] * target_bound if self.clip_norm is None else self.clip_norm
-        stated = {} if self.steps is None else {"steps": count(self.steps, "steps")}
-        return {**suited, "learning_rate": self.step_scale, **stated}
+        budget = Budget(self.epsilon, self.delta, view=view)  # type: ignore[arg-type]
+        return build_plan(solver, options, objective=model, network=network, budget=budget, fits=self.fits)
 
     def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
@@ -335,11 +323,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Return (n, classes) probabilities."""
         scores = self._scores(X)
-        if scores.ndim == 2:
-            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-            return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-        share = np.exp(-np.logaddexp(0, -scores))
-        return np.column_stack([1 - share, share])
+        return probabilities(scores, several=scores.ndim == 2)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -401,19 +385,6 @@ class PrivateLasso(_PrivateRegressor):
     """
 
     _penalty = "l1"
-
-
-def total_guarantee(*models: _PrivateLinear) -> Guarantee:
-    """Return what several fitted models spent together on the same records.
-
-    Examples
-    --------
-    >>> X, y = np.eye(4), np.array([0, 1, 0, 1])
-    >>> fitted = [PrivateLogisticRegression(solver="dp-cd", random_state=s).fit(X, y) for s in range(2)]
-    >>> round(total_guarantee(*fitted).epsilon(1e-5), 2)
-    1.46
-    """
-    return functools.reduce(operator.add, (model.privacy_ for model in models))
 
 
 def _refuse(options: Mapping[str, object]) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Features, Shards, is_tensor
 from sottovoce.data.batch_loaders import items_in_memory
@@ -91,10 +90,6 @@ class ModelAdapter:
     evaluate: Callable[[np.ndarray], dict[str, float]] | None = None
     layout: Layout | None = None
 
-    def start(self, plan: Plan) -> np.ndarray | None:
-        """Return the row a run starts from, None for the plan's own start."""
-        return None
-
     def model(self, row: np.ndarray) -> nn.Module | LinearModel:
         """Return the model of a row of parameters."""
         raise NotImplementedError
@@ -137,14 +132,9 @@ def adapt_model(
     parts: list[np.ndarray],
     options: ModelOptions,
 ) -> ModelAdapter:
-    """Return the model and its records as plans take them.
+    """Return the model and its records as plans take them; ``parts`` are the records of each node.
 
-    Parameters
-    ----------
-    module : a torch module, a `GLM`, a name of one, or an estimator of scikit-learn.
-    private, public : private records, and public ones for metrics.
-    parts : the records of each node.
-    options : of the caller.
+    ``module`` is a torch module, a `GLM`, a name of one, or an estimator of scikit-learn.
     """
     linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
     return (_adapt_linear if linear else _adapt_network)(module, private, public, parts, options)
@@ -160,19 +150,6 @@ class NetworkAdapter(ModelAdapter):
         """Return the caller's network with the parameters of ``row``."""
         net = self.objective.module(row)
         return net if self.layout is None else net.module
-
-    def start(self, plan: Plan) -> np.ndarray | None:
-        """Return the weights of the module where the plan was made for another objective."""
-        objective = plan.objective if isinstance(plan, GradientPlan) else None
-        if objective is self.objective:
-            return None
-        width = None if objective is None else objective.n_params
-        if width != self.objective.n_params:
-            raise InvalidInput(
-                f"the plan is for a model of {width} parameters, the module has {self.objective.n_params}; "
-                "make the plan for this module, or pass plan=lambda objective, sizes: ..."
-            )
-        return self.objective.start(1)[0] if self.objective.keeps_weights else None
 
 
 def _adapt_network(
@@ -438,18 +415,17 @@ def _features(inputs: object, intercept: bool) -> np.ndarray:
 
 def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, ...] | None) -> GLM | Softmax:
     """Return the linear model that fits the target: logistic regression of several classes is a softmax."""
-    if weights is not None:
-        model = replace(model, class_weight=None)
-        return replace(several_classes(model, target, None), class_weight=weights)
-    if target.task != "classification" or isinstance(model, Softmax):
-        return model
-    assert target.classes is not None
-    if model.class_weight is not None:
-        raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
-    for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
-        if value:
-            raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")
-    return Softmax(len(target.classes.values), l2=model.l2)
+    if target.task == "classification" and not isinstance(model, Softmax):
+        assert target.classes is not None
+        if model.class_weight is not None and weights is None:
+            raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
+        for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
+            if value:
+                raise InvalidInput(
+                    f"logistic regression with several classes takes l2 only; leave {key} out."
+                )
+        model = Softmax(len(target.classes.values), l2=model.l2)
+    return model if weights is None else replace(model, class_weight=weights)
 
 
 def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -> Target:

@@ -9,6 +9,7 @@ neither of torch's own layers nor of the zoo's is passed again to `load_model`.
 
 from __future__ import annotations
 
+import ast
 import copy
 import hashlib
 import importlib.util
@@ -16,6 +17,7 @@ import inspect
 import json
 import math
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,14 +84,10 @@ class LinearModel:
 class Fitted(NotebookDisplay):
     """What `sottovoce.fit` returns: the model, its privacy guarantee, and the run that fitted it.
 
-    Attributes
-    ----------
-    model : a torch module in evaluation mode, or a `LinearModel`.
-    privacy : the guarantee; ``privacy.epsilon(delta)``.
-    plan : the plan that ran; after `load_model` its description.
-    result : the whole run; ``history`` and ``metrics`` are its own.
-    target, columns, layout : how labels and inputs are read; ``columns`` of a table, or of images.
-    builder : what made the network, where a name says it.
+    ``model`` is a torch module in evaluation mode, or a `LinearModel`; ``plan`` the plan that ran, after
+    `load_model` its description; ``result`` the whole run. ``target``, ``columns`` (of a table, or of images)
+    and ``layout`` say how labels and inputs are read, ``builder`` what made the network, where a name says
+    it.
 
     Examples
     --------
@@ -157,26 +155,13 @@ class Fitted(NotebookDisplay):
         return self.target.decode(scores)
 
     def predict_proba(self, data: object) -> np.ndarray:
-        """Return the probability of every class, (records, classes), in the order of the classes.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> X = np.array([[0.9], [-0.9]] * 200)
-        >>> fitted = sv.fit("logistic", (X, [1, 0] * 200), network="ring:4", budget=sv.Budget(2.0, 1e-5),
-        ...                 rng=np.random.default_rng(0))
-        >>> bool(fitted.predict_proba([[0.5]])[0, 1] > 0.6), fitted.score((X, [1, 0] * 200))
-        (True, 1.0)
-        """
-        scores = self.scores(data)
-        if self.target.task == "classification":
-            shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
-        if self.target.task != "labels":
+        """Return the probability of every class, (records, classes), in the order of the classes."""
+        if self.target.task not in ("classification", "labels"):
             raise InvalidInput(f"probabilities are of classes; this model predicts {self.target.task}.")
-        flat = scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
-        share = np.exp(-np.logaddexp(0, -flat))
-        return np.stack([1 - share, share], axis=-1)
+        scores = self.scores(data)
+        if self.target.task == "labels" and scores.ndim == 2 and scores.shape[1] == 1:
+            scores = scores[:, 0]
+        return probabilities(scores, several=self.target.task == "classification")
 
     def score(
         self,
@@ -186,34 +171,27 @@ class Fitted(NotebookDisplay):
     ) -> float | dict[str, float]:
         """Return how well the model predicts records with labels, by default AUC, accuracy or rmse.
 
-        Parameters
-        ----------
-        data : a table with the label's column, or a pair (inputs, labels); taken as public.
-        metric : ``"auc"`` (yes-or-no labels), ``"accuracy"`` or ``"rmse"``; by default what suits the label.
-        by : a column, or one name per record: one score per site, or, with ``metric="accuracy"`` and the
-            column of the label, per class; NaN where all records of a site are of one class.
+        ``data`` is a table with the label's column, or a pair (inputs, labels), and taken as public. ``by``
+        is a column, or one name per record: one score per site, or, with ``metric="accuracy"`` and the column
+        of the label, per class; NaN where all records of a site are of one class.
         """
         public = ingest(TableData(data, self.label, by), columns=self._table_columns)
-        labels = np.asarray(public.targets)
-        truth = self.target.encode(labels) if self.target.task != "regression" else labels.astype(float)
-        usual = {"labels": "auc", "classification": "accuracy", "regression": "rmse"}.get(self.target.task)
-        chosen = usual if metric is None else metric
-        if chosen not in _METRICS.get(self.target.task, ()):
-            known = ", ".join(_METRICS.get(self.target.task, ())) or "none"
-            raise InvalidInput(f"metric of {self.target.task} must be one of {known}, got {metric!r}.")
-        guess = self._scored(public.inputs)
-        if chosen == "auc":
-            values = np.ravel(guess)
-        else:
-            values = self.target.decode(guess)
-            values = self.target.encode(values) if chosen == "accuracy" else values
-        parts = (
-            {None: np.arange(len(truth))}
-            if public.groups is None
-            else {str(site): np.flatnonzero(public.groups == site) for site in np.unique(public.groups)}
-        )
-        scores = {site: _measured(chosen, truth[rows], values[rows]) for site, rows in parts.items()}
-        return scores[None] if by is None else {str(site): value for site, value in scores.items()}
+        task, labels = self.target.task, np.asarray(public.targets)
+        known = _METRICS.get(task, ())
+        chosen = next(iter(known), None) if metric is None else metric
+        if chosen not in known:
+            allowed = ", ".join(known) or "none"
+            raise InvalidInput(f"metric of {task} must be one of {allowed}, got {metric!r}.")
+        truth = labels.astype(float) if task == "regression" else self.target.encode(labels)
+        values = self._scored(public.inputs)
+        if chosen != "auc":
+            values = self.target.decode(values)
+        if chosen == "accuracy":
+            values = self.target.encode(values)
+        if public.groups is None:
+            return _measured(chosen, truth, values)
+        rows = {str(site): public.groups == site for site in np.unique(public.groups)}
+        return {site: _measured(chosen, truth[here], values[here]) for site, here in rows.items()}
 
     @property
     def _table_columns(self) -> Columns | None:
@@ -260,16 +238,6 @@ class Fitted(NotebookDisplay):
 
         ``also`` are further files by name, such as the plan file that was run. No file is overwritten unless
         ``replace`` says so.
-
-        Examples
-        --------
-        >>> import tempfile, sottovoce as sv
-        >>> X = np.array([[0.9], [-0.9]] * 50)
-        >>> fitted = sv.fit("logistic", (X, [1, 0] * 50), network="ring:4", budget=sv.Budget(2.0, 1e-5),
-        ...                 rng=np.random.default_rng(0))
-        >>> again = sv.load_model(fitted.save(tempfile.mkdtemp()))
-        >>> bool((again.predict(X) == fitted.predict(X)).all()), again.privacy == fitted.privacy
-        (True, True)
         """
         place = Path(folder)
         if not replace:
@@ -313,15 +281,6 @@ class Fitted(NotebookDisplay):
 
         Scaling of columns and names of classes are not in it. ``example``: one record or several, needed
         where the model was made from arrays. It needs ``pip install 'sottovoce[onnx]'``.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> fitted = sv.fit("logistic", (np.array([[0.9], [-0.9]] * 50), [1, 0] * 50), network="ring:4",
-        ...                 budget=sv.Budget(2.0, 1e-5), rng=np.random.default_rng(0))
-        >>> fitted.to_onnx("model.onnx", example=[["nine"]])
-        Traceback (most recent call last):
-        sottovoce.errors.DataError: the example must be records as the model takes them, numbers.
         """
         values = self._example(example)
         if any(importlib.util.find_spec(name) is None for name in ("torch", "onnx", "onnxscript")):
@@ -349,11 +308,10 @@ class Fitted(NotebookDisplay):
     def _example(self, example: ArrayLike | None) -> np.ndarray:
         """Return one record as the model takes it: the caller's, or zeros where the columns say how many."""
         if example is not None:
-            try:
-                array = np.asarray(example)
-                return array if array.dtype.kind in "iu" else array.astype(np.float64)
-            except (TypeError, ValueError):
-                raise DataError("the example must be records as the model takes them, numbers.") from None
+            array = np.asarray(example)
+            if array.dtype.kind not in "biuf":
+                raise DataError("the example must be records as the model takes them, numbers.")
+            return array if array.dtype.kind in "iu" else array.astype(np.float64)
         if isinstance(self.model, LinearModel):
             return np.zeros((1, self.model.coef.shape[-1]))
         if isinstance(self.columns, Columns):
@@ -410,6 +368,15 @@ class Fitted(NotebookDisplay):
         )
 
 
+def probabilities(scores: np.ndarray, *, several: bool) -> np.ndarray:
+    """Return the probability of every class: of several by their scores, or of no and yes by one score."""
+    if several:
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
+    share = np.exp(-np.logaddexp(0, -scores))
+    return np.stack([1 - share, share], axis=-1)
+
+
 _METRICS = {"labels": ("auc", "accuracy"), "classification": ("accuracy",), "regression": ("rmse",)}
 
 
@@ -421,29 +388,27 @@ def _measured(metric: str, truth: np.ndarray, values: np.ndarray) -> float:
         return float(np.sqrt(np.mean((values - truth) ** 2)))
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(truth, values)) if len(np.unique(truth)) > 1 else math.nan
+    return float(roc_auc_score(truth, np.ravel(values))) if len(np.unique(truth)) > 1 else math.nan
 
 
 def require_unused(place: Path) -> None:
     """Raise if a folder holds a file that a saved model would overwrite."""
     if place.exists() and not place.is_dir():
         raise DataError(f"{place} is a file; a model is saved as a folder, name another place.")
-    if (place / DESCRIPTION).exists():
+    names = (DESCRIPTION, WEIGHTS, COEFFICIENTS, "record.json", "arrays.npz", "guarantee.txt", "README.md")
+    there = next((name for name in names if (place / name).exists()), None)
+    if there == DESCRIPTION:
         raise DataError(f"{place} holds a saved model, which cannot be fitted again; name another folder.")
-    names = (WEIGHTS, COEFFICIENTS, "record.json", "arrays.npz", "guarantee.txt", "README.md")
-    there = [name for name in names if (place / name).exists()]
-    if there:
-        raise DataError(f"{place} holds {', '.join(there)} already; name another folder.")
+    if there is not None:
+        raise DataError(f"{place} holds {there} already; name another folder.")
 
 
 def load_model(folder: str | Path, module: nn.Module | str | None = None) -> Any:
     """Return the model that `Fitted.save` wrote, or the result that ``result.save`` wrote.
 
-    Parameters
-    ----------
-    folder : the folder.
-    module : the network, for the weights to be put into (a copy is made), or ``"mynet:build"``, the function
-        that builds it; needed where it is not made of torch's own layers, since a saved model holds no code.
+    ``module`` is the network, for the weights to be put into (a copy is made), or ``"mynet:build"``, the
+    function that builds it; needed where it is not made of torch's own layers, since a saved model holds no
+    code.
 
     Examples
     --------
@@ -484,8 +449,7 @@ def load_model(folder: str | Path, module: nn.Module | str | None = None) -> Any
         else:
             model, layout = _network(place, stored, content, module)
         columns = stored["columns"]
-        if columns is not None:
-            columns = (ImageReading if "side" in columns else Columns).from_dict(columns)
+        columns = columns and (ImageReading if "side" in columns else Columns).from_dict(columns)
         return Fitted(
             model,
             Guarantee.from_dict(stored["privacy"]),
@@ -498,7 +462,7 @@ def load_model(folder: str | Path, module: nn.Module | str | None = None) -> Any
             stored["label"],
             stored.get("builder"),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise DataError(f"the model saved in {place} cannot be read ({error!r}); save it again.") from None
@@ -613,20 +577,23 @@ def _module_argument(stored: Mapping[str, Any]) -> str:
     return repr(name) if name else f"{stored['class']}(...)"
 
 
-def described_module(module: nn.Module) -> dict[str, Any] | None:
-    """Return a network of torch's own layers as plain values, or None where only code says what it is."""
+def described_module(module: nn.Module) -> list[Any] | None:
+    """Return a network of torch's own layers as plain values, or None where only code says what it is.
+
+    A layer is its name and its ``extra_repr``, which for torch's layers holds the arguments that made it.
+    """
     described = _described(module)
     if described is None:
         return None
     try:
         again = rebuilt_module(described)
-    except (TypeError, ValueError, AttributeError, RuntimeError):
+    except (TypeError, ValueError, SyntaxError, AttributeError, RuntimeError, DataError):
         return None
     shapes = [{name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (module, again)]
     return described if repr(again) == repr(module) and shapes[0] == shapes[1] else None
 
 
-def _described(module: nn.Module) -> dict[str, Any] | None:
+def _described(module: nn.Module) -> list[Any] | None:
     from torch import nn
 
     kind = type(module)
@@ -634,42 +601,26 @@ def _described(module: nn.Module) -> dict[str, Any] | None:
     if not stock or module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
-        inside = [[name, _described(child)] for name, child in module.named_children()]
-        return None if any(part is None for _, part in inside) else {"layer": "Sequential", "parts": inside}
-    if list(module.children()):
-        return None
-    arguments: dict[str, Any] = {}
-    for name in inspect.signature(kind.__init__).parameters:
-        if name in ("self", "device", "dtype", "args", "kwargs") or name.startswith("_"):
-            continue
-        value = getattr(module, name, inspect.Parameter.empty)
-        if value is inspect.Parameter.empty:
-            continue
-        if name == "bias" and not isinstance(value, bool):
-            value = value is not None
-        parts = value if isinstance(value, tuple) else (value,)
-        if not all(part is None or isinstance(part, (bool, int, float, str)) for part in parts):
-            return None
-        arguments[name] = list(value) if isinstance(value, tuple) else value
-    return {"layer": kind.__name__, "arguments": arguments}
+        parts = [[name, _described(child)] for name, child in module.named_children()]
+        return None if any(part is None for _, part in parts) else ["Sequential", parts]
+    return None if list(module.children()) else [kind.__name__, module.extra_repr()]
 
 
-def rebuilt_module(described: Mapping[str, Any]) -> nn.Module:
+def rebuilt_module(described: Sequence[Any]) -> nn.Module:
     """Return the network that `described_module` described: layers of ``torch.nn`` by name, nothing else."""
     from torch import nn
 
-    if described["layer"] == "Sequential":
-        sequence = nn.Sequential()
-        for name, part in described["parts"]:
-            sequence.add_module(name, rebuilt_module(part))
-        return sequence
-    kind = vars(nn).get(str(described["layer"]))
+    name, inside = described
+    if name == "Sequential":
+        return nn.Sequential(OrderedDict((key, rebuilt_module(part)) for key, part in inside))
+    kind = vars(nn).get(str(name))
     if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
-        raise DataError(
-            f"the saved model names the layer {described['layer']!r}, which torch.nn does not have."
-        )
-    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in described["arguments"].items()}
-    return kind(**arguments)
+        raise DataError(f"the saved model names the layer {name!r}, which torch.nn does not have.")
+    call = ast.parse(f"layer({inside})", mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise DataError(f"the saved model states {name}({inside}), expected the arguments of a layer.")
+    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    return kind(*map(ast.literal_eval, call.args), **named)
 
 
 def _linear_network(model: LinearModel) -> nn.Module:

@@ -79,7 +79,7 @@ def features(name: str, kind: str, directions: int, ridge: float, drawings: int)
     from sottovoce.data.image_features import OrientedFeatures, Scattering, Whitened
 
     images = load_images(name)
-    fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions, second=False)
+    fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions)
     whiten = Whitened(fixed, "strokes", ridge=ridge, drawings=drawings)
     rows = [whiten(images.floats(x, side=28)[:, 0]) for x in (images.x, images.x_test)]
     return rows[0], images.y, rows[1], images.y_test
