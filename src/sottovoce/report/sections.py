@@ -215,9 +215,8 @@ def account(result: StoredResult) -> Section:
     if observer is not None and metrics.get("edge_list") is not None:
         group = [observer, *metrics.get("colluders", ())]
         labels = {"labels": config.get("labels"), "title": f"What {who} learns"}
-        draw = partial(
-            figures.graph_picture, metrics["edge_list"], metrics["exact"], observers=group, **labels
-        )
+        graph = metrics["edge_list"], metrics["exact"]
+        draw = partial(figures.graph_picture, *graph, observers=group, **labels)
         named = " and ".join(_name(result, v) for v in group)
         text = f"What {named} (ringed) learns about each other participant from one private averaging."
         blocks.append(Figure(draw, text + " Red: as much as if there were no network at all."))
