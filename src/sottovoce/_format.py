@@ -107,11 +107,7 @@ def number(value: object, quantity: Quantity = "value") -> str:
 
 
 def fine(value: object, quantity: Quantity = "value") -> str:
-    """Return a number as `number` does, with three significant digits where it is small.
-
-    >>> fine(0.00112), fine(0.0526), fine(0.5), fine(12.3456), fine(None)
-    ('0.00112', '0.0526', '0.5', '12.346', '–')
-    """
+    """Return a number as `number` does, with three significant digits where it is small: 0.00112, not 0.001."""
     if isinstance(value, float) and 0 < abs(value) < 0.1:
         return significant(value, quantity, 3)
     return number(value, quantity)

@@ -1,4 +1,4 @@
-"""Summary pages: their numbers are the plan's, uncharged reads are red, standards are filled from them."""
+"""Summary pages: their numbers are the plan's, uncharged reads are red."""
 
 import json
 from pathlib import Path

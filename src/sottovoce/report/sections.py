@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,11 +17,16 @@ from sottovoce.report import figures
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture (inline SVG) and the sentence that says what it shows."""
+    """A picture (inline SVG, or what draws it for a page) and the sentence that says what it shows."""
 
-    svg: str = field(repr=False)
+    picture: str | Callable[[], str] = field(repr=False)
     caption: str
     kind: str = field(default="figure", init=False)
+
+    @property
+    def svg(self) -> str:
+        """The picture; a terminal, which shows tables only, never has it drawn."""
+        return self.picture if isinstance(self.picture, str) else self.picture()
 
 
 @dataclass(frozen=True)
@@ -210,10 +215,11 @@ def account(result: StoredResult) -> Section:
     if observer is not None and metrics.get("edge_list") is not None:
         group = [observer, *metrics.get("colluders", ())]
         labels = {"labels": config.get("labels"), "title": f"What {who} learns"}
-        svg = figures.graph_picture(metrics["edge_list"], metrics["exact"], observers=group, **labels)
+        graph = metrics["edge_list"], metrics["exact"]
+        draw = partial(figures.graph_picture, *graph, observers=group, **labels)
         named = " and ".join(_name(result, v) for v in group)
         text = f"What {named} (ringed) learns about each other participant from one private averaging."
-        blocks.append(Figure(svg, text + " Red: as much as if there were no network at all."))
+        blocks.append(Figure(draw, text + " Red: as much as if there were no network at all."))
     if metrics["by_distance"]:
         blocks += _by_distance(metrics["by_distance"])
     if "published_bounds" in metrics:
@@ -241,7 +247,8 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
         series["published formula"] = [row["published_mean"] for row in rows]
         colors["published formula"] = figures.PUBLISHED
         columns["published_mean"] = "published, mean"
-    svg = figures.curves(
+    draw = partial(
+        figures.curves,
         [row["distance"] for row in rows],
         series,
         xlabel="distance in the network",
@@ -251,7 +258,7 @@ def _by_distance(rows: Rows) -> list[Figure | Table]:
         levels={"local privacy (no network)": 1.0},
     )
     caption = "Privacy loss against distance; the published formula is shown at most as 1."
-    return [Figure(svg, caption), _table(columns, rows)]
+    return [Figure(draw, caption), _table(columns, rows)]
 
 
 def _published_tables(bounds: Mapping[str, Any]) -> list[Table]:
