@@ -55,10 +55,8 @@ def main() -> int:
             return 1
         records.append(read(place, options.only, options.plans))
     old, new = records
-    if options.only and not (options.old.is_dir() and options.new.is_dir()):
-        # a stored record may hold more groups than were recorded now
-        groups = {case_group(name) for record, place in zip(records, (options.old, options.new), strict=True)
-                  if place.is_dir() for name in record}  # fmt: skip
+    if options.only:  # a stored record may hold more groups than the other side
+        groups = set(map(case_group, old)) & set(map(case_group, new))
         old, new = ({k: v for k, v in record.items() if case_group(k) in groups} for record in records)
     comparison = compare(old, new)
     for line in comparison.differences:
@@ -69,7 +67,7 @@ def main() -> int:
         f"{comparison.equal} cases agree, {len(comparison.differences)} differences, "
         f"{len(comparison.not_compared)} not compared."
     )
-    return 1 if comparison.differences else 0
+    return 1 if comparison.differences or not comparison.equal else 0
 
 
 def read(place: Path, only: str | None = None, plans: int | None = None) -> dict[str, Any]:

@@ -70,6 +70,17 @@ def test_stored_records_are_compared_by_the_command(tmp_path, monkeypatch, capsy
     assert "3 cases agree, 1 differences" in capsys.readouterr().out
 
 
+def test_a_choice_of_groups_compares_their_cases_and_never_nothing(tmp_path, monkeypatch, capsys):
+    contents = {"old": RECORD, "some": {"sampler/one": RECORD["sampler/one"]}, "other": {"peers/one": 1}}
+    for name, content in contents.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    for new, code, equal in (("some", 0, 1), ("other", 1, 0)):
+        words = ["compare", str(tmp_path / "old"), str(tmp_path / new), "--only", "sampler"]
+        monkeypatch.setattr(sys, "argv", words)
+        assert main() == code
+        assert f"{equal} cases agree" in capsys.readouterr().out
+
+
 def test_checkout_without_a_recorder_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["compare", str(tmp_path), str(tmp_path)])
     assert main() == 1
