@@ -449,16 +449,16 @@ class StackedByFunction(_Formed):
         return self.each_agent(of_agent, inputs, gradient)
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
-        def of_sample(a: int, key: str, x: Tensor, g: Tensor) -> Tensor:
-            weights = {name: weight[a] for name, weight in self.weights.items()}
-            _, back, *_ = torch.func.vjp(lambda w: self._call(a, x[None], {**weights, key: w}), weights[key])
-            return back(g[None])[0].flatten()
+        def of_sample(a: int, x: Tensor, g: Tensor) -> Tensor:
+            weights = {key: weight[a] for key, weight in self.weights.items()}
+            _, back, *_ = torch.func.vjp(lambda w: self._call(a, x[None], w), weights)
+            return torch.cat([part.flatten() for part in back(g[None])[0].values()])
 
-        def of_layer(key: str) -> Tensor:
-            each = torch.func.vmap(of_sample, in_dims=(None, None, 0, 0))
-            return self.each_agent(lambda a, x, g: each(a, key, x, g), inputs, gradient)
-
-        self.keep(*(of_layer(key if key in self.weights else "weight") for key in ("weight", "bias")))
+        each = torch.func.vmap(of_sample, in_dims=(None, 0, 0))
+        rows = self.each_agent(lambda a, x, g: each(a, x, g), inputs, gradient)
+        sizes = [weight[0].numel() for weight in self.weights.values()]
+        parts = dict(zip(self.weights, rows.split(sizes, 1), strict=True))
+        self.keep(parts["weight"], parts.get("bias", parts["weight"]))
 
 
 _TWINS: dict[type[nn.Module], type[Stacked]] = {
