@@ -107,7 +107,7 @@ def number(value: object, quantity: Quantity = "value") -> str:
 
 
 def fine(value: object, quantity: Quantity = "value") -> str:
-    """Return a number as `number` does, with three significant digits where it is small: 0.00112, not 0.001."""
+    """Return a number as `number` does, with three significant digits where it is small."""
     if isinstance(value, float) and 0 < abs(value) < 0.1:
         return significant(value, quantity, 3)
     return number(value, quantity)
