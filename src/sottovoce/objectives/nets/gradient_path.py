@@ -66,8 +66,8 @@ class NetworkForms:
         self.evaluation, self.training, self.loss, self.layout = evaluation, training, loss, layout
         self.device, self.dtype = device, dtype
         self.split = sharing_copy(training)  # the form that is traced: large layers are taken apart
-        attention, recurrent = split_layers(self.split)
-        slots = split_slots({slot.name: slot for slot in layout}, attention, recurrent)
+        self.attention, recurrent = split_layers(self.split)
+        slots = split_slots({slot.name: slot for slot in layout}, self.attention, recurrent)
         self.stacked = sharing_copy(self.split)
         self.copies: list[Stacked] = []
         self.obstacle = ""  # why there is no fast form
@@ -143,7 +143,13 @@ class NetworkForms:
         if self.obstacle:
             raise NotPerSample(self.obstacle)
         shapes = (tuple(inputs.shape[2:]), inputs.dtype, tuple(targets.shape[2:]), targets.dtype)
-        return trace(self.split, self.loss, *shapes, self.stacked)
+        steps = trace(self.split, self.loss, *shapes, self.stacked)
+        for path in self.attention:
+            if f"{path}.fused" in steps.layers and f"{path}.q" in steps.layers:
+                raise NotPerSample(
+                    f"attention '{path}' looks at its own input in one call, at another in the next"
+                )
+        return steps
 
     def add_stacked_sums(
         self,

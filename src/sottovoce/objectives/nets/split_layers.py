@@ -8,7 +8,7 @@ gradients cost what those of linear layers cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from sottovoce.objectives.nets.layers import Slot
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
 from sottovoce.objectives.nets.recurrence import Recurrence
+
+_SECOND_AXIS = "the last states of a recurrent layer have the samples on the second axis"
 
 
 def split_layers(net: nn.Module) -> tuple[list[str], list[str]]:
@@ -56,8 +58,15 @@ def split_slots(slots: Mapping[str, Slot], attention: list[str], recurrent: list
     places = dict(slots)
     for path in attention:
         for key in ("weight", "bias"):
-            if f"{path}.in_proj_{key}" in slots:
-                places[f"{path}.fused.{key}"] = slots[f"{path}.in_proj_{key}"]
+            whole = slots.get(f"{path}.in_proj_{key}")
+            if whole is None:
+                continue
+            places[f"{path}.fused.{key}"] = whole
+            third = (whole.stop - whole.start) // 3
+            shape = (whole.shape[0] // 3, *whole.shape[1:])
+            for i, part in enumerate("qkv"):
+                start = whole.start + i * third
+                places[f"{path}.{part}.{key}"] = whole._replace(start=start, stop=start + third, shape=shape)
     for path in recurrent:
         for key, slot in slots.items():
             part, _, rest = key.removeprefix(f"{path}.").partition("_")
@@ -82,7 +91,12 @@ class SplitAttention(nn.Module):
     def __init__(self, layer: nn.MultiheadAttention) -> None:
         super().__init__()
         self.num_heads, self.dropout = layer.num_heads, layer.dropout
-        self.fused = _linear(layer.in_proj_weight, layer.in_proj_bias)
+        weight, bias = layer.in_proj_weight, layer.in_proj_bias
+        self.fused = _linear(weight, bias)
+        thirds = [part.detach() for part in weight.chunk(3)]
+        shifts = [None] * 3 if bias is None else [part.detach() for part in bias.chunk(3)]
+        trains = (weight.requires_grad, bias is not None and bias.requires_grad)
+        self.q, self.k, self.v = (_linear(w, b, *trains) for w, b in zip(thirds, shifts, strict=True))
         self.out_proj = _linear(layer.out_proj.weight, layer.out_proj.bias)
 
     def forward(
@@ -97,13 +111,10 @@ class SplitAttention(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Return outputs and, if asked for, the weights of attention, as `nn.MultiheadAttention` does."""
-        same = query is key and key is value
-        thirds = (
-            [self.fused(query).chunk(3, -1)] * 3
-            if same
-            else [self.fused(part).chunk(3, -1) for part in (query, key, value)]
-        )
-        q, k, v = (self._heads(third[i]) for i, third in enumerate(thirds))
+        if query is key and key is value:
+            q, k, v = (self._heads(part) for part in self.fused(query).chunk(3, -1))
+        else:
+            q, k, v = self._heads(self.q(query)), self._heads(self.k(key)), self._heads(self.v(value))
         mask = self._mask(q, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
         weights = None
@@ -140,23 +151,42 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))
 
 
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a linear layer over these weights, which it shares."""
+def _linear(
+    weight: Tensor, bias: Tensor | None, trains: bool | None = None, bias_trains: bool | None = None
+) -> nn.Linear:
+    """Return a linear layer over these weights, which it shares; it trains what they train, unless told."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    layer.weight = nn.Parameter(weight.detach(), weight.requires_grad)
+    layer.weight = nn.Parameter(weight.detach(), weight.requires_grad if trains is None else trains)
     if bias is not None:
-        layer.bias = nn.Parameter(bias.detach(), bias.requires_grad)
+        layer.bias = nn.Parameter(bias.detach(), bias.requires_grad if bias_trains is None else bias_trains)
     return layer
 
 
-class LastStates(list[Any]):
+class LastStates:
     """The last states of all layers: picked by number, since stacked they would have the samples second."""
+
+    def __init__(self, states: list[Any]) -> None:
+        self._states = states
+
+    def __getitem__(self, index: object) -> Any:
+        if not isinstance(index, int) or isinstance(index, bool):
+            raise NotPerSample(_SECOND_AXIS)
+        return self._states[index]
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._states)
 
     def squeeze(self, dim: int = 0) -> Any:
         """Return the state of a single layer without the axis of layers."""
-        if dim != 0 or len(self) != 1:
-            raise NotPerSample("the last states of a recurrent layer have the samples on the second axis")
-        return self[0]
+        if dim != 0 or len(self._states) != 1:
+            raise NotPerSample(_SECOND_AXIS)
+        return self._states[0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotPerSample(f"'.{name}' of the last states, which have the samples on the second axis")
 
 
 class SplitRecurrent(nn.Module):

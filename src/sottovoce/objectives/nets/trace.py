@@ -37,11 +37,14 @@ from sottovoce.objectives.nets.per_sample_rules import (
 class Trace:
     """The list of steps, ready to run on ``(inputs, targets)`` of a whole batch.
 
-    ``random`` says whether a step draws random numbers.
+    ``random`` says whether a step draws random numbers, ``layers`` which layers are called.
     """
 
     def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
         graph.lint()
+        self.layers = [
+            str(node.target).removeprefix("net.") for node in graph.nodes if node.op == "call_module"
+        ]
         self.random = any(_is_random(root, node) for node in graph.nodes)
         self._run: Callable[..., Tensor] = fx.GraphModule(root, graph)
 
