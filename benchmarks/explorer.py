@@ -79,7 +79,7 @@ def in_browser(server: ExplorerServer) -> list[float] | None:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(server.address)
-        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector("body[data-course]")
         taken = page.evaluate(
             """async () => {
               const all = [...document.querySelectorAll('#nodes button')], taken = [];

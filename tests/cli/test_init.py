@@ -16,7 +16,7 @@ from sottovoce.errors import ConfigError, InvalidInput
 @pytest.mark.parametrize(
     "template",
     [
-        "average", "train",
+        "average", "train", "protocol", "algorithm",
         pytest.param("net", marks=pytest.mark.slow), pytest.param("consortium", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -26,6 +26,7 @@ def test_a_folder_runs_at_once_and_answers_well(template, tmp_path, monkeypatch)
     (test_file,) = (name for name in written if name.startswith("test_"))
     assert (folder / "README.md").read_text().startswith("# ")
     monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
     spec = importlib.util.spec_from_file_location(f"template_{template}", folder / test_file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,11 +34,13 @@ def test_a_folder_runs_at_once_and_answers_well(template, tmp_path, monkeypatch)
     assert tests
     for function in tests:
         function(*[tmp_path for _ in inspect.signature(function).parameters])
-    sys.modules.pop("run", None)
+    for name in set(sys.modules) - before:
+        if name in ("my_protocol", "my_algorithm", "run"):
+            del sys.modules[name]
 
 
 def test_every_template_is_listed_and_every_command_named_in_a_page_exists(call):
-    assert set(TEMPLATES) == {"average", "train", "net", "consortium"}
+    assert set(TEMPLATES) == {"average", "train", "net", "consortium", "protocol", "algorithm"}
     page = Path(sottovoce.__file__).parent / "templates" / "README.md"
     words = [line.split() for line in page.read_text().splitlines() if line.startswith("    sotto")]
     assert len(words) > 5
@@ -51,7 +54,7 @@ def test_what_is_there_stays_and_unknown_templates_are_listed(refused, tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     assert "not an empty folder" in refused("init", "average", "mine")
-    assert "average, train, net, consortium" in refused("init", "averge")
+    assert "average, train, net, consortium, protocol, algorithm" in refused("init", "averge")
     with pytest.raises(InvalidInput):
         write_template("none", tmp_path / "x")
     with pytest.raises(ConfigError):

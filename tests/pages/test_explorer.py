@@ -1,9 +1,14 @@
 """The explorer in a real browser: every number shown is the accountant's, at every click."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 import sottovoce as sv
 from sottovoce._format import fixed
+from sottovoce.planfile.read import plan_from_settings
+from sottovoce.planfile.schema import check_plan_file
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
 from sottovoce.report.explorer.page import ExplorerServer, offline_page
 
@@ -21,7 +26,7 @@ def server():
 
 def opened(page, server):
     page.goto(server.address)
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector("body[data-course]")
     return page
 
 
@@ -33,7 +38,7 @@ def settled(page, act):
 
 
 def rows(page):
-    """Return the table as text, row by row: name, words and four numbers."""
+    """Return the table as text, row by row: name, words and five numbers."""
     return page.eval_on_selector_all(
         "#nodes tbody tr",
         "rows => rows.map(r => [r.cells[0].innerText, ...[...r.cells].slice(2).map(c => c.innerText)])",
@@ -45,22 +50,18 @@ def expected(plan, network, observers, rounds):
     formula = sv.privacy.published_loss(network, rounds=rounds)[:, observers].sum(axis=1)
     first, *others = observers
     shares = sv.privacy.exact_loss(network, rounds=rounds, observer=first, colluders=others)
-    local = fixed(plan.privacy("local").epsilon(DELTA), "epsilon")
-    table = []
+    local = fixed(plan.privacy("local").epsilon(DELTA))
+    found = []
     for u in range(network.n):
         name = str(network.node_name(u))
         if u in observers:
-            table.append([name, "looks", "–", "–", "–", "–"])
+            found.append([name, "looks", "–", "–", "–", "–", "–"])
             continue
         stated = plan.privacy("colluders", colluders=observers, user=u)
-        numbers = [
-            fixed(shares[u], "share"),
-            fixed(stated.epsilon(DELTA), "epsilon"),
-            fixed(formula[u]),
-            local,
-        ]
-        table.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
-    return table
+        printed = sv.privacy.gaussian_epsilon(1 / plan.releases(0)[0].ratio * formula[u] ** 0.5, DELTA)
+        numbers = [fixed(shares[u]), fixed(stated.epsilon(DELTA)), fixed(formula[u]), fixed(printed), local]
+        found.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
+    return found
 
 
 def florentine(rounds):
@@ -87,15 +88,22 @@ def place_of(page, node):
     )
 
 
-def test_nodes_by_mouse_and_by_keyboard(page, server):
+def test_every_node_of_the_florentine_graph_by_mouse(page, server):
     opened(page, server)
     plan, network = florentine(5)
-    for node in (3, 8, 14):
+    for node in range(network.n):
         page.wait_for_timeout(400)  # two clicks in a row are a double click
         x, y = place_of(page, node)
-        settled(page, lambda x=x, y=y: page.mouse.click(x, y))
+        if [node] != [int(v) for v in page.get_attribute("body", "data-observers").split(",")]:
+            settled(page, lambda x=x, y=y: page.mouse.click(x, y))
         assert page.get_attribute("body", "data-observers") == str(node)
         assert rows(page) == expected(plan, network, [node], 5)
+    assert page.complaints == []
+
+
+def test_every_node_by_keyboard(page, server):
+    opened(page, server)
+    plan, network = florentine(5)
     page.locator("#nodes button").first.focus()
     for node in range(network.n):
         if node:  # two stops a row: the name, and the tick
@@ -104,7 +112,6 @@ def test_nodes_by_mouse_and_by_keyboard(page, server):
         settled(page, lambda: page.keyboard.press("Enter"))
         assert rows(page) == expected(plan, network, [node], 5)
         assert str(network.node_name(node)) in page.inner_text("#summary")
-    assert page.complaints == []
 
 
 def test_colluders_by_shift_click_and_by_tick(page, server):
@@ -124,17 +131,65 @@ def test_colluders_by_shift_click_and_by_tick(page, server):
     assert page.complaints == []
 
 
+def test_what_can_be_computed_is_what_the_attack_computes(page, server):
+    opened(page, server)
+    _, network = florentine(5)
+    settled(page, lambda: page.get_by_role("button", name="Medici", exact=True).click())
+    medici = network.node_names.index("Medici")
+    said = page.inner_text("#computes")
+    known = sv.attacks.reconstruct_gossip(network, attackers=medici, rounds=5)
+    assert known
+    for node in range(network.n):
+        listed = said.split(", and ")[0]
+        assert (str(network.node_name(node)) in listed) == (node in known or node == medici)
+
+
+def test_the_slider_of_rounds(page, server):
+    opened(page, server)
+    settled(page, lambda: page.get_by_role("button", name="Ginori", exact=True).click())
+    network = sv.graphs.florentine()
+    ginori = network.node_names.index("Ginori")
+    for rounds in (1, 3, 8):
+
+        def move(rounds=rounds):
+            page.eval_on_selector(
+                "#rounds", "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", str(rounds)
+            )
+
+        settled(page, move)
+        page.wait_for_selector(f"body[data-rounds='{rounds}']")
+        assert rows(page) == expected(florentine(rounds)[0], network, [ginori], rounds)
+    page.locator("#rounds").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("body[data-rounds='7']")
+    assert page.complaints == []
+
+
+def test_the_matrix(page, server):
+    opened(page, server)
+    page.locator("#matrix-details summary").click()
+    page.wait_for_selector("#matrix td")
+    shown = page.eval_on_selector_all(
+        "#matrix tbody tr", "rows => rows.map(r => [...r.cells].slice(1).map(c => c.innerText))"
+    )
+    exact = sv.privacy.exact_loss(sv.graphs.florentine(), rounds=5)
+    for u in range(15):
+        assert shown[u] == ["–" if u == v else fixed(exact[u, v]) for v in range(15)]
+    assert violations(page) == []
+
+
 def test_settings_and_their_refusals(page, server):
     opened(page, server)
     form = page.locator("#setting")
-    form.locator("[name=protocol]").fill("masked:partners=4:tolerate=2")
+    form.locator("[name=protocol]").select_option("masked")
+    form.locator("[name=partners]").fill("4")
+    form.locator("[name=tolerate]").fill("2")
     form.locator("[name=noise]").fill("8")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     network = sv.graphs.florentine()
     plan = sv.PrivateAveraging("masked:partners=4:tolerate=2", network=network, noise_std=4.0, radius=0.5)
     page.wait_for_selector("dd:has-text('pairs share keys')")
-    stated = plan.privacy("pairwise", observer=0, user=1)
-    assert rows(page)[1][3] == fixed(stated.epsilon(DELTA), "epsilon")
+    assert rows(page)[1][3] == fixed(plan.privacy("pairwise", observer=0, user=1).epsilon(DELTA))
     form.locator("[name=graph]").fill("rng:8")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     assert "did you mean 'ring'?" in page.inner_text("#alert")
@@ -142,12 +197,70 @@ def test_settings_and_their_refusals(page, server):
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     assert "opens no files" in page.inner_text("#alert")
     form.locator("[name=graph]").fill("hypercube:3")
-    form.locator("[name=protocol]").fill("exchange")
+    form.locator("[name=protocol]").select_option("exchange")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     page.wait_for_selector("#nodes tbody tr:nth-child(8)")
     page.wait_for_selector("dd:has-text('averaging over exchange')")
     assert page.locator("#nodes tbody tr").count() == 8
     assert page.inner_text("#alert") == ""
+    assert page.complaints == []
+
+
+def test_a_graph_is_drawn_and_its_plan_prices_the_same(page, server, tmp_path):
+    opened(page, server)
+    form = page.locator("#setting")
+    form.locator("[name=graph]").fill("path:3")
+    settled(page, lambda: form.get_by_role("button", name="Apply").click())
+    page.wait_for_selector("dd:has-text('path:3')")
+    settled(page, lambda: page.get_by_role("button", name="node 2", exact=True).click())
+    settled(page, lambda: page.locator("#add").click())  # node 3, joined to node 2
+    page.wait_for_selector("#nodes tbody tr:nth-child(4)")
+    settled(page, lambda: page.get_by_role("button", name="node 0", exact=True).click())
+    settled(page, lambda: page.locator("#nodes input").nth(3).check())
+    settled(page, lambda: page.locator("#join").click())  # closes the ring
+    page.wait_for_selector("dd:has-text('4 participants, 4 links')")
+    page.locator("#draw").click()
+    box = page.locator("#graph").bounding_box()
+    settled(page, lambda: page.mouse.click(box["x"] + 14, box["y"] + 14))  # node 4, joined to 0 and 3
+    page.wait_for_selector("#nodes tbody tr:nth-child(5)")
+    page.wait_for_selector("dd:has-text('5 participants, 6 links')")
+    page.locator("#draw").click()
+    settled(page, lambda: page.get_by_role("button", name="node 1", exact=True).click())
+    edges = "edges:0-1,1-2,2-3,0-3,0-4,3-4"
+    shown = rows(page)
+    with page.expect_download() as saved:
+        page.locator("#save-plan").click()
+    saved.value.save_as(tmp_path / "plan.toml")
+    text = (tmp_path / "plan.toml").read_text()
+    plan = plan_from_settings(check_plan_file(tomllib.loads(text), "plan.toml"), tmp_path, "plan.toml").plan
+    assert sv.graphs.parse(edges).edges.tolist() == plan.protocol.network.edges.tolist()
+    for u in (0, 2, 3, 4):
+        assert shown[u][3] == fixed(plan.privacy("pairwise", observer=1, user=u).epsilon(DELTA))
+    settled(page, lambda: page.get_by_role("button", name="node 4", exact=True).click())
+    settled(page, lambda: page.locator("#remove").click())
+    page.wait_for_selector("dd:has-text('4 participants, 4 links')")
+    settled(page, lambda: page.get_by_role("button", name="node 0", exact=True).click())
+    settled(page, lambda: page.locator("#nodes input").nth(1).check())
+    settled(page, lambda: page.locator("#join").click())  # parts them: a path again
+    page.wait_for_selector("dd:has-text('4 participants, 3 links')")
+    settled(page, lambda: page.get_by_role("button", name="node 1", exact=True).click())
+    settled(page, lambda: page.locator("#nodes input").nth(2).check())
+    settled(page, lambda: page.locator("#join").click())
+    assert "onnected" in page.inner_text("#alert")  # two halves cannot average; the graph stays
+    assert page.locator("#nodes tbody tr").count() == 4
+    assert page.complaints == []
+
+
+def test_pictures_are_saved(page, server, tmp_path):
+    opened(page, server)
+    for kind, magic in (("svg", b"<svg"), ("png", b"\x89PNG")):
+        with page.expect_download() as saved:
+            page.locator(f"#save-{kind}").click()
+        saved.value.save_as(tmp_path / f"network.{kind}")
+        raw = (tmp_path / f"network.{kind}").read_bytes()
+        assert raw.startswith(magic)
+        assert len(raw) > 2000
+    assert "Medici" in (tmp_path / "network.svg").read_text()
     assert page.complaints == []
 
 
@@ -169,7 +282,7 @@ def test_the_offline_file_with_the_network_off(page, tmp_path):
     (tmp_path / "page.html").write_text(offline_page(model), encoding="utf-8")
     page.context.set_offline(True)
     page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector("body[data-course]")
     network = sv.graphs.ring(6)
     for rounds in (1, 2, 3):
         page.eval_on_selector(
@@ -187,6 +300,9 @@ def test_the_offline_file_with_the_network_off(page, tmp_path):
             assert [row[1:] for row in rows(page)] == [row[1:] for row in wanted]
     settled(page, lambda: page.locator("#nodes input").nth(3).check())
     assert "larger coalitions" in page.inner_text("#alert")
+    with page.expect_download() as saved:
+        page.locator("#save-plan").click()
+    assert 'graph = "ring:6"' in Path(saved.value.path()).read_text()
     assert violations(page) == []
     assert page.complaints == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in page.asked)

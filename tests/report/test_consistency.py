@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from sottovoce.report.standards import nist, registry
 
 import sottovoce as sv
 from sottovoce._format import fixed, number, percent, significant
@@ -22,8 +23,10 @@ from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.planfile.read import load_file
-from sottovoce.report.inputs import plan_result, read_input
+from sottovoce.report.inputs import plan_result, read_inputs
+from sottovoce.report.notebook import html as notebook_html
 from sottovoce.report.page import build
+from sottovoce.report.summary_page import of_plan
 
 from .conftest import TRAINING, command
 
@@ -86,6 +89,11 @@ def check_page(result, shown):
     assert cells == [
         (fixed(g.epsilon(shown.delta), "epsilon"), percent(g.best_guess, "best guess", 1)) for g in stated
     ]
+    (about,) = [row["answer"] for row in nist(result) if row["topic"] == "Privacy parameters"]
+    listed = registry(result)["deployment"]["privacy_loss"]
+    assert listed["privacy_parameters"]["epsilon"] == page["losses"][0]["epsilon"]
+    assert wording.guess(decisive.best_guess) in about
+    assert wording.guess(decisive.best_guess) in listed["privacy_parameters_description"]
 
 
 def of_every_member(plan, privacy):
@@ -151,7 +159,7 @@ def test_runs_and_saved_models(template, tmp_path, monkeypatch, capsys):
         saved = {"record.json": "model/record.json", "guarantee.txt": "model/guarantee.txt"}
     stored = Path("result.json" if template == "average" else "model")
     assert command("report", stored, "-o", "page.html") == 0
-    result = read_input(stored)
+    (result,) = read_inputs([stored])
     texts = {"terminal": printed, "page": text_of(Path("page.html").read_text())}
     if "guarantee.txt" in saved:
         texts["statement"] = Path(saved["guarantee.txt"]).read_text()
@@ -179,7 +187,7 @@ def test_a_fit_shows_its_budget_its_score_and_the_budgets_view(tmp_path):
         rng=rng,
     )
     fitted.save(tmp_path / "model")
-    result = read_input(tmp_path / "model")
+    (result,) = read_inputs([tmp_path / "model"])
     shown = Shown(
         {"repr": repr(fitted), "page": text_of(build([result]))}, [fitted.privacy, *fitted.plan.guarantees()]
     )
@@ -202,7 +210,7 @@ def test_the_consortium_template(tmp_path, monkeypatch, capsys):
     printed = terminal(capsys, "peer", "agree", "draft.toml", *words, "-o", "agreement.toml")
     assert command("peer", "agree", "agreement.toml", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["members"]
-    result = read_input("agreement.toml")
+    (result,) = read_inputs([Path("agreement.toml")])
     run = AgreedRun(read_agreement("agreement.toml"))
     charged = [run.charged_guarantee(node) for node in range(run.n)]
     local = run.plan.privacy("local")
@@ -212,14 +220,14 @@ def test_the_consortium_template(tmp_path, monkeypatch, capsys):
     for row, guarantee in zip(rows, charged, strict=True):
         assert row["epsilon_colluders"] == guarantee.epsilon(DELTA)
         assert row["epsilon_local"] == local.epsilon(DELTA)
-        for view in ("local", "colluders", "network"):
+        for view in ("local", "colluders", "network", "mean"):
             assert number(row[f"epsilon_{view}"], "epsilon") in printed.split()
 
 
 def test_agreement_and_statement_of_a_run(inputs, capsys):
-    agreement, state = inputs["agreement"][0], inputs["statement"][0]
+    agreement, state = inputs["together"]
     statement = json.loads((Path(state) / "statement.json").read_text())
-    results = [read_input(agreement), read_input(state)]
+    results = read_inputs([Path(agreement), Path(state)])
     text = text_of(build(results))
     stated = [statement[key] for key in ("guarantee", "ldp", "network") if statement[key]]
     guesses = {wording.guess(row["best_guess"]) for row in stated}
@@ -233,3 +241,50 @@ def test_agreement_and_statement_of_a_run(inputs, capsys):
         assert fixed(row["epsilon"], "epsilon") in annex
     printed = terminal(capsys, "peer", "status", state)
     assert f"spent epsilon {number(statement['guarantee']['epsilon'], 'spent')} of 6" in printed
+    answers = {row["topic"]: row["answer"] for row in nist(results[1])}
+    assert answers["Trust model"].startswith("Nobody. The promise holds against")
+    assert answers["Utility"] == "The run finished. Its accuracy was not measured."
+
+
+@pytest.mark.parametrize("template", ["protocol", "algorithm"])
+def test_code_templates(template, tmp_path, monkeypatch):
+    write_template(template, tmp_path / "t")
+    monkeypatch.syspath_prepend(str(tmp_path / "t"))
+    if template == "protocol":
+        from my_protocol import TwoStars
+
+        plan = sv.PrivateAveraging.for_budget(TwoStars(8, rounds=60), radius=0.5, epsilon=12.0, delta=DELTA)
+    else:
+        from my_algorithm import SignDescent
+
+        options = {"steps": 30, "clip_norm": 1.0, "learning_rate": 0.5, "sizes": [200] * 8}
+        plan = SignDescent.for_budget(
+            sv.objectives.GLM(dim=5), "masked", network="complete:8", **options, epsilon=2.0, delta=DELTA
+        )
+    privacy = plan.privacy()
+    stored = [g.to_dict(delta=DELTA) for g in plan.guarantees()]
+    result = {
+        "name": plan.name,
+        "config": dict(plan.describe()),
+        "metrics": {},
+        "history": [],
+        "provenance": {},
+    }
+    result |= {"guarantees": stored, "summary_page": of_plan(plan, delta=DELTA, limit=12.0)}
+    texts = {
+        "statement": privacy.statement(DELTA),
+        "page": text_of(build([result])),
+        "notebook": text_of(notebook_html(privacy)),
+    }
+    shown = Shown(texts, of_every_member(plan, privacy))
+    check(shown)
+    check_page(result, shown)
+
+
+def test_delta_is_explained_rightly():
+    result = sv.PrivateAveraging("tree", network="star:5", noise_std=2.0, radius=0.5).run(
+        np.zeros(5), np.random.default_rng(0)
+    )
+    text = text_of(build([result.to_dict()]))
+    assert "at most the factor e ε , and beyond that by at most δ" in text
+    assert "probability that the bound is exceeded" not in text

@@ -12,6 +12,7 @@ import sottovoce as sv
 from sottovoce._format import fixed
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.errors import ConfigError, InvalidInput, Refused
+from sottovoce.planfile.read import load_file
 from sottovoce.privacy import gaussian_epsilon
 from sottovoce.report.explorer.model import (
     ExplorerModel,
@@ -49,6 +50,7 @@ def test_a_view_shows_the_accountants_numbers():
         assert row["share"] == fixed(shares[u], "share")
         assert row["published"] == fixed(formula[u])
         assert row["epsilon"] == fixed(stated.epsilon(DELTA), "epsilon")
+        assert row["published_epsilon"] == fixed(gaussian_epsilon(formula[u] ** 0.5 / 1.5, DELTA))
         assert row["determined"] == (shares[u] > 1 - 1e-8)
     others = [u for u in range(15) if u not in (2, 7)]
     lost = {u: plan.privacy("colluders", colluders=[2, 7], user=u).epsilon(DELTA) for u in others}
@@ -56,14 +58,42 @@ def test_a_view_shows_the_accountants_numbers():
     assert sorted(lost.values())[6] == lost[view["typical"]]
 
 
-def test_rounds_and_matrix_agree():
+def test_rounds_matrix_and_course_agree():
     model = ExplorerModel(ExplorerSettings(graph="ring:7", rounds=3))
     exact = sv.privacy.exact_loss(sv.graphs.ring(7), rounds=2)
     assert model.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4], "share")
+    course = model.course([4])
+    at = course["rounds"].index(2)
+    assert course["worst"][at] == pytest.approx(exact[:, 4].max(), abs=1e-5)
+    assert course["mean"][at] == pytest.approx(exact[:, 4].sum() / 6, abs=1e-5)
     assert not ExplorerModel(ExplorerSettings(graph="ring:7", protocol="tree")).adjustable
 
 
-def test_a_training_plan_is_opened_and_changed(tmp_path):
+SETTINGS = [
+    {"graph": "grid:3:3", "rounds": 4, "noise": 3.5},
+    {"graph": "hypercube:3", "protocol": "exchange"},
+    {"graph": "karate", "protocol": "tree", "tree": "uniform", "seed": 5},
+    {"graph": "ring:6", "protocol": "masked", "partners": 3, "tolerate": 2},
+    {"graph": "ring:6", "protocol": "fresh-noise", "fresh": 0.3, "rounds": 3},
+    {"graph": "path:4", "protocol": "randomized", "rounds": 12, "seed": 3},
+    {"edges": [[0, 1], [1, 2], [0, 3]], "names": ["a", 'b"', "c\\", "ü"], "rounds": 2},
+]
+
+
+@pytest.mark.parametrize("chosen", SETTINGS, ids=lambda chosen: str(chosen.get("protocol", "gossip")))
+def test_saved_plan_costs_the_same(chosen, tmp_path):
+    model = ExplorerModel(ExplorerSettings.read(chosen))
+    (tmp_path / "plan.toml").write_text(model.plan_text(), encoding="utf-8")
+    again = open_plan(tmp_path / "plan.toml")
+    for view in ("local", "network", "central"):
+        assert again.plan.privacy(view).curve == model.plan.privacy(view).curve
+    assert [str(again.network.node_name(v)) for v in range(again.network.n)] == [
+        str(model.network.node_name(v)) for v in range(model.network.n)
+    ]
+    assert again.plan.cost() == model.plan.cost()
+
+
+def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
     text = """version = 1
 title = "two"
 [network]
@@ -94,11 +124,11 @@ delta = 1e-6
         opened.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6), "epsilon"
     )
     louder = ExplorerModel(ExplorerSettings.read(opened.setting.model_dump() | {"noise": 9.0}), opened)
-    assert louder.plan.noise_multiplier == 9.0
-    assert louder.plan.schedule(0).name == "tree"
-    other = ExplorerSettings.read(opened.setting.model_dump() | {"protocol": "masked", "graph": "ring:5"})
-    with pytest.raises(InvalidInput, match="sizes"):  # the records of the file are those of four sites
-        _ = ExplorerModel(other, opened).plan
+    (tmp_path / "again.toml").write_text(louder.plan_text())
+    again = open_plan(tmp_path / "again.toml").plan
+    assert again.privacy("network").curve == louder.plan.privacy("network").curve
+    assert again.noise_multiplier == 9.0
+    assert not louder.scene()["can_draw"]
 
 
 def test_an_agreement_is_opened():
@@ -113,6 +143,7 @@ def test_an_agreement_is_opened():
     assert row["epsilon"] == fixed(
         opened.plan.privacy("pairwise", observer=0, user=1).epsilon(opened.delta), "epsilon"
     )
+    assert "names" in model.plan_text()
 
 
 def test_offline_pages_hold_every_observer_round_and_pair():
@@ -133,13 +164,9 @@ def test_offline_pages_hold_every_observer_round_and_pair():
     assert "default-src 'none'" in page
 
 
-def test_names_cannot_end_a_script(tmp_path):
-    (tmp_path / "plan.toml").write_text(
-        'version = 1\n[network]\ngraph = "path:2"\nnames = ["</script><script>alert(1)</script><!--", "b"]\n'
-        '[protocol]\nname = "gossip"\nrounds = 1\n[average]\nradius = 1\nadjacency = "user"\n'
-        "[noise]\nnoise_std = 1\n"
-    )
-    page = live_page(open_model(str(tmp_path / "plan.toml")), "abc")
+def test_names_cannot_end_a_script():
+    name = "</script><script>alert(1)</script><!--"
+    page = live_page(ExplorerModel(ExplorerSettings(edges=[[0, 1]], names=[name, "b"], rounds=1)), "abc")
     assert "<script>alert" not in page
     assert page.count("</script>") == 3
 
@@ -166,6 +193,8 @@ def test_too_large_or_empty_views_are_refused():
         ExplorerModel(ExplorerSettings(graph="ring:4")).view([0, 1, 2, 3])
     with pytest.raises(InvalidInput, match="observers are node numbers"):
         answered(ExplorerModel(ExplorerSettings(graph="ring:4")), "view", {"observers": [True]})
+    with pytest.raises(ConfigError, match="names"):
+        _ = ExplorerModel(ExplorerSettings(graph="ring:4", names=["a"])).network
 
 
 # ---- the server ------------------------------------------------------------------------------------
@@ -268,3 +297,7 @@ def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     model = open_model("file:edges.txt", rounds=2, noise=4.0)
     assert model.network.n == 3
     assert model.plan.noise_multiplier == 4.0
+    (tmp_path / "plan.toml").write_text(model.plan_text())
+
+    again = load_file("plan.toml").plan
+    assert again.privacy("network").curve == model.plan.privacy("network").curve

@@ -1,4 +1,4 @@
-"""Summary pages: their numbers are the plan's, uncharged reads are red."""
+"""Summary pages: their numbers are the plan's, uncharged reads are red, standards are filled from them."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import sottovoce as sv
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report.inputs import read_input
-from sottovoce.report.page import build
+from sottovoce.report.page import build, value_text
 from sottovoce.report.summary_page import of_audit, of_plan, of_reconstruction, of_result, of_statement
 
 from .conftest import results_of
@@ -79,8 +79,9 @@ def test_statement_and_lifetime_ledger_are_those_of_the_run(inputs, tmp_path):
     )
     assert row["limit"] == 9.0
     assert not any("Other runs" in line for line in page["not_covered"])
-    (agreed,) = results_of(inputs["agreement"], tmp_path)
-    assert all(member["signed"] for member in agreed["summary_page"]["members"])
+    together = results_of(inputs["together"], tmp_path)
+    assert together[1]["summary_page"]["members"] == together[0]["summary_page"]["members"]
+    assert all(member["signed"] for member in together[0]["summary_page"]["members"])
 
 
 def test_an_unsigned_or_changed_agreement_says_so(inputs, tmp_path):
@@ -142,3 +143,9 @@ def test_files_without_what_their_page_needs_are_refused_with_a_sentence(tmp_pat
     file.write_text('{"what": 1}')
     with pytest.raises(DataError, match="has no name"):
         read_input(file)
+
+
+def test_one_number_format():
+    page = {"losses": [{"epsilon": 1.0, "delta": 1e-5, "guess": "x"}], "n": 3, "far": "inf", "no": None}
+    shown = [value_text(page, path) for path in ("losses.0.epsilon", "losses.0.delta", "n", "far", "no")]
+    assert shown == ["1.000", "1e-05", "3", "∞", "–"]

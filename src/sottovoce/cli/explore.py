@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from sottovoce.cli.options import Json, Rounds
-from sottovoce.cli.output import emit, progress
+from sottovoce.cli.output import console, emit, progress
 
 
 def explore(
@@ -48,7 +48,8 @@ def explore(
         from sottovoce._io import atomic_write
         from sottovoce.report.explorer.page import offline_page
 
-        with progress("every observer", model.most_rounds, quiet=json) as tick:
+        steps = model.most_rounds if model.adjustable else 1
+        with progress("every observer", steps, quiet=json) as tick:
             page = offline_page(model, tick)
         written = atomic_write(out, page)
         result = {"page": str(written), "bytes": len(page.encode()), "nodes": model.network.n}
@@ -69,6 +70,7 @@ def explore(
             webbrowser.open(server.address)
         server.serve()
     except KeyboardInterrupt:
-        pass  # the way to end it
+        if not json:
+            console().print("Closed.")
     finally:
         server.close()

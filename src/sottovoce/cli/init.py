@@ -19,11 +19,18 @@ TEMPLATES = {
     "train": ("A private logistic model over eight clinics' records.", "sottovoce train plan.toml"),
     "net": ("A private network over eight clinics' records (torch).", "sottovoce train plan.toml"),
     "consortium": ("Three members, one agreement, three peers on this machine.", "python run.py"),
+    "protocol": ("An averaging protocol of your own: accounted, run, attacked.", "python my_protocol.py"),
+    "algorithm": ("A learning algorithm of your own: accounted, run, judged.", "python my_algorithm.py"),
+}
+# templates that are packages, and the entry point of each
+_ENTRY_POINTS = {
+    "protocol": 'two-stars = "my_protocol:build"',
+    "algorithm": 'sign-descent = "my_algorithm:SignDescent"',
 }
 
 
 def init(
-    template: Annotated[str, Argument(help="average, train, net or consortium.")],
+    template: Annotated[str, Argument(help="average, train, net, consortium, protocol or algorithm.")],
     folder: Annotated[
         Path | None, Argument(help="A new or empty folder; by default named like the template.")
     ] = None,
@@ -33,7 +40,8 @@ def init(
 
     average: a private mean; train: a model of several sites' records; net: a
     neural network of several sites' records; consortium: three peers on this
-    machine.
+    machine; protocol, algorithm: for programmers, a method of your own, whose
+    privacy cost is then computed, and which can be run and attacked.
 
     \b
     Examples:
@@ -66,6 +74,9 @@ def write_template(template: str, folder: Path) -> list[str]:
     (page,) = (page for page in pages if page.startswith(f"{template}\n"))
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     texts["README.md"] = page.partition("\n\n")[2]
+    if template in _ENTRY_POINTS:
+        package = (templates / "pyproject.toml").read_text(encoding="utf-8")
+        texts["pyproject.toml"] = package.replace("KIND", template).replace("ENTRY", _ENTRY_POINTS[template])
     for name, text in texts.items():
         atomic_write(folder / name, text)
     return sorted(texts)

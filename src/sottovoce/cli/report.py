@@ -39,11 +39,11 @@ def report(
     """
     from sottovoce._io import atomic_write
     from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.report.inputs import read_input
+    from sottovoce.report.inputs import read_inputs
     from sottovoce.report.page import build
 
     member = None if directory is None else find_member_directory(directory)
-    results = [read_input(path, member) for path in inputs]
+    results = read_inputs(inputs, member)
     page = build(results, title)
     payload = {"inputs": len(results), "bytes": len(page.encode()), "report": str(atomic_write(out, page))}
     emit(payload, json, [f"{len(results)} input{'s' * (len(results) != 1)}, written to {out}"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
     from sottovoce.protocols import Protocol
 
 STATEMENT, RECORD, LEDGER = "statement.json", "record.json", "run.ledger"
+
+
+def read_inputs(
+    paths: Sequence[Path], member_directory: MemberDirectory | None = None
+) -> list[dict[str, Any]]:
+    """Return the results of several inputs; a statement shows the members and matrix of its agreement."""
+    results = [read_input(path, member_directory) for path in paths]
+    pages = [result["summary_page"] for result in results if result["name"] == "agreement"]
+    agreements = {page["marks"]["run"]: page for page in pages}
+    for result in results:
+        page = result.get("summary_page")
+        if result["name"] == "statement" and page is not None and page["marks"]["run"] in agreements:
+            agreed = agreements[page["marks"]["run"]]
+            page |= {key: agreed[key] for key in ("members", "matrix", "purpose")}
+    return results
 
 
 def read_input(path: str | Path, member_directory: MemberDirectory | None = None) -> dict[str, Any]:

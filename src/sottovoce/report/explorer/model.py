@@ -1,13 +1,15 @@
 """What the explorer shows: settings in, numbers and sentences out, all of them from the one accountant.
 
 `ExplorerSettings` is what a person chooses on the page: graph, protocol, rounds, noise. `ExplorerModel` is
-the plan that the settings describe, and computes what the page shows. Numbers become text here, so that the
-page has nothing to compute.
+the plan that the settings describe, and computes what the page shows: what a coalition learns of everybody,
+the matrix of who learns what of whom, the course over rounds, error, cost and the plan file. Numbers become
+text here, so that the page has nothing to compute.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -19,7 +21,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce import graphs
-from sottovoce._format import fixed, number
+from sottovoce._format import fixed, number, rounded
+from sottovoce._io import to_toml
 from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
@@ -34,21 +37,35 @@ from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
 from sottovoce.protocols import Masked, NamedProtocol, Protocol, parse
-from sottovoce.report.figures import springs
+from sottovoce.report.figures import layout
 
 PAIRS = 32  # nodes up to which an offline page holds every pair of colluders
+COMBINED = 32  # nodes up to which the combinations that are known are listed
 NODES = 600  # nodes that a page draws
 ROUNDS = 400
+# options of a protocol that the page can set, and the settings that hold them
+_OPTIONS = {"kind": "tree", "fresh": "fresh", "tolerate": "tolerate", "partners": "partners"}
 
 
 class ExplorerSettings(BaseModel):
-    """What is chosen on the page; ``graph`` None is the graph of the file that was opened."""
+    """What is chosen on the page.
+
+    ``edges`` (with ``names``) is a graph that was drawn; ``graph`` a graph by name; neither of them the
+    graph of the file that was opened.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    graph: str | None = Field(None, max_length=4000)
-    protocol: str = Field("gossip", max_length=80)
+    graph: str | None = Field(None, max_length=200)
+    edges: tuple[tuple[int, int], ...] | None = None
+    names: tuple[str, ...] | None = None
+    positions: tuple[tuple[float, float], ...] | None = None
+    protocol: str = Field("gossip", max_length=40)
     rounds: int | None = Field(None, ge=1, le=ROUNDS)
+    tree: str = Field("bfs", max_length=20)
+    fresh: float = Field(0.1, gt=0, le=100)
+    partners: int | None = Field(None, ge=1)
+    tolerate: int = Field(1, ge=1)
     seed: int = Field(0, ge=0)
     noise: float = Field(2.0, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
@@ -65,25 +82,40 @@ class ExplorerSettings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
-            message = first["msg"].removeprefix("Input ")
+            message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
             raise ConfigError(f"{place}: input {message}, got {first['input']!r}.") from None
 
     @property
-    def named(self) -> NamedProtocol:
-        """The protocol, with the rounds chosen where they are a choice."""
-        named = parse(self.protocol)
-        return named if self.rounds is None or not named.takes_rounds else replace(named, rounds=self.rounds)
+    def named(self) -> str:
+        """The protocol as `sottovoce.protocols.parse` reads it."""
+        parts = [self.protocol]
+        if self.rounds is not None and parse(self.protocol).takes_rounds:
+            parts.append(str(self.rounds))
+        if self.protocol in ("tree", "masked") and self.tree != "bfs":
+            parts.append(f"kind={self.tree}")
+        if self.protocol == "fresh-noise":
+            parts.append(f"fresh={self.fresh:g}")
+        if self.protocol == "masked":
+            parts.append(f"tolerate={self.tolerate}")
+            parts += [] if self.partners is None else [f"partners={self.partners}"]
+        return ":".join(parts)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A plan that was opened from a file."""
+    """A plan that was opened from a file, with the tables of the file where it is a plan file."""
 
     plan: Any
     network: Network
     title: str = ""
     delta: float = 1e-5
+    tables: Mapping[str, Any] | None = None
     protocol: str | None = None
+
+    @cached_property
+    def named(self) -> NamedProtocol:
+        """The protocol by name."""
+        return parse(self.protocol or self.plan.schedule(0).name)
 
     @cached_property
     def setting(self) -> ExplorerSettings:
@@ -94,14 +126,13 @@ class Opened:
                 f"The explorer shows protocols in which a row enters once, not a {protocol.name}; sottovoce "
                 "plan computes the privacy cost of such an average."
             )
-        named = parse(self.protocol or protocol.name)
         seed = plan.seed if "seed" in plan_options(plan.name) else 0
-        options: dict[str, Any] = {"delta": self.delta, "seed": int(seed or 0)}
-        options["protocol"] = str(replace(named, rounds=None))
+        options: dict[str, Any] = {"protocol": self.named.name, "delta": self.delta, "seed": int(seed or 0)}
         if isinstance(plan.noise_multiplier, (int, float)) and plan.noise_multiplier > 0:
             options["noise"] = float(plan.noise_multiplier)
-        if named.takes_rounds:
+        if self.named.takes_rounds:
             options["rounds"] = min(protocol.rounds, ROUNDS)
+        options |= {_OPTIONS[key]: value for key, value in self.named.options if key in _OPTIONS}
         return ExplorerSettings(**options)
 
 
@@ -116,35 +147,39 @@ def open_model(target: str, **options: Any) -> ExplorerModel:
     elif target.startswith("file:"):
         network = graphs.parse(target)
         plan = PrivateAveraging("gossip", network=network, noise_std=1.0, radius=0.5, center=0.5)
-        opened = Opened(plan, network, protocol="gossip")
+        opened = Opened(plan, network, tables={"network": {"graph": target}}, protocol="gossip")
     else:
         return ExplorerModel(ExplorerSettings.read({"graph": target, **chosen}))
-    return ExplorerModel(ExplorerSettings.read(opened.setting.model_dump() | chosen), opened)
+    settings = opened.setting
+    if chosen:
+        settings = ExplorerSettings.read({**settings.model_dump(), **chosen})
+    return ExplorerModel(settings, opened)
 
 
 def open_plan(path: Path) -> Opened:
     """Return the plan of a plan file, or of an agreement."""
     from sottovoce.planfile.read import load_file, read_toml
 
-    if "members" in read_toml(path):
+    tables = read_toml(path)
+    if "members" in tables:
         from sottovoce.peers.agreement import read_agreement
 
         agreement = read_agreement(path)
         network = replace(agreement.network, node_names=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
-        return Opened(agreement.plan, network, agreement.title, delta, protocol)
+        return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
     loaded = load_file(path)
     settings = loaded.settings
     if loaded.network is None:
         raise ConfigError(
             f"{path.name} runs over no network, so there is nobody to look; try one with [network]."
         )
-    name = None
+    protocol = None
     if settings.protocol.name is not None:
-        name = str(settings.protocol.named("gossip"))
+        protocol = str(settings.protocol.named("gossip"))
     elif settings.train is None:
-        name = "chebyshev"
-    return Opened(loaded.plan, loaded.network, settings.title, loaded.delta, name)
+        protocol = "chebyshev"
+    return Opened(loaded.plan, loaded.network, settings.title, loaded.delta, tables, protocol)
 
 
 @dataclass(frozen=True)
@@ -161,15 +196,23 @@ class ExplorerModel:
     @cached_property
     def network(self) -> Network:
         """The graph, with the members' names."""
-        if self.setting.graph is not None:
-            network = graphs.parse(self.setting.graph)
+        chosen = self.setting
+        if chosen.edges is not None:
+            network = graphs.parse(_edge_list(chosen.edges))
+        elif chosen.graph is not None:
+            network = graphs.parse(chosen.graph)
         elif self.opened is not None:
             network = self.opened.network
         else:
-            raise ConfigError('A setting needs a graph by name, such as "ring:8".')
+            raise ConfigError('A setting needs a graph by name, such as "ring:8", or edges.')
         if network.n > NODES:
             raise Refused(f"A page draws at most {NODES} nodes, got {network.n:,}; use `sottovoce account`.")
-        return network
+        if chosen.names is None:
+            return network
+        if len(chosen.names) != network.n:
+            count = f"{network.n} nodes and {len(chosen.names)} names"
+            raise ConfigError(f"There are {count}; give one each.")
+        return replace(network, node_names=chosen.names)
 
     @cached_property
     def names(self) -> list[str]:
@@ -182,19 +225,20 @@ class ExplorerModel:
         """The plan: that of the file, as the page changed it, or an average of values in [0, 1]."""
         chosen, opened = self.setting, self.opened
         changed: dict[str, Any] = {"network": self.network, "seed": chosen.seed}
-        base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
-        if opened is not None:
-            if chosen == opened.setting:
-                return opened.plan
-            if opened.plan.query_kind != "value":
-                only_noise = chosen.model_copy(update={"noise": opened.setting.noise}) == opened.setting
-                changed = {} if only_noise else {**changed, "protocol": str(chosen.named)}
-                try:
-                    return replace(opened.plan, **changed).with_noise(chosen.noise)
-                except TypeError:
-                    raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
+        if opened is None:
+            base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
+        elif chosen == opened.setting:
+            return opened.plan
+        elif opened.plan.query_kind == "value":
             base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
-        return PrivateAveraging(str(chosen.named), noise_std=chosen.noise * base["radius"], **base, **changed)
+        else:
+            changed |= {"protocol": chosen.named}
+            only_noise = chosen.model_copy(update={"noise": opened.setting.noise}) == opened.setting
+            try:
+                return replace(opened.plan, **({} if only_noise else changed)).with_noise(chosen.noise)
+            except TypeError:
+                raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
+        return PrivateAveraging(chosen.named, noise_std=chosen.noise * base["radius"], **base, **changed)
 
     @property
     def protocol(self) -> Protocol:
@@ -211,42 +255,51 @@ class ExplorerModel:
             self._other_rounds[rounds] = ExplorerModel(changed, self.opened)
         return self._other_rounds[rounds]
 
-    @property
+    @cached_property
     def adjustable(self) -> bool:
-        """Whether the number of rounds is a choice."""
-        return self.setting.named.takes_rounds
+        """Whether the number of rounds is a choice of the page, which must know all other options."""
+        named = parse(self.setting.protocol)
+        if self.opened is not None and self.opened.named.name == named.name:
+            named = self.opened.named
+        return named.takes_rounds and {key for key, _ in named.options} <= _OPTIONS.keys()
 
     @cached_property
     def most_rounds(self) -> int:
         """The end of the slider: where the theory stops, or the rounds of the setting."""
         if not self.adjustable:
             return self.protocol.rounds
-        theory = replace(self.setting.named, rounds=None).at(self.network, seed=self.setting.seed).rounds
+        named = replace(parse(self.setting.named), rounds=None)
+        theory = named.at(self.network, seed=self.setting.seed).rounds
         return min(ROUNDS, max(theory, self.protocol.rounds))
 
     # ---- what is shown ------------------------------------------------------------------------------------
 
     def scene(self) -> dict[str, Any]:
         """Return the graph and what is true for every observer: error, cost, the local privacy cost."""
-        plan, protocol, network, delta = self.plan, self.protocol, self.network, self.setting.delta
+        plan, protocol, network = self.plan, self.protocol, self.network
+        delta, opened = self.setting.delta, self.opened
         local, use, cost = plan.privacy("local"), usefulness(plan), plan.cost()
         partners = protocol.partner_edges if isinstance(protocol, Masked) else None
+        positions = self.setting.positions
+        if positions is None or len(positions) != network.n:
+            positions = layout(network.edges.tolist(), network.n).round(5).tolist()
         size = f", {number(cost['bytes'])} bytes" if "bytes" in cost else ""
         return {
-            "setting": self.setting.model_dump(mode="json"),
-            "title": self.opened.title if self.opened is not None else "",
+            "setting": self.setting.model_dump(mode="json", exclude={"positions"}),
+            "title": opened.title if opened is not None else "",
             "graph": network.name,
             "n": network.n,
             "names": self.names,
             "edges": network.edges.tolist(),
             "partners": None if partners is None or len(partners) > 2000 else partners.tolist(),
-            "positions": springs(network.edges.tolist(), network.n).round(5).tolist(),
+            "positions": [list(point) for point in positions],
             "protocol": protocol.name,
             "algorithm": plan.name,
             "steps": plan.steps,
             "rounds": protocol.rounds,
             "most_rounds": self.most_rounds,
             "adjustable": self.adjustable,
+            "can_draw": plan.query_kind == "value" and (opened is None or opened.tables is not None),
             "delta": number(delta, "delta"),
             "adjacency": wording.adjacency(plan.adjacency, noun="participant"),
             "local": {
@@ -258,36 +311,65 @@ class ExplorerModel:
             "error": None if use.error is None else number(float(math.hypot(use.error, use.bias))),
             "cost": f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages{size}",
             "notes": missing_links(network, protocol),
+            "by_hand": self.savable,
         }
 
+    @property
+    def savable(self) -> bool:
+        """Whether a plan file can say this plan: an agreement of training has no plan file."""
+        return self.opened is None or self.plan.query_kind == "value" or self.opened.tables is not None
+
     def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
-        """Return what one node, or a coalition, learns of everybody after so many rounds."""
+        """Return what a coalition learns of everybody: one row per node, and the whole in a sentence.
+
+        Parameters
+        ----------
+        observers : one node, or several that collude.
+        rounds : after so many rounds instead of the plan's own.
+        """
+        if rounds is not None and self.at(rounds) is not self:
+            return self.at(rounds).view(observers)
         who = tuple(sorted(set(observers)))
         if len(who) >= self.network.n:
             raise InvalidInput("Everybody colludes, so nobody is left to protect; let fewer collude.")
-        return self.at(rounds).views([who])[0]
+        return self.views([who])[0]
 
     def views(self, groups: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
         """Return `view` of several coalitions; their epsilons are computed together."""
-        guarantees = [account_each(self.plan, who) for who in groups]
-        epsilons = iter(
-            _epsilons([g.curve for each in guarantees for g in each.values()], self.setting.delta)
-        )
-        return [
-            self._shown(who, each, {u: next(epsilons) for u in each})
-            for who, each in zip(groups, guarantees, strict=True)
-        ]
+        delta, ratio = self.setting.delta, self._ratio
+        looked, curves, mus = [], [], []
+        for who in groups:
+            each, formula = account_each(self.plan, who), self._published(who)
+            if ratio is not None and all(g.label == "exact" and g.curve.is_gaussian for g in each.values()):
+                shares = np.zeros(self.network.n)  # the accountant's own, without a second view
+                shares[list(each)] = [(g.mu / ratio) ** 2 for g in each.values()]
+            else:
+                shares = self._shares(who)
+            looked.append((who, each, shares, formula))
+            curves += [stated.curve for stated in each.values()]
+            if formula is not None and ratio is not None:
+                mus.append(ratio * np.sqrt(np.maximum(formula[list(each)], 0.0)))
+        exact = iter(_epsilons(curves, delta))
+        printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist() if mus else ())
+        views = []
+        for who, each, shares, formula in looked:
+            losses = {u: next(exact) for u in each}
+            formulas = {u: next(printed) for u in each} if formula is not None and mus else {}
+            views.append(self._shown(who, each, shares, formula, losses, formulas))
+        return views
 
     def _shown(
-        self, who: tuple[int, ...], each: Mapping[int, Guarantee], losses: Mapping[int, float]
+        self,
+        who: tuple[int, ...],
+        each: Mapping[int, Guarantee],
+        shares: np.ndarray,
+        formula: np.ndarray | None,
+        losses: Mapping[int, float],
+        printed: Mapping[int, float],
     ) -> dict[str, Any]:
-        """Return a view as the page shows it: one row per node, and the whole in a sentence."""
-        names, formula, shares = self.names, self._published(who), self._shares(who, each)
-        rows: list[dict[str, Any]] = [
-            {"name": name, "looks": True, "value": None, "label": "", "words": "looks", "determined": False}
-            | dict.fromkeys(("share", "epsilon", "published"), "–")
-            for name in names
-        ]
+        """Return a view as the page shows it, from its guarantees, shares and epsilons."""
+        names = self.names
+        rows: list[dict[str, Any]] = [{"name": name, "looks": True, **_NOTHING} for name in names]
         for u, stated in each.items():
             share = float(shares[u])
             rows[u] = {
@@ -300,18 +382,23 @@ class ExplorerModel:
                 "words": wording.learned(share, stated.best_guess),
                 "determined": share > 1 - DETERMINED,
                 "published": "–" if formula is None else fixed(float(formula[u])),
+                "published_epsilon": fixed(printed.get(u)),
             }
         looking = " and ".join(names[v] for v in who)
-        known = [names[u] for u in each if rows[u]["determined"]]
-        computes = f"the noisy value of {', '.join(known)}" if known else "nobody's noisy value"
+        learns = f"{looking} together learn" if len(who) > 1 else f"{looking} learns"
+        known = [u for u in each if rows[u]["determined"]]
+        computes = "can compute nobody's noisy value"
+        if known:
+            *first, last = [names[u] for u in known]
+            computes = f"can compute the noisy value of {' and '.join([', '.join(first), last][not first :])}"
+        mixed = self._combined(who)
         order = sorted(each, key=lambda u: (losses[u], shares[u]))
         worst, typical = order[-1], order[(len(order) - 1) // 2]
         summary = (
-            f"{looking} {'together learn' if len(who) > 1 else 'learns'} most of {names[worst]}: epsilon "
-            f"{rows[worst]['epsilon']} at delta {number(self.setting.delta, 'delta')} "
-            f"({rows[worst]['label']}); the best guess is right {wording.guess(each[worst].best_guess)}. Of "
-            f"a typical participant, {names[typical]}: epsilon {rows[typical]['epsilon']}; the best guess is "
-            f"right {wording.guess(each[typical].best_guess)}."
+            f"{learns} most of {names[worst]}: epsilon {rows[worst]['epsilon']} at delta "
+            f"{number(self.setting.delta, 'delta')} ({rows[worst]['label']}); the best guess is right "
+            f"{wording.guess(each[worst].best_guess)}. Of a typical participant, {names[typical]}: epsilon "
+            f"{rows[typical]['epsilon']}; the best guess is right {wording.guess(each[typical].best_guess)}."
         )
         return {
             "observers": list(who),
@@ -319,40 +406,88 @@ class ExplorerModel:
             "rows": rows,
             "looking": looking,
             "summary": summary,
-            "computes": f"{looking} can compute {computes}.",
+            "computes": f"{looking} {computes}" + (f", and {mixed}." if mixed else "."),
+            "known": known,
             "worst": worst,
             "typical": typical,
+            "mean": fixed(float(np.mean([shares[u] for u in each])), "share"),
         }
 
     def matrix(self) -> dict[str, Any]:
         """Return who learns what of whom: shares as text and as numbers, ``[user][observer]``."""
-        shares = np.array([self._shares((v,)) for v in range(self.network.n)]).T
-        own = np.eye(self.network.n, dtype=bool)
-        values = np.where(own, np.nan, np.minimum(shares, 1.0).round(4)).tolist()
-        return {
-            "values": [[None if math.isnan(x) else x for x in row] for row in values],
-            "shown": [[fixed(x, "share") for x in row] for row in np.where(own, np.nan, shares).tolist()],
-        }
+        shares = np.array([self._shares((v,)) for v in range(self.network.n)]).T.tolist()
+        values = [
+            [None if u == v else round(min(share, 1.0), 4) for v, share in enumerate(row)]
+            for u, row in enumerate(shares)
+        ]
+        shown = [
+            ["–" if u == v else fixed(x, "share") for v, x in enumerate(row)] for u, row in enumerate(shares)
+        ]
+        return {"values": values, "shown": shown}
+
+    def course(self, observers: Iterable[int]) -> dict[str, Any]:
+        """Return the worst and the mean share against rounds, beside the formula's mean."""
+        who = tuple(sorted(set(observers)))
+        if not self.adjustable:
+            return {"rounds": [], "worst": [], "mean": [], "published": None, "words": ""}
+        rounds = sorted(set(np.linspace(1, self.most_rounds, min(self.most_rounds, 40)).astype(int).tolist()))
+        others = [u for u in range(self.network.n) if u not in who]
+        course: dict[str, Any] = {"rounds": rounds, "worst": [], "mean": [], "published": []}
+        for t in rounds:
+            then = self.at(t)
+            h, formula = then._shares(who)[others], then._published(who)
+            course["worst"].append(float(rounded(h.max(initial=0.0), "share", places=5)))
+            course["mean"].append(float(rounded(h.mean(), "share", places=5)))
+            if formula is None:
+                course["published"] = None
+            else:
+                course["published"].append(round(float(np.minimum(formula[others], 1.0).mean()), 5))
+        worst, mean = (fixed(course[key][-1], "share") for key in ("worst", "mean"))
+        words = f"After {rounds[-1]} rounds the worst share is {worst}, the mean {mean}"
+        if course["published"] is not None:
+            last = fixed(course["published"][-1])
+            words += f", and the published formula (shown at most as 1) says {last}"
+        return course | {"words": words + "."}
+
+    def plan_text(self) -> str:
+        """Return the plan file with the same privacy cost; ``sottovoce plan`` reads it."""
+        if not self.savable:
+            raise ConfigError("An agreement of training has no plan file: its records stay with the members.")
+        chosen, opened, plan = self.setting, self.opened, self.plan
+        tables: dict[str, Any] = {} if opened is None or opened.tables is None else dict(opened.tables)
+        unchanged = opened is not None and chosen == opened.setting
+        tables = {"version": 1, "title": tables.get("title") or "From the explorer"} | tables
+        if chosen.edges is not None or chosen.graph is not None:
+            tables["network"] = {"graph": chosen.graph if chosen.edges is None else _edge_list(chosen.edges)}
+        elif "network" not in tables:  # an agreement of averages
+            tables["network"] = {"graph": _edge_list(self.network.edges.tolist()), "names": self.names}
+        if chosen.names is not None:
+            tables["network"] = tables["network"] | {"names": list(chosen.names)}
+        if not unchanged or "protocol" not in tables:
+            protocol = {"name": chosen.named, "seed": chosen.seed}
+            if parse(chosen.protocol).takes_rounds:
+                protocol |= {"name": chosen.protocol, "rounds": self.protocol.rounds}
+                protocol |= {"fresh": chosen.fresh} if chosen.protocol == "fresh-noise" else {}
+            tables["protocol"] = protocol
+        seed = (tables.get("noise") or {}).get("seed")
+        tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
+        if plan.query_kind == "value" and "average" not in tables:
+            tables["average"] = {"radius": plan.radius, "center": plan.center, "adjacency": "user"}
+            if plan.dim != 1:
+                tables["average"]["dim"] = plan.dim
+        return to_toml(tables)
 
     # ---- inside -------------------------------------------------------------------------------------------
 
-    def _shares(self, who: tuple[int, ...], each: Mapping[int, Guarantee] | None = None) -> np.ndarray:
-        """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it.
-
-        ``each`` are the guarantees against these observers: those of one Gaussian release hold the shares,
-        which saves a second view.
-        """
-        shares = np.zeros(self.network.n)
-        if each is not None and self.plan.query_kind == "value":
-            if all(g.label == "exact" and g.curve.is_gaussian for g in each.values()):
-                ratio = 2 * self.plan.radius / self.plan.noise_std
-                shares[list(each)] = [(g.mu / ratio) ** 2 for g in each.values()]
-                return shares
+    def _shares(self, who: tuple[int, ...]) -> np.ndarray:
+        """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it."""
         if self.plan.observation.exact_pairs:
             if who not in self._leakage:
                 self._leakage[who] = np.asarray(self.protocol.view(set(who)).leakage())
             return self._leakage[who]
-        return np.where(np.isin(np.arange(self.network.n), who), 0.0, 1.0)
+        h = np.ones(self.network.n)
+        h[list(who)] = 0.0
+        return h
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
@@ -362,6 +497,36 @@ class ExplorerModel:
             return None  # the formula is for one noise for all
         table = _published_table(self.protocol, self.network)
         return np.asarray(table[:, list(who)].sum(axis=1))
+
+    @property
+    def _ratio(self) -> float | None:
+        """Sensitivity over noise of one release, where there is one."""
+        if self.plan.query_kind == "value":
+            return float(2 * self.plan.radius / self.plan.noise_std)
+        return None
+
+    def _combined(self, who: tuple[int, ...]) -> str:
+        """Return the combinations of several values that one observer knows, the shortest first, in words."""
+        if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.single_averaging:
+            return ""
+        protocol = self.protocol
+        if not protocol.linear or protocol.masked or protocol.fresh_std or parse(protocol.name).drawn:
+            return ""
+        from sottovoce.attacks.gossip import gossip_attack
+
+        known = sorted(gossip_attack(protocol, who).combinations, key=lambda c: len(c.coefficients))
+        if not known:
+            return ""
+        texts = [re.sub(r"\bx(\d+)\b", lambda m: self.names[int(m[1])], str(one)) for one in known[:3]]
+        more = f" and {len(known) - 3} more" if len(known) > 3 else ""
+        kinds = "combination" if len(known) == 1 else "combinations"
+        return f"{len(known)} {kinds} of the others ({'; '.join(texts)}{more})"
+
+
+# the row of a node that looks
+_NOTHING = {"value": None, "label": "", "words": "looks", "determined": False} | dict.fromkeys(
+    ("share", "epsilon", "published", "published_epsilon"), "–"
+)
 
 
 def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
@@ -379,7 +544,7 @@ def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None)
     views: dict[str, Any] = {}
     matrices: dict[str, Any] = {}
     for done, t in enumerate(rounds, 1):
-        then = model.at(t)
+        then = model.at(t) if model.adjustable else model
         for who, view in zip(groups, then.views(groups), strict=True):
             numbers = []
             for row in view["rows"]:
@@ -399,6 +564,8 @@ def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None)
         "rows": distinct,
         "views": views,
         "matrices": matrices,
+        "courses": {str(v): model.course([v]) for v in range(n)} if model.adjustable else {},
+        "plan": model.plan_text() if model.savable else None,
     }
 
 
@@ -423,10 +590,16 @@ def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
     return np.asarray(published_loss(network, rounds=protocol.rounds))
 
 
+def _edge_list(edges: Iterable[Sequence[int]]) -> str:
+    return "edges:" + ",".join(f"{u}-{v}" for u, v in edges)
+
+
 def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one answer of a live page: scene, view or matrix."""
+    """Return one answer of a live page: scene, view, course, matrix or plan."""
     if what == "scene":
         return model.scene()
+    if what == "plan":
+        return {"text": model.plan_text()}
     if what == "matrix":
         if model.network.n > 256:
             raise Refused(f"The matrix of {model.network.n:,} nodes is too large for a page; at most 256.")
@@ -436,4 +609,6 @@ def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[
         raise InvalidInput(f"observers are node numbers, got {str(observers)[:80]}.")
     if what == "view":
         return model.view(observers)
+    if what == "course":
+        return model.course(observers)
     raise SottovoceError(f"There is nothing called {what[:40]!r} here.")

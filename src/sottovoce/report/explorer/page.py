@@ -31,12 +31,9 @@ if TYPE_CHECKING:
 
 GRAPHS = (
     "florentine karate path:8 ring:16 grid:4:4 torus:4:4 complete:8 star:9 hypercube:4 exponential:16 "
-    "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1"
+    "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1 small_world:40:4:0.1:seed=1"
 ).split()
-PROTOCOLS = (
-    "gossip chebyshev fresh-noise:fresh=0.1 randomized tree tree:kind=uniform exchange masked "
-    "masked:partners=4:tolerate=2"
-).split()
+PROTOCOLS = ("gossip", "chebyshev", "fresh-noise", "randomized", "tree", "exchange", "masked")
 
 
 def live_page(model: ExplorerModel, nonce: str) -> str:
@@ -54,19 +51,15 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     import jinja2
     import markupsafe
 
-    if find_spec("bokeh") is None:
-        raise MissingDependency(
-            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
-        )
+    _require_bokeh()
     from bokeh.embed import json_item
-    from bokeh.resources import INLINE
 
-    filled = {**data, "graph": json_item(_network_plot()), "palette": _palette(64)}
+    plots = {"graph": json_item(_network_plot()), "course_plot": json_item(_course_plot())}
+    filled = {**data, **plots, "palette": _palette(64)}
     folder = Path(__file__).parent / "templates"
     # inside <script> only "</" and "<!--" could end it, and JSON may spell them otherwise
     written = json.dumps(filled, allow_nan=False).replace("<", "\\u003c")
     script = (folder / "explorer.js").read_text(encoding="utf-8")
-    bokeh = "\n".join(INLINE.clone(components=["bokeh"]).js_raw).replace("</script", "<\\/script")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -74,16 +67,35 @@ def _page(data: Mapping[str, Any], *, nonce: str) -> str:
     return environment.get_template("explorer.html").render(
         live=data["live"],
         pairs=data.get("pairs"),
-        title=scene["title"] or f"What each participant of {scene['graph'][:40]} learns",
+        title=scene["title"] or f"What each participant of {_short(scene['graph'])} learns",
         graphs=GRAPHS,
         protocols=PROTOCOLS,
         scale=_palette(8),
         version=__version__,
         nonce=markupsafe.Markup(f' nonce="{nonce}"') if nonce else "",
-        bokeh=markupsafe.Markup(bokeh),
+        bokeh=markupsafe.Markup(_bokeh()),
         data=markupsafe.Markup(written),
         script=markupsafe.Markup(script),
     )
+
+
+def _short(graph: str) -> str:
+    return graph if len(graph) <= 40 else "a drawn graph"
+
+
+def _require_bokeh() -> None:
+    if find_spec("bokeh") is None:
+        raise MissingDependency(
+            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
+        )
+
+
+def _bokeh() -> str:
+    """Return Bokeh's own script, which it ships, as text that no closing tag can end early."""
+    from bokeh.resources import INLINE
+
+    resources = INLINE.clone(components=["bokeh"])
+    return "\n".join(resources.js_raw).replace("</script", "<\\/script")
 
 
 def _palette(count: int) -> list[str]:
@@ -98,20 +110,21 @@ def _source(name: str, columns: str) -> ColumnDataSource:
     return ColumnDataSource({key: [] for key in columns.split()}, name=name)
 
 
-def _network_plot() -> figure:
-    """Return the drawing of the network, empty."""
-    from bokeh.models import HoverTool, LinearColorMapper, Range1d, Scatter, Segment, TapTool, Text
+def _figure(name: str, low: float, high: float, **axes: str) -> figure:
+    from bokeh.models import Range1d
     from bokeh.plotting import figure
 
+    options: dict[str, Any] = {"x_range": Range1d(start=0, end=1), "y_range": Range1d(start=low, end=high)}
+    options |= {"toolbar_location": None, "tools": "", "min_border": 4, "outline_line_color": None}
+    return figure(name=name, sizing_mode="stretch_both", **options | axes)
+
+
+def _network_plot() -> figure:
+    """Return the drawing of the network, empty."""
+    from bokeh.models import HoverTool, LinearColorMapper, PointDrawTool, Scatter, Segment, TapTool, Text
+
     nodes = _source("nodes", "x y id name share told words marker size thick label")
-    options: dict[str, Any] = {
-        "toolbar_location": None,
-        "tools": "",
-        "min_border": 4,
-        "outline_line_color": None,
-    }
-    options |= {"x_range": Range1d(start=0, end=1), "y_range": Range1d(start=0, end=1)}
-    plot = figure(name="plot", sizing_mode="stretch_both", **options)
+    plot = _figure("plot", 0, 1)
     plot.axis.visible = False
     plot.grid.visible = False
     ends: dict[str, Any] = {key: key for key in ("x0", "y0", "x1", "y1")}
@@ -131,9 +144,31 @@ def _network_plot() -> figure:
         place: dict[str, Any] = {"text_align": "center", "text_baseline": baseline, "y_offset": offset}
         plot.add_glyph(nodes, Text(x="x", y="y", text=text, text_font_size=size, name=name, **place), **still)
     tap = TapTool(renderers=points, name="tap", mode="append")
-    plot.add_tools(tap, HoverTool(renderers=points, tooltips=[("", "@name"), ("", "@words")]))
+    pen = PointDrawTool(renderers=points, name="pen", empty_value=0)
+    plot.add_tools(tap, HoverTool(renderers=points, tooltips=[("", "@name"), ("", "@words")]), pen)
     plot.toolbar.active_tap = tap
     plot.toolbar.active_drag = None
+    return plot
+
+
+def _course_plot() -> figure:
+    """Return the drawing of the course over rounds, empty."""
+    source = _source("course", "rounds worst mean published")
+    plot = _figure("course-plot", -0.02, 1.08, x_axis_label="rounds", y_axis_label="share lost")
+    for key, legend, color, dash in (
+        ("worst", "exact, worst", figures.EXACT, "solid"),
+        ("mean", "exact, mean", figures.GOOD, "dashed"),
+        ("published", "published, mean", figures.PUBLISHED, "dotted"),
+    ):
+        style: dict[str, Any] = {"color": color, "line_width": 3, "line_dash": dash, "legend_label": legend}
+        plot.line("rounds", key, source=source, **style)
+    plot.xaxis[0].name, plot.yaxis[0].name = "x-axis", "y-axis"
+    plot.ygrid[0].name, plot.xgrid.visible = "grid", False
+    legends = plot.legend[0]
+    legends.name, legends.orientation = "legend", "horizontal"
+    plot.add_layout(legends, "above")  # beside the lines, never over them
+    plot.legend.border_line_color = None
+    legends.update(label_text_font_size="11px", padding=2, spacing=8, margin=0, glyph_width=16)
     return plot
 
 
@@ -152,7 +187,12 @@ HEADERS = {
 
 
 class ExplorerServer:
-    """A page of one model on 127.0.0.1, until it is closed; port 0 takes any free one.
+    """A page of one model on 127.0.0.1, until it is closed.
+
+    Parameters
+    ----------
+    model : what the page shows first.
+    port : 0 takes any free one.
 
     Guarantees
     ----------
@@ -164,7 +204,7 @@ class ExplorerServer:
         self.model = model
         self.token = secrets.token_urlsafe(32)
         self._computing = threading.Lock()  # one query at a time: two cores are soon busy
-        self._cached_model = lru_cache(maxsize=32)(lambda setting: ExplorerModel(setting, model.opened))
+        self._cached_model = lru_cache(maxsize=32)(self._new_model)
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
@@ -206,6 +246,9 @@ class ExplorerServer:
                 return answered(model, what, query)
         except SottovoceError as problem:
             return {"refused": str(problem)}
+
+    def _new_model(self, setting: ExplorerSettings) -> ExplorerModel:
+        return ExplorerModel(setting, self.model.opened)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self

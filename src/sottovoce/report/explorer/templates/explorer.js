@@ -30,9 +30,11 @@
 
   // ---- the picture ---------------------------------------------------------------------------------------
   const shown = await Bokeh.embed.embed_item(data.graph, "graph");
+  const lines = await Bokeh.embed.embed_item(data.course_plot, "course");
   const all = [...Bokeh.documents];
   const named = name => all.map(d => d.get_model_by_name(name)).find(m => m != null);
-  const nodes = named("nodes"), edges = named("edges"), mates = named("mates"), plot = named("plot");
+  const nodes = named("nodes"), edges = named("edges"), mates = named("mates"), plot = named("plot"), tool = named("pen");
+  const tap = named("tap"), course = named("course"), coursePlot = named("course-plot");
   const viewOf = (views, model) => {
     for (const one of views) if (one.model === model) return one;
     return null;
@@ -43,11 +45,21 @@
   function colors() {
     const style = getComputedStyle(document.documentElement);
     const of = name => style.getPropertyValue(name).trim();
-    const ink = of("--ink"), soft = of("--soft"), band = of("--band");
-    plot.background_fill_color = band; plot.border_fill_color = band; plot.outline_line_color = null;
+    const ink = of("--ink"), soft = of("--soft"), band = of("--band"), line = of("--line");
+    for (const p of [plot, coursePlot]) {
+      p.background_fill_color = band; p.border_fill_color = band; p.outline_line_color = null;
+    }
     for (const name of ["edge-glyph", "mate-glyph"]) named(name).line_color = soft;
     for (const name of ["name-glyph", "number-glyph"]) named(name).text_color = ink;
     named("node-glyph").line_color = ink;
+    for (const name of ["x-axis", "y-axis"]) {
+      const axis = named(name);
+      axis.axis_label_text_color = ink; axis.major_label_text_color = ink; axis.axis_line_color = soft;
+      axis.major_tick_line_color = soft; axis.minor_tick_line_color = null;
+    }
+    named("legend").label_text_color = ink;
+    named("legend").background_fill_color = band;
+    named("grid").grid_line_color = line;
   }
 
   function draw() {
@@ -69,7 +81,7 @@
     const some = scene.partners && scene.partners.length < scene.n * (scene.n - 1) / 2 ? scene.partners : [];
     mates.data = segments(some);
     nodes.selected.indices = [];
-    for (const [range, c] of [[plot.x_range, 0], [plot.y_range, 1]]) {
+    if (!tool.active) for (const [range, c] of [[plot.x_range, 0], [plot.y_range, 1]]) {
       const at = P.map(p => p[c]), low = Math.min(...at), high = Math.max(...at), pad = 0.14 * (high - low || 1);
       range.setv({start: low - pad, end: high + pad});
     }
@@ -120,7 +132,7 @@
         });
         row.insertCell().append(box);
         row.insertCell().className = "words";
-        for (let k = 0; k < 4; k++) row.insertCell().className = "num";
+        for (let k = 0; k < 5; k++) row.insertCell().className = "num";
       });
     }
     view.rows.forEach((told, v) => {
@@ -128,7 +140,7 @@
       row.className = told.looks ? "looks" : told.determined ? "known" : "";
       cells[0].firstChild.setAttribute("aria-pressed", String(told.looks));
       cells[1].firstChild.checked = told.looks;
-      const values = [told.share, told.epsilon, told.published, told.looks ? "–" : scene.local.epsilon];
+      const values = [told.share, told.epsilon, told.published, told.published_epsilon, told.looks ? "–" : scene.local.epsilon];
       values.forEach((text, k) => { cells[k + 3].textContent = text; });
       cells[2].textContent = told.looks ? "looks" : told.words + (told.label === "exact" ? "" : ` (${told.label})`);
     });
@@ -138,7 +150,7 @@
     const list = $("facts");
     list.replaceChildren();
     const put = (name, text) => { if (text) list.append(element("dt", name), element("dd", text)); };
-    put("graph", `${scene.graph}: ${scene.n} participants, ${scene.edges.length} links`);
+    put("graph", `${scene.graph.length > 60 ? "drawn" : scene.graph}: ${scene.n} participants, ${scene.edges.length} links`);
     put("plan", `${scene.algorithm} over ${scene.protocol}` + (scene.steps > 1 ? `, ${scene.steps} steps` : ""));
     put("noise", `${scene.noise} times the clip`);
     put("protects", `when ${scene.adjacency}`);
@@ -165,6 +177,20 @@
     document.body.dataset.ready = String(turn);
     document.body.dataset.observers = view.observers.join(",");
     document.body.dataset.rounds = String(view.rounds);
+    try {
+      const over = !scene.adjustable ? null : data.live ? await ask("course", {observers: chosen}) : data.courses[chosen.join(",")] ?? null;
+      if (turn === asked) showCourse(over);
+    } catch (problem) { if (turn === asked) say(problem.message); }
+  }
+
+  function showCourse(over) {
+    $("course-part").hidden = !over;
+    if (!over) return;
+    coursePlot.x_range.setv({start: over.rounds[0] - 0.3, end: over.rounds[over.rounds.length - 1] + 0.3});
+    const none = over.rounds.map(() => NaN);
+    course.data = {rounds: over.rounds, worst: over.worst, mean: over.mean, published: over.published ?? none};
+    $("course-words").textContent = over.words;
+    document.body.dataset.course = String(over.rounds.length);
   }
 
   // ---- the plan --------------------------------------------------------------------------------------------
@@ -183,7 +209,16 @@
       const field = form.elements[name];
       if (field) field.value = value === null || value === undefined ? "" : String(value);
     }
-    if (!setting.graph) form.elements.graph.value = "as in the file";
+    if (setting.edges) form.elements.graph.value = "drawn";
+    else if (!setting.graph) form.elements.graph.value = "as in the file";
+    fit();
+    for (const id of ["draw", "add", "join", "remove"]) $(id).disabled = !scene.can_draw;
+  }
+
+  function fit() {
+    const form = $("setting");
+    for (const label of form.querySelectorAll("[data-for]"))
+      label.hidden = !label.dataset.for.split(" ").includes(form.elements.protocol.value);
   }
 
   async function change(next) {
@@ -191,7 +226,7 @@
     setting = {...setting, ...next};
     try {
       scene = await ask("scene");
-      setting = {...scene.setting};
+      setting = {...scene.setting, positions: setting.edges ? scene.positions : null};
       chosen = chosen.filter(v => v < scene.n);
       if (!chosen.length) chosen = [0];
       say("");
@@ -239,18 +274,78 @@
   });
 
   if (data.live) {
+    $("setting").addEventListener("change", fit);
     $("setting").addEventListener("submit", e => {
       e.preventDefault();
       const f = $("setting").elements, next = {};
       const graph = f.graph.value.trim();
-      if (graph !== "as in the file" && graph !== (setting.graph ?? "")) Object.assign(next, {graph, rounds: null});
+      if (graph !== "drawn" && graph !== "as in the file" && graph !== (setting.graph ?? ""))
+        Object.assign(next, {graph, edges: null, names: null, positions: null, rounds: null});
       if (f.protocol.value !== setting.protocol) next.rounds = null;
-      next.protocol = f.protocol.value.trim();
+      next.protocol = f.protocol.value;
+      next.tree = f.tree.value || "bfs";
+      next.fresh = Number(f.fresh.value) || 0.1;
+      next.partners = f.partners.value === "" ? null : Number(f.partners.value);
+      next.tolerate = Number(f.tolerate.value) || 1;
       next.noise = Number(f.noise.value);
       next.delta = Number(f.delta.value);
       next.seed = Number(f.seed.value) || 0;
       change(next);
     });
+
+    const drawn = (names, edges, positions) => change({graph: null, edges, names, positions, rounds: setting.rounds});
+    const copy = () => [scene.names.slice(), scene.edges.map(e => e.slice()), scene.positions.map(p => p.slice())];
+    const fresh = names => { let k = names.length; while (names.includes("node " + k)) k++; return "node " + k; };
+    const add = (place = null) => {
+      const [names, links, points] = copy();
+      const near = points[chosen[0]];
+      const turn = 2.4 * names.length;
+      points.push(place ?? [near[0] + 0.35 * Math.cos(turn), near[1] + 0.35 * Math.sin(turn)]);
+      for (const v of chosen) links.push([v, names.length]);
+      names.push(fresh(names));
+      drawn(names, links, points);
+    };
+    $("add").addEventListener("click", () => add());
+    $("join").addEventListener("click", () => {
+      if (chosen.length !== 2) return say("Choose two participants to join or part.");
+      const [names, links, points] = copy(), [a, b] = chosen;
+      const kept = links.filter(e => !(e.includes(a) && e.includes(b)));
+      drawn(names, kept.length < links.length ? kept : [...links, [a, b]], points);
+    });
+    $("remove").addEventListener("click", () => {
+      const gone = new Set(chosen), place = new Map();
+      scene.names.forEach((_, v) => { if (!gone.has(v)) place.set(v, place.size); });
+      if (place.size < 2) return say("At least two participants must stay.");
+      const [names, links, points] = copy();
+      const kept = links.filter(e => !gone.has(e[0]) && !gone.has(e[1])).map(e => e.map(v => place.get(v)));
+      const before = chosen;
+      chosen = [0];
+      drawn(names.filter((_, v) => !gone.has(v)), kept, points.filter((_, v) => !gone.has(v))).then(() => {
+        if (scene.names.length === names.length) { chosen = before; refresh(); }
+      });
+    });
+    $("draw").addEventListener("click", () => {
+      const on = $("draw").getAttribute("aria-pressed") !== "true";
+      $("draw").setAttribute("aria-pressed", String(on));
+      $("draw-help").hidden = !on;
+      tool.active = on;
+      tap.active = !on;
+    });
+    nodes.properties.data.change.connect(() => moved());
+    nodes.patching.connect(() => moved());
+    nodes.streaming.connect(() => moved());
+    const moved = () => {
+      if (busy || !tool.active) return;
+      const x = Array.from(nodes.data.x), y = Array.from(nodes.data.y);
+      if (x.length === scene.n) {
+        scene.positions = x.map((_, k) => [x[k], y[k]]);
+        if (setting.edges) setting.positions = scene.positions;
+        const ends = (k, c) => scene.edges.map(e => scene.positions[e[k]][c]);
+        edges.data = {x0: ends(0, 0), y0: ends(0, 1), x1: ends(1, 0), y1: ends(1, 1)};
+      } else if (x.length > scene.n) {
+        add([x[x.length - 1], y[y.length - 1]]);
+      } else draw();
+    };
   }
 
   // ---- saving ----------------------------------------------------------------------------------------------
@@ -261,6 +356,12 @@
     link.remove();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
+  $("save-plan").disabled = !scene.by_hand;
+  $("save-plan").addEventListener("click", async () => {
+    try {
+      save("plan.toml", new Blob([data.live ? (await ask("plan")).text : data.plan], {type: "application/toml"}));
+    } catch (problem) { say(problem.message); }
+  });
   const picture = async kind => {
     const layer = plotView.export(kind, true);
     save("network." + kind, await layer.to_blob());
