@@ -26,10 +26,8 @@ from sottovoce.objectives.nets.losses import restore_generators
 from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
 from sottovoce.objectives.nets.recurrence import Recurrence
 
-_MOST_ROWS, _NUMBERS = (
-    32,
-    4096,
-)  # rows of a test, and the numbers that they hold together unless rows are long
+_MOST_ROWS = 32  # of a test, fewer where they would hold more numbers than this together
+_NUMBERS = 4096
 
 
 class NotPerSample(SottovoceError):
