@@ -32,6 +32,13 @@ class Protocol(NotebookDisplay, ABC):
     """Who talks to whom and what they say: the object that every other part reads.
 
     ``n`` nodes talk in so many communication ``rounds``; ``name`` is the word of commands and records.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> protocol = sv.protocols.Gossip(sv.graphs.ring(4), rounds=2)
+    >>> protocol.n, protocol.rounds, protocol.message_count
+    (4, 2, 16)
     """
 
     n: int
