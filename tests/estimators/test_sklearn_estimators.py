@@ -59,7 +59,7 @@ def test_regressors_learn(solver, kind):
 def test_scikit_learn_conventions(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        refused = {"check_class_weight_classifiers": "coordinate descent takes no class weights"}
+        refused = {"check_class_weight_classifiers": "dp-cd takes no class weights"}
         check_estimator(model, expected_failed_checks=refused)
 
 
@@ -220,7 +220,7 @@ def test_records_lie_with_the_nodes_of_their_group():
         ({"C": 1.0, "alpha": 0.1}, {}, "two words for one penalty"),
         ({"C": 0.0}, {}, "C must be"),
         ({"class_weight": "balanced"}, {}, "public share of every class"),
-        ({"class_weight": [1, 2], "solver": "dp-cd"}, {}, "coordinate descent takes no class weights"),
+        ({"class_weight": [1, 2], "solver": "dp-cd"}, {}, "dp-cd takes no class weights"),
         ({"class_weight": [1, 2], "solver": "admm"}, {}, "admm takes no class weights"),
         ({"solver": "consensus-sgd"}, {}, "solver without a network must be one of dp-sgd"),
         ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "come from 2 sites"),

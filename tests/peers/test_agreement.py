@@ -278,7 +278,7 @@ def test_names_in_certificates_of_others_are_checked_too(name, consortium):
     from sottovoce.peers.agreement import Member, member_entry
 
     key = module.ec.generate_private_key(module.ec.SECP256R1())
-    certificate = module._certificate(key, "plain", 3, None)
+    certificate = module._identity(key, "plain", 3).certificate
     entry = member_entry(certificate, "127.0.0.1:7000") | {"name": name}
     with pytest.raises(ValueError, match="lower-case letters"):
         Member(**entry)

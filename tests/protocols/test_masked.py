@@ -108,7 +108,7 @@ def test_attack_and_account_agree_on_a_cut_partner_graph():
         gossip_attack(whole, 0, exact=True)
     with pytest.raises(InvalidInput, match="masked ones tell nothing but sums"):
         sv.attacks.gradient_attack(whole, attackers=0, steps=3)
-    with pytest.raises(InvalidInput, match="observation model Consensus"):
+    with pytest.raises(InvalidInput, match="masked sums are exact as consensus"):
         learning_view(whole, 3, 0)
 
 

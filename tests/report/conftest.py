@@ -77,6 +77,7 @@ def write_inputs(folder):
     agreement, state, directory = consortium(folder)
     inputs["agreement"] = [agreement, "--directory", directory]
     inputs["statement"] = [state, "--directory", directory]
+    inputs["together"] = [agreement, state]
     plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
     write_result(folder / "result.json", plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
     inputs["result"] = [folder / "result.json"]
@@ -148,14 +149,14 @@ def results_of(inputs, folder):
     from pathlib import Path
 
     from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.report.inputs import read_input
+    from sottovoce.report.inputs import read_inputs
 
     words = [str(word) for word in inputs]
     directory = (
         find_member_directory(words[words.index("--directory") + 1]) if "--directory" in words else None
     )
     files = words[: words.index("--directory")] if "--directory" in words else words
-    return json.loads(json.dumps([read_input(Path(file), directory) for file in files]))
+    return json.loads(json.dumps(read_inputs([Path(file) for file in files], directory)))
 
 
 @pytest.fixture(scope="package")

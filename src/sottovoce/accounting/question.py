@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sottovoce.accounting.observation.base import ObservationModel
 
 SAMPLED_CLIENTS = "Poisson sampling: every client takes part in every round independently"
+ONLY_ROWS_SENT = "observers see what is sent to them, and no other output is published"
 _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
@@ -200,17 +201,25 @@ class PrivacyQuestion:
 
         ``hidden`` : agents that take no part in a round send their noise alone, so nobody sees who did.
         ``delay`` : rows go from node to node, and a release is in those of so many steps later and after;
-        observers who are named then learn nothing of what cannot reach them before the end.
+        observers who are named then learn nothing of what cannot reach them before the end. A guarantee
+        that leaves such releases out holds against these observers alone: its label is ``exact``.
         """
-        curves = ShareCurves(self.method)
-        assumptions: tuple[str, ...] = ()
         users = self.users(self.observers if self.view != "central" else ())
         releases = {agent: self.releases(agent) for agent in users}
+        local, assumptions = self._worst(releases.values(), hidden)
         if delay is not None and self.observers and self.view != "central":
             last = self.last_steps_in_reach(delay)
-            releases = {agent: _until(own, int(last[agent])) for agent, own in releases.items()}
-            assumptions = ("observers see what is sent to them, and no other output is published",)
-        for own in releases.values():
+            in_reach = (_until(own, int(last[agent])) for agent, own in releases.items())
+            curve, assumptions_in_reach = self._worst(in_reach, hidden)
+            if curve != local:
+                return self.answer("exact", curve, (*assumptions_in_reach, ONLY_ROWS_SENT))
+        return self.answer("ldp", local, assumptions)
+
+    def _worst(self, releases: Iterable[Iterable[Release]], hidden: bool) -> tuple[Curve, tuple[str, ...]]:
+        """Return the worst curve of the users with these releases, and what it assumes of participation."""
+        curves = ShareCurves(self.method)
+        assumptions: tuple[str, ...] = ()
+        for own in releases:
             counts = count_by_kind(own)
             if hidden:
                 counts = participation_hidden(counts)
@@ -223,7 +232,7 @@ class PrivacyQuestion:
             elif any(kind.user_rate < 1 for kind in counts):
                 assumptions = (SAMPLED_CLIENTS,)
             curves.add(counts)
-        return self.answer("ldp", curves.worst, assumptions)
+        return curves.worst, assumptions
 
     def report_progress(self, finished: int) -> None:
         if self.progress is not None:

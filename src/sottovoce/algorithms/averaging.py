@@ -27,7 +27,7 @@ from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
-from sottovoce.algorithms.options import NoiseAllocation, not_a_protocol, resolved_protocol
+from sottovoce.algorithms.options import NoiseAllocation, require_capabilities, resolved_protocol
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
@@ -120,8 +120,7 @@ class PrivateAveraging(Plan):
             # without noise disagreement alone decides, as with a thousandth of the radius
             relative = options["noise_std"] / options["radius"] or 1e-3
             protocol = Chebyshev(protocol, rounds_for(protocol, noise_std=relative))
-        if not isinstance(protocol, Protocol):
-            raise not_a_protocol(protocol)
+        protocol = require_capabilities(protocol, cls.name, cls.needs)
         if network is not None and protocol.n != network.n:
             raise InvalidInput(f"the protocol is for {protocol.n} nodes, the network has {network.n}.")
         weights = _site_weights(options["site_weights"], protocol)

@@ -4,8 +4,10 @@ r"""DP-DSGT: decentralized gradient tracking with noisy gradients.
           y_i^{k+1} = \sum_j W_{ij} y_j^k + \tilde G_i^{k+1} - \tilde G_i^k
 
 References: [1] Bayrooti, Gao, Prorok 2023, Algorithm 2.
-Departures from [1]: y starts at 0 (Algorithm 2 does not say); the subtracted gradient is the stored noisy
-one, never recomputed; mixing is synchronous with a doubly stochastic W, which keeps sum y = sum G.
+Departures from [1]: y starts at 0 (Algorithm 2 does not say), so that the first step moves nothing, and the
+gradient of the last step is paid for but moves nothing either; the subtracted gradient is the stored noisy
+one, never recomputed; mixing is synchronous. A doubly stochastic W keeps sum y = sum G; with a row-stochastic
+one they drift apart.
 """
 
 from __future__ import annotations

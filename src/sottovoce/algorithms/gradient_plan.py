@@ -17,7 +17,7 @@ from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
-from sottovoce.algorithms.options import not_a_protocol, resolved_protocol
+from sottovoce.algorithms.options import not_a_protocol, require_capabilities, resolved_protocol
 from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
 from sottovoce.data.base import AgentRecords, as_agent_records
@@ -143,13 +143,7 @@ class GradientPlan(Plan):
 
     def _accepted(self, protocol: Protocol) -> Protocol:
         """Refuse a protocol that the algorithm cannot use."""
-        if not isinstance(protocol, Protocol):
-            raise not_a_protocol(protocol)
-        if "reaches_consensus" in self.needs and not protocol.reaches_consensus:
-            raise InvalidInput(
-                f"Exact consensus needs a tree, an exchange or a masked sum, got {protocol.name}."
-            )
-        return protocol
+        return require_capabilities(protocol, self.name, self.needs)
 
     # ---- facts ----------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.coerce import network_if_named
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import NamedProtocol, Protocol
+from sottovoce.protocols.registry import Capability
 
 NoiseAllocation = Literal["equal", "optimal"]
 
@@ -158,6 +159,27 @@ def resolved_protocol(
         if network is None:
             raise InvalidInput(f"{plan} needs a network for its protocol {value}.")
     return value, network
+
+
+# what a protocol must do to have a capability, in words
+_CAPABILITIES = {
+    "averages": "brings the rows together at their mean",
+    "linear": "is given by its matrices",
+    "neighbor_sum": "adds up the rows of neighbors",
+    "masked": "sums rows under masks",
+}
+
+
+def require_capabilities(protocol: object, plan: str, needs: Sequence[Capability]) -> Protocol:
+    """Return a protocol that an algorithm can use, or refuse it, also where it is no built-in one."""
+    if not isinstance(protocol, Protocol):
+        raise not_a_protocol(protocol)
+    if "reaches_consensus" in needs and not protocol.reaches_consensus:
+        raise InvalidInput(f"Exact consensus needs a tree, an exchange or a masked sum, got {protocol.name}.")
+    for capability, words in _CAPABILITIES.items():
+        if capability in needs and not getattr(protocol, capability):
+            raise InvalidInput(f"{plan} needs a protocol that {words}, got {protocol.name}.")
+    return protocol
 
 
 def not_a_protocol(value: object) -> InvalidInput:

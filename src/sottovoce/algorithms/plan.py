@@ -275,7 +275,10 @@ class Plan(NotebookDisplay, metaclass=PlanType):
         return times * sum(rounds for rounds, _ in each), times * sum(messages for _, messages in each)
 
     def _bytes_per_row(self) -> int:
-        """Return the size of one row on the wire; a masked row is integers of the grid, with its checks."""
+        """Return the bytes of the numbers of one row, without the header of a message.
+
+        A masked row is integers of the grid, with its checks.
+        """
         grid = self.grid
         if grid is None:
             return self.width * self._bytes_per_number

@@ -63,7 +63,7 @@ def _read(path: Path) -> list[tuple[Hashable, Hashable]]:
             content = gzip.decompress(content)
         text = content.decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or "the content is not text"
         raise GraphError(f"Cannot read the edge file {path} (two node names a line): {reason}.") from None
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -53,7 +53,8 @@ def exact_span_basis(trace: ExecutionTrace, rank: int) -> np.ndarray | None:
 def independent_rows(trace: ExecutionTrace) -> list[int]:
     """Return the numbers of the seen rows that are not combinations of the ones before.
 
-    Two primes decide: modulo a prime a rank can only fall, and it falls for few primes.
+    Two primes of 31 bits decide: modulo a prime a rank can only fall, and it falls only if the prime divides
+    every minor of full size; both must do so for a direction to be missed.
     """
     from sottovoce.leakage.modular_linalg import PRIMES
 
