@@ -145,7 +145,7 @@ def not_covered(
     limits = [exception(name) for name in accepted]
     if simulated:
         limits.append("The noise can be reproduced from a public seed: it protects nobody.")
-    if kind in ("network", "pairwise", "observer"):
+    if kind in ("network", "pairwise"):
         limits.append("Members who pool what they see: for them only the local guarantee holds.")
     elif kind == "colluders":
         many = "More members than the guarantee covers" if count is None else f"More than {count} members"

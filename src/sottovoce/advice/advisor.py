@@ -72,7 +72,10 @@ class Advice:
 
     @property
     def plan(self) -> Plan:
-        """The recommended plan, ready to run."""
+        """The recommended plan. For the mean of records it learns one coefficient of a column of ones.
+
+        Its labels are the values less the middle of their range; `save` writes this down as a plan file.
+        """
         if self.recommended is None:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan

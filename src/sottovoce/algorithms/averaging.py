@@ -52,7 +52,7 @@ class PrivateAveraging(Plan):
     Parameters
     ----------
     protocol : an averaging protocol, or its name with ``network``; a `Network` stands for accelerated gossip
-        on it with the theoretical number of rounds.
+        on it with the theoretical number of rounds at this noise (`for_budget`: at a noise of 1).
     noise_std : standard deviation of the noise each node adds, per coordinate (absolute).
     radius : values are clipped to the ball of this radius around ``center``; the sensitivity is twice it.
     center : a public point, a number or one per coordinate.

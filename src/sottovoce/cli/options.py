@@ -28,7 +28,9 @@ ProtocolOption = Annotated[
         "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, fresh-noise:fresh=0.2."
     ),
 ]
-Rounds = Annotated[int | None, Option(help="Rounds of gossip; by default as many as averaging needs.")]
+Rounds = Annotated[
+    int | None, Option(help="Rounds of gossip; by default as many as accelerated gossip needs.")
+]
 Draw = Annotated[int, Option("--draw", help="Seed of the public draws (trees, random edges).")]
 Epsilon = Annotated[float | None, Option(help="Budget: the least noise that meets it is computed.")]
 Delta = Annotated[float, Option(help="The delta of every epsilon.")]

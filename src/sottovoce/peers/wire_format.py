@@ -385,7 +385,7 @@ class FrameCodec:
         return np.frombuffer(raw, _DTYPES[self.dtype][1], self.dim, HEADER.size).copy()
 
     def read_position(self, frame: Frame) -> Position:
-        """Return the content of a position, refusal or drop frame."""
+        """Return the content of a position or drop frame."""
         at, highest, digest, signature, answer = CONTROL.unpack(frame.content)
         if not (0 <= at <= self.rounds and -1 <= highest < self.rounds and answer in (0, 1)):
             raise FrameError("The position lies outside the run.")

@@ -45,7 +45,7 @@ def test_linear_gossip_is_local_unless_conditional_is_requested():
     )
     with pytest.raises(InvalidInput, match="without masks, memory"):
         account(memory, "pairwise", **PAIR, label="conditional")
-    assert account(memory, "pairwise", **PAIR).label == "ldp"
+    assert account(memory, "pairwise", **PAIR).label == "exact"  # not conditional
 
 
 def test_one_step_of_linear_gossip_is_averaging():
