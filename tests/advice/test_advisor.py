@@ -256,6 +256,25 @@ def test_compare_marks_what_is_dominated():
         compare([], delta=1e-5)
 
 
+def test_a_typical_pair_reveals_no_more_than_the_worst_one():
+    plans = {
+        "tree": sv.PrivateAveraging("tree", network="star:7", noise_std=2.0, radius=0.5),
+        "masked": sv.PrivateAveraging("masked", network="complete:5", noise_std=2.0, radius=0.5),
+        "gossip": sv.PrivateAveraging("gossip:3", network="ring:12", noise_std=2.0, radius=0.5),
+    }
+    for row in compare(plans, delta=1e-5):
+        pairs = [
+            row.plan.privacy("pairwise", observer=v, user=u).epsilon(1e-5)
+            for v in range(row.plan.n)
+            for u in range(row.plan.n)
+            if u != v
+        ]
+        assert min(pairs) <= row.epsilon_pairwise <= row.epsilon_network
+        assert row.epsilon_network == pytest.approx(max(pairs))
+        assert row.to_dict()["epsilon_pairwise"] == row.epsilon_pairwise
+        assert row.cells()["pairwise"] != "-"
+
+
 # ---- Plan files and drafts of agreements describe the recommended plan -------------------------------------
 
 

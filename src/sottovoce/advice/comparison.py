@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from sottovoce import _validate
 from sottovoce._format import number, significant
+from sottovoce.accounting.accountant import account_each
 from sottovoce.advice.candidates import AveragingCandidate, guarantee_against
 from sottovoce.advice.samples import SampleArgument
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
@@ -18,6 +21,8 @@ from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
+_PAIRS = 7  # pairs of members, of which the typical one is the median
+_OBSERVERS = 2  # observing members where one view takes long to compute (gossip)
 _SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 percent of their budget
 _WAITS = "the step waits for it; if it stays away, the others agree on a run without it"
 _GOES_ON = "its exchanges are left out (late = drop), the others go on"
@@ -27,11 +32,12 @@ _GOES_ON = "its exchanges are left out (late = drop), the others go on"
 class PlanSummary:
     """One plan with everything a choice needs.
 
-    Every epsilon is at ``delta``: against somebody who taps every link, the worst member, any ``colluders``
-    members (``colluders_bound``: an upper bound only), all others together; None where there is no such
-    adversary. ``noise`` is the least and the largest over the clip norm, ``best_guess`` how often the worst
-    member guesses right which of two data sets it sees. ``problems`` say why the plan does not fit;
-    ``dominated_by`` names a row that is better in something and worse in nothing.
+    Every epsilon is at ``delta``: against somebody who taps every link, the worst member, a typical member
+    about one other, any ``colluders`` members (``colluders_bound``: an upper bound only), all others
+    together; None where there is no such adversary. ``noise`` is the least and the largest over the clip
+    norm, ``best_guess`` how often the worst member guesses right which of two data sets it sees.
+    ``problems`` say why the plan does not fit; ``dominated_by`` names a row that is better in something and
+    worse in nothing.
     """
 
     name: str
@@ -40,6 +46,7 @@ class PlanSummary:
     delta: float
     epsilon_outsider: float | None
     epsilon_network: float | None
+    epsilon_pairwise: float | None
     epsilon_colluders: float | None
     colluders: int
     colluders_bound: bool
@@ -80,7 +87,7 @@ class PlanSummary:
         """Return the row as tables show it."""
         cells: dict[str, str | int] = {
             view: "-" if (epsilon := self.epsilon(view)) is None else number(epsilon, "epsilon")
-            for view in ("outsider", "network", "colluders", "local")
+            for view in ("outsider", "network", "pairwise", "colluders", "local")
         }
         if self.colluders_bound:
             cells["colluders"] = f"<= {cells['colluders']}"
@@ -112,12 +119,12 @@ def summarize(
     protocol, cost = plan.schedule(0), plan.cost()
     local = plan.privacy("central" if central_only else "local")
     worst, bound = local, False
-    outsider = network = together = None
+    outsider = network = pairwise = together = None
     if not central_only:
         outsider = plan.privacy("outsider").epsilon(delta)
     if not central_only and plan.n > 1:
         worst = plan.privacy("network")
-        network = worst.epsilon(delta)
+        network, pairwise = worst.epsilon(delta), _typical_pair(plan, delta)
         if plan.n > colluders:
             together = local.epsilon(delta)
             # colluders lie between one member and all others: nothing to compute where these are equal
@@ -131,6 +138,7 @@ def summarize(
         delta=delta,
         epsilon_outsider=outsider,
         epsilon_network=network,
+        epsilon_pairwise=pairwise,
         epsilon_colluders=together,
         colluders=colluders,
         colluders_bound=bound,
@@ -155,6 +163,25 @@ def _noise(plan: Plan) -> tuple[float, float]:
     elif isinstance(plan, DPCD):
         each = (plan.noise_multiplier,)
     return float(min(each)), float(max(each))
+
+
+def _typical_pair(plan: Plan, delta: float) -> float:
+    """Return the median of what some pairs of members learn of each other; under masks all are alike."""
+    n, protocol, rng = plan.n, plan.schedule(0), np.random.default_rng(0)
+    once = plan.steps == 1 and plan.observation.step_is_averaging
+    slow = once and not protocol.masked and not protocol.reaches_consensus
+    if slow and n > _PAIRS + _OBSERVERS:  # few observers, because one view tells of all other members
+        order = rng.permutation(n).tolist()
+        views = [account_each(plan, [observer]) for observer in order[:_OBSERVERS]]
+        users = order[_OBSERVERS : _OBSERVERS + _PAIRS]
+        guarantees = [views[k % _OBSERVERS][user] for k, user in enumerate(users)]
+    else:
+        pairs = {(0, 1)}
+        if not protocol.masked:
+            draws = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
+            pairs = {(v, u) for v, u in draws}
+        guarantees = [plan.privacy("pairwise", observer=v, user=u) for v, u in pairs]
+    return float(np.median([guarantee.epsilon(delta) for guarantee in guarantees]))
 
 
 def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:

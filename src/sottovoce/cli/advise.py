@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WORTH = ("answer", "useful", "steps", "rounds", "messages", "bytes", "seconds")
 # the adversaries of the second table, in words
-REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member"}
+REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member", "pairwise": "typical pair"}
 REVEALS |= {"colluders": "any {} members", "local": "all others"}
 
 
@@ -132,4 +132,7 @@ def show_rows(
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
     title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
     screen.print(table(["", *columns], reveals, title=title))
-    screen.print("  eavesdropper: taps every link; one member: the worst; all others: together")
+    screen.print(
+        "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
+        "all others: together"
+    )
