@@ -156,7 +156,7 @@ def test_twelve_hospitals(tmp_path):
     accuracy = judge(row.plan.run(data, np.random.default_rng(7)).outputs["rows"])
     assert abs(accuracy - row.use.score.mean) <= max(2 * row.use.score.half, 0.04)
     named = {path.name for path in advice.save(tmp_path)}
-    assert named == {"advice.json", "plan.toml", "agreement-draft.toml"}
+    assert named == {"advice.json", "front.svg", "plan.toml", "agreement-draft.toml"}
     assert advice.reasons.startswith("It meets epsilon 2 against any one member.")
 
 
@@ -273,6 +273,14 @@ def test_a_typical_pair_reveals_no_more_than_the_worst_one():
         assert row.epsilon_network == pytest.approx(max(pairs))
         assert row.to_dict()["epsilon_pairwise"] == row.epsilon_pairwise
         assert row.cells()["pairwise"] != "-"
+
+
+def test_the_front_is_drawn(tmp_path):
+    advice = sv.advise(4, epsilon=4.0, delta=1e-5, records=30)
+    assert b"<svg" in advice.plot(tmp_path / "front.svg").read_bytes()
+    assert advice.plot(tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(InvalidInput, match="drawn as"):
+        advice.plot(tmp_path / "front.pdf")
 
 
 # ---- Plan files and drafts of agreements describe the recommended plan -------------------------------------

@@ -62,7 +62,8 @@ noise_multiplier = 4.0
 """
     for name in ("star", "path"):
         (tmp_path / f"{name}.toml").write_text(text.format(graph=f"{name}:7"))
-    rows = call("compare", "star.toml", "path.toml", "--json").json["rows"]
+    rows = call("compare", "star.toml", "path.toml", "--out", "front.svg", "--json").json["rows"]
+    assert (tmp_path / "front.svg").exists()
     assert [row["dominated_by"] for row in rows] == [None, "star.toml"]
 
 

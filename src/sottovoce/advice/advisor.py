@@ -19,7 +19,7 @@ from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.wording import guess
 from sottovoce.advice import files
 from sottovoce.advice.candidates import STEPS, AveragingCandidate, averaging_candidates, plan_for
-from sottovoce.advice.comparison import PlanSummary, pareto, summarize
+from sottovoce.advice.comparison import PlanSummary, draw_front, pareto, summarize
 from sottovoce.advice.requirements import Requirements
 from sottovoce.advice.samples import Sample, SampleArgument
 from sottovoce.advice.suggestions import Suggestion, suggestions
@@ -77,8 +77,15 @@ class Advice:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan
 
+    def plot(self, path: str | Path) -> Path:
+        """Draw the front (time against error) as an SVG or PNG file."""
+        values = f"{self.requirements.low:g} to {self.requirements.high:g}"
+        units = {"mean": f"error of the mean (values in {values})", "linear": f"error (targets in {values})"}
+        unit = units.get(self.requirements.compute, "share of wrong answers")
+        return draw_front(self.rows, path, chosen=self.recommended, unit=unit)
+
     def save(self, folder: str | Path) -> list[Path]:
-        """Write plan.toml, the draft of an agreement and the table into a folder."""
+        """Write plan.toml, the draft of an agreement, the front and the table into a folder."""
         return files.save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:

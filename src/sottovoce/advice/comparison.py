@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from sottovoce.errors import InvalidInput, SottovoceError
 _PAIRS = 7  # pairs of members, of which the typical one is the median
 _OBSERVERS = 2  # observing members where one view takes long to compute (gossip)
 _SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 percent of their budget
+_FRONT, _DOMINATED, _CHOSEN = "#1b5e8c", "#9aa5ad", "#b3541e"
 _WAITS = "the step waits for it; if it stays away, the others agree on a run without it"
 _GOES_ON = "its exchanges are left out (late = drop), the others go on"
 
@@ -255,3 +257,36 @@ def compare(
         except SottovoceError as error:
             raise type(error)(f"{name}: {error}") from None
     return pareto(rows)
+
+
+def draw_front(
+    rows: Sequence[PlanSummary], path: str | Path, *, chosen: PlanSummary | None = None, unit: str = "error"
+) -> Path:
+    """Draw time against error for every row, the dominated ones in gray, as an SVG or PNG file."""
+    target = Path(path)
+    if target.suffix not in (".svg", ".png"):
+        raise InvalidInput(f"the front is drawn as .svg or .png, got {target.name!r}.")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    rows = sorted((row for row in rows if math.isfinite(row.loss)), key=lambda row: row.seconds)
+    for dominated, style, color in ((True, "o", _DOMINATED), (False, "o-", _FRONT)):
+        group = [row for row in rows if (row.dominated_by is not None) == dominated]
+        label = "dominated" if dominated else "front"
+        axes.plot(
+            [row.seconds for row in group], [row.loss for row in group], style, color=color, label=label
+        )
+        offset: dict[str, Any] = {"xytext": (6, -10 if dominated else 6), "textcoords": "offset points"}
+        for row in group:
+            axes.annotate(row.name, (row.seconds, row.loss), fontsize=8, color=color, **offset)
+    if chosen is not None:
+        ring: dict[str, Any] = {"ms": 11, "mfc": "none", "mec": _CHOSEN, "mew": 2}
+        axes.plot([chosen.seconds], [chosen.loss], "o", label="take this", **ring)
+    timed = all(row.seconds > 0 for row in rows)  # one holder alone sends nothing, in no rounds
+    axes.set(xscale="log" if timed else "linear", yscale="log", xlabel="seconds", ylabel=unit)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target)
+    return target

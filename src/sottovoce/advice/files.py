@@ -28,7 +28,8 @@ def save(advice: Advice, folder: Path) -> list[Path]:
     if advice.recommended is not None:
         texts["plan.toml"] = plan_file(advice.requirements, advice.recommended)
         texts["agreement-draft.toml"] = agreement_draft(advice.requirements, advice.recommended)
-    return [atomic_write(folder / name, text) for name, text in texts.items()]
+    written = [atomic_write(folder / name, text) for name, text in texts.items()]
+    return [*written, advice.plot(folder / "front.svg")]
 
 
 def plan_file(requirements: Requirements, row: PlanSummary) -> str:

@@ -43,7 +43,9 @@ def advise(
     seconds: Annotated[float | None, Option(help="The longest a run may take.")] = None,
     masks: Annotated[bool, Option(help="Whether members can share keys for masked sums.")] = True,
     seed: Annotated[int, Option(help="Seed of trees and simulations; public.")] = 0,
-    out: Annotated[Path | None, Option("--out", "-o", help="Write plan.toml, draft and table here.")] = None,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Recommend a plan for these members and this budget, and say what would change the choice.
