@@ -175,6 +175,46 @@ def test_a_linear_model_is_judged_in_the_unit_of_its_target():
     assert 5 < score.best <= score.mean < score.chance < 25
 
 
+def test_a_network_is_accounted_without_data():
+    pytest.importorskip("torch")
+    options = {"epsilon": 4.0, "delta": 1e-5, "records": 300, "compute": "net"}
+    advice = sv.advise(4, model="mlp:inputs=8:hidden=4:classes=3", **options)
+    row = advice.recommended
+    assert "masked" in row.name
+    assert row.use.score is None
+    assert row.use.signal_to_noise > 10
+    assert "nothing was simulated" in advice.simulated_on
+    model = {"name": "mlp", "options": {"inputs": 8, "hidden": 4, "classes": 3}}
+    assert tomllib.loads(sv.advice.files.plan_file(advice.requirements, row))["model"] == model
+    draft = tomllib.loads(sv.advice.files.agreement_draft(advice.requirements, row))["model"]
+    assert draft == {"kind": "net", "parameters": 51, "net": "mlp", "options": model["options"]}
+    with pytest.raises(sv.errors.ConfigError, match="name:key=number"):
+        sv.advise(4, model="mlp:inputs", **options)
+    with pytest.raises(InvalidInput, match="no synthetic records"):
+        sv.advise(4, model="mlp:inputs=8", sample="synthetic", **options)
+
+
+def test_a_network_of_ones_own_is_simulated_on_public_records(tmp_path):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2, 2))
+    y = np.where(X[:, 0, 0] + X[:, 1, 1] > 0, "up", "down")
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    options = {"epsilon": 20.0, "delta": 1e-5, "records": 80}
+    advice = sv.advise(2, compute="net", model=module, sample=(X, y), **options)
+    score = advice.rows[0].use.score
+    assert score.metric == "accuracy"
+    assert score.best > 0.9 > score.chance
+    assert "600 public records" in advice.simulated_on
+    advice.save(tmp_path)
+    for name, section in (("plan.toml", "model"), ("agreement-draft.toml", "model")):
+        text = (tmp_path / name).read_text()
+        assert tomllib.loads(text)[section]["module"] == "mynet:build"
+        assert "the function that builds your network" in text
+    (row,) = compare([advice.plan], delta=1e-5, sample=(X, y))
+    assert row.use.score.mean > score.chance
+
+
 def test_too_few_steps_are_held_against_what_more_would_learn():
     """A short run that learned all it could is not useful if a longer one learns much more."""
     score = sv.advice.Score("accuracy", 0.55, 0.01, runs=4, chance=0.5, best=0.56, source="synthetic records")
@@ -351,6 +391,7 @@ def test_drafts_become_agreements_with_the_same_privacy_cost(tmp_path, masks):
         ((5, {"compute": "median"}), "compute must be"),
         ((5, {"compute": "logistic"}), "needs features"),
         ((5, {"values": (1, 0)}), "first end is the smaller"),
+        ((5, {"compute": "net"}), "model="),
         ((5, {"features": 3}), "features are for linear models"),
         ((5, {"sample": "synthetic"}), "needs no sample"),
         ((5, {"silent": "shout"}), "silent must be"),

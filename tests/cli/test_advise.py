@@ -172,6 +172,18 @@ def test_sample_may_have_any_two_labels(call, tmp_path, words):
     assert answer.json["rows"][0]["score"]["mean"] > 0.85
 
 
+def test_a_network_is_accounted_before_its_records_exist(call):
+    pytest.importorskip("torch")
+    model = "mlp:inputs=3:hidden=2:classes=2"
+    options = ("--epsilon", 2, "--records", 150, "--compute", "net", "--model", model, "--no-masks")
+    advised = call("advise", 2, *options, "--out", "a")
+    assert advised.code == 0, advised
+    assert "typical pair" in advised.out
+    plan = call("plan", "a/plan.toml", "--json").json
+    assert plan["private"]
+    assert plan["plan"]["sizes"] == [150] * 2
+
+
 def test_a_sample_that_cannot_be_used_is_refused(refused, tmp_path):
     ask = ("advise", 4, "--epsilon", 4, "--records", 200, "--compute", "logistic", "--sample")
     (tmp_path / "three.csv").write_text("\n".join(["a,b", *(f"{k},{k % 3}" for k in range(12))]) + "\n")

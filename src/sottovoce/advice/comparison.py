@@ -235,7 +235,7 @@ def compare(
     marked.
 
     ``colluders`` is how many members the column of colluders is about, ``latency`` the seconds a round takes,
-    ``sample`` public records, or ``"synthetic"``, for the score of linear training plans.
+    ``sample`` public records, or ``"synthetic"``, for the score of training plans.
 
     Examples
     --------

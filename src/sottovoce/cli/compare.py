@@ -24,7 +24,7 @@ def compare(
     collude: Annotated[int, Option(help="How many members the column of colluders is about.")] = 2,
     latency: Latency = 0.05,
     sample: Annotated[
-        str | None, Option(help="Public data set or table, or 'synthetic', to score linear models.")
+        str | None, Option(help="Public data set or table, or 'synthetic', to score training plans.")
     ] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Draw the front here: .svg or .png.")] = None,
     json: Json = False,
