@@ -147,6 +147,7 @@ def test_twelve_hospitals(tmp_path):
     advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=100, compute="logistic", features=4)
     row = advice.recommended
     assert "masked" in row.name
+    assert {row.batch_size for row in advice.rows} == {None, 10.0}
     assert row.plan.epsilon(1e-5, "network") <= 2.0
     assert row.use.score.useful
     assert "synthetic" in advice.simulated_on

@@ -18,6 +18,7 @@ from sottovoce.advice.samples import SampleArgument
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import DPCD
+from sottovoce.algorithms.federated_admm import FederatedADMM
 from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
@@ -80,6 +81,17 @@ class PlanSummary:
             return use.score.mean if use.score.lower_is_better else 1 - use.score.mean
         return 1 / use.signal_to_noise if use.signal_to_noise else math.inf
 
+    @property
+    def batch_size(self) -> float | None:
+        """Expected records of a member in a step; None for all."""
+        plan = self.plan
+        if isinstance(plan, GradientPlan) and plan.batch_size is not None:
+            return float(plan.batch_size)
+        rate = plan.sample_rate if isinstance(plan, (GradientPlan, FederatedADMM)) else None
+        if rate is None or rate == 1:
+            return None
+        return float(rate) * (sum(plan.sizes) / len(plan.sizes) if plan.sizes else 1.0)
+
     def epsilon(self, view: str) -> float | None:
         """Return epsilon against a view."""
         value: float | None = vars(self)[f"epsilon_{view}"]
@@ -96,13 +108,14 @@ class PlanSummary:
         cells |= {"steps": self.plan.steps, "messages": self.messages, "rounds": self.rounds}
         cells |= {"answer": self.use.answer, "useful": self.use.verdict, "seconds": f"{self.seconds:.3g}"}
         cells["noise"] = " to ".join(dict.fromkeys(significant(one, "noise", 3) for one in self.noise))
+        cells["batch_size"] = "all" if self.batch_size is None else f"{self.batch_size:g}"
         cells["bytes"] = "-" if self.bytes is None else self.bytes
         return cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain values, for JSON."""
         own = {key: value for key, value in vars(self).items() if key not in ("plan", "use", "candidate")}
-        own |= {"algorithm": self.plan.name, "steps": self.plan.steps}
+        own |= {"algorithm": self.plan.name, "steps": self.plan.steps, "batch_size": self.batch_size}
         return own | self.use.to_dict() | {"sentence": self.use.sentence, "bias": self.use.bias}
 
 

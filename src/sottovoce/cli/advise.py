@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sottovoce.advice import Advice, PlanSummary
 
-WORTH = ("answer", "useful", "steps", "rounds", "messages", "bytes", "seconds")
+WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 # the adversaries of the second table, in words
 REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member", "pairwise": "typical pair"}
 REVEALS |= {"colluders": "any {} members", "local": "all others"}
@@ -122,6 +122,8 @@ def show_rows(
     heads = {key: key.replace("_", " ") for key in WORTH}
     if all(row.plan.steps == 1 for row in rows):
         del heads["steps"]
+    if all(row.batch_size is None for row in rows):
+        del heads["batch_size"]
     worth = [
         (k, safe(row.name), *(cell[key] for key in heads), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
