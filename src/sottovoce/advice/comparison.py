@@ -275,31 +275,32 @@ def compare(
 def draw_front(
     rows: Sequence[PlanSummary], path: str | Path, *, chosen: PlanSummary | None = None, unit: str = "error"
 ) -> Path:
-    """Draw time against error for every row, the dominated ones in gray, as an SVG or PNG file."""
+    """Draw time against error for every row as an SVG or PNG file; points have the numbers of the rows."""
     target = Path(path)
     if target.suffix not in (".svg", ".png"):
         raise InvalidInput(f"the front is drawn as .svg or .png, got {target.name!r}.")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    figure = Figure(figsize=(9.0, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    rows = sorted((row for row in rows if math.isfinite(row.loss)), key=lambda row: row.seconds)
-    for dominated, style, color in ((True, "o", _DOMINATED), (False, "o-", _FRONT)):
-        group = [row for row in rows if (row.dominated_by is not None) == dominated]
-        label = "dominated" if dominated else "front"
-        axes.plot(
-            [row.seconds for row in group], [row.loss for row in group], style, color=color, label=label
-        )
-        offset: dict[str, Any] = {"xytext": (6, -10 if dominated else 6), "textcoords": "offset points"}
-        for row in group:
-            axes.annotate(row.name, (row.seconds, row.loss), fontsize=8, color=color, **offset)
+    numbers: dict[tuple[float, float], list[str]] = {}  # rows at the same place share a label
+    drawn = [(k, row) for k, row in enumerate(rows, 1) if math.isfinite(row.loss)]
+    for k, row in drawn:
+        color = _FRONT if row.dominated_by is None else _DOMINATED
+        axes.plot(row.seconds, row.loss, "o", color=color, label=f"{k}  {row.name}")
+        numbers.setdefault((row.seconds, float(f"{row.loss:.4g}")), []).append(str(k))
+    for place, together in numbers.items():
+        axes.annotate(", ".join(together), place, xytext=(6, 6), textcoords="offset points", fontsize=8)
+    front = sorted((row.seconds, row.loss) for _, row in drawn if row.dominated_by is None)
+    axes.plot(*np.array(front).reshape(-1, 2).T, color=_FRONT, lw=1, label="front: nothing is better in all")
     if chosen is not None:
         ring: dict[str, Any] = {"ms": 11, "mfc": "none", "mec": _CHOSEN, "mew": 2}
-        axes.plot([chosen.seconds], [chosen.loss], "o", label="take this", **ring)
-    timed = all(row.seconds > 0 for row in rows)  # one holder alone sends nothing, in no rounds
+        axes.plot(chosen.seconds, chosen.loss, "o", label="take this", **ring)
+    timed = all(row.seconds > 0 for _, row in drawn)  # one holder alone sends nothing, in no rounds
     axes.set(xscale="log" if timed else "linear", yscale="log", xlabel="seconds", ylabel=unit)
+    axes.tick_params(which="both", labelsize=8)
     axes.grid(True, which="major", alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     return target
