@@ -188,6 +188,7 @@ def _public_draws() -> Iterator[tuple[str, Any]]:
     labels = np.arange(200) % 5
     parts = {
         "equal": lambda rng: partition.equal(200, 7, rng),
+        "by-size": lambda rng: partition.by_size([10, 90, 50], 200, rng),
         "by-label": lambda rng: partition.by_label(labels, 5, 0.4, rng),
         "dirichlet": lambda rng: partition.dirichlet(labels, 6, 0.3, rng),
     }

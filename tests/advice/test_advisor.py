@@ -147,6 +147,7 @@ def test_twelve_hospitals(tmp_path):
     advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=100, compute="logistic", features=4)
     row = advice.recommended
     assert "masked" in row.name
+    assert {row.batch_size for row in advice.rows} == {None, 10.0}
     assert row.plan.epsilon(1e-5, "network") <= 2.0
     assert row.use.score.useful
     assert "synthetic" in advice.simulated_on
@@ -156,7 +157,7 @@ def test_twelve_hospitals(tmp_path):
     accuracy = judge(row.plan.run(data, np.random.default_rng(7)).outputs["rows"])
     assert abs(accuracy - row.use.score.mean) <= max(2 * row.use.score.half, 0.04)
     named = {path.name for path in advice.save(tmp_path)}
-    assert named == {"advice.json", "plan.toml", "agreement-draft.toml"}
+    assert named == {"advice.json", "front.svg", "plan.toml", "agreement-draft.toml"}
     assert advice.reasons.startswith("It meets epsilon 2 against any one member.")
 
 
@@ -173,6 +174,46 @@ def test_a_linear_model_is_judged_in_the_unit_of_its_target():
     score = advice.recommended.use.score
     assert score.lower_is_better
     assert 5 < score.best <= score.mean < score.chance < 25
+
+
+def test_a_network_is_accounted_without_data():
+    pytest.importorskip("torch")
+    options = {"epsilon": 4.0, "delta": 1e-5, "records": 300, "compute": "net"}
+    advice = sv.advise(4, model="mlp:inputs=8:hidden=4:classes=3", **options)
+    row = advice.recommended
+    assert "masked" in row.name
+    assert row.use.score is None
+    assert row.use.signal_to_noise > 10
+    assert "nothing was simulated" in advice.simulated_on
+    model = {"name": "mlp", "options": {"inputs": 8, "hidden": 4, "classes": 3}}
+    assert tomllib.loads(sv.advice.files.plan_file(advice.requirements, row))["model"] == model
+    draft = tomllib.loads(sv.advice.files.agreement_draft(advice.requirements, row))["model"]
+    assert draft == {"kind": "net", "parameters": 51, "net": "mlp", "options": model["options"]}
+    with pytest.raises(sv.errors.ConfigError, match="name:key=number"):
+        sv.advise(4, model="mlp:inputs", **options)
+    with pytest.raises(InvalidInput, match="no synthetic records"):
+        sv.advise(4, model="mlp:inputs=8", sample="synthetic", **options)
+
+
+def test_a_network_of_ones_own_is_simulated_on_public_records(tmp_path):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2, 2))
+    y = np.where(X[:, 0, 0] + X[:, 1, 1] > 0, "up", "down")
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    options = {"epsilon": 20.0, "delta": 1e-5, "records": 80}
+    advice = sv.advise(2, compute="net", model=module, sample=(X, y), **options)
+    score = advice.rows[0].use.score
+    assert score.metric == "accuracy"
+    assert score.best > 0.9 > score.chance
+    assert "600 public records" in advice.simulated_on
+    advice.save(tmp_path)
+    for name, section in (("plan.toml", "model"), ("agreement-draft.toml", "model")):
+        text = (tmp_path / name).read_text()
+        assert tomllib.loads(text)[section]["module"] == "mynet:build"
+        assert "the function that builds your network" in text
+    (row,) = compare([advice.plan], delta=1e-5, sample=(X, y))
+    assert row.use.score.mean > score.chance
 
 
 def test_too_few_steps_are_held_against_what_more_would_learn():
@@ -256,6 +297,33 @@ def test_compare_marks_what_is_dominated():
         compare([], delta=1e-5)
 
 
+def test_a_typical_pair_reveals_no_more_than_the_worst_one():
+    plans = {
+        "tree": sv.PrivateAveraging("tree", network="star:7", noise_std=2.0, radius=0.5),
+        "masked": sv.PrivateAveraging("masked", network="complete:5", noise_std=2.0, radius=0.5),
+        "gossip": sv.PrivateAveraging("gossip:3", network="ring:12", noise_std=2.0, radius=0.5),
+    }
+    for row in compare(plans, delta=1e-5):
+        pairs = [
+            row.plan.privacy("pairwise", observer=v, user=u).epsilon(1e-5)
+            for v in range(row.plan.n)
+            for u in range(row.plan.n)
+            if u != v
+        ]
+        assert min(pairs) <= row.epsilon_pairwise <= row.epsilon_network
+        assert row.epsilon_network == pytest.approx(max(pairs))
+        assert row.to_dict()["epsilon_pairwise"] == row.epsilon_pairwise
+        assert row.cells()["pairwise"] != "-"
+
+
+def test_the_front_is_drawn(tmp_path):
+    advice = sv.advise(4, epsilon=4.0, delta=1e-5, records=30)
+    assert b"<svg" in advice.plot(tmp_path / "front.svg").read_bytes()
+    assert advice.plot(tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(InvalidInput, match="drawn as"):
+        advice.plot(tmp_path / "front.pdf")
+
+
 # ---- Plan files and drafts of agreements describe the recommended plan -------------------------------------
 
 
@@ -324,6 +392,7 @@ def test_drafts_become_agreements_with_the_same_privacy_cost(tmp_path, masks):
         ((5, {"compute": "median"}), "compute must be"),
         ((5, {"compute": "logistic"}), "needs features"),
         ((5, {"values": (1, 0)}), "first end is the smaller"),
+        ((5, {"compute": "net"}), "model="),
         ((5, {"features": 3}), "features are for linear models"),
         ((5, {"sample": "synthetic"}), "needs no sample"),
         ((5, {"silent": "shout"}), "silent must be"),

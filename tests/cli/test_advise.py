@@ -62,7 +62,8 @@ noise_multiplier = 4.0
 """
     for name in ("star", "path"):
         (tmp_path / f"{name}.toml").write_text(text.format(graph=f"{name}:7"))
-    rows = call("compare", "star.toml", "path.toml", "--json").json["rows"]
+    rows = call("compare", "star.toml", "path.toml", "--out", "front.svg", "--json").json["rows"]
+    assert (tmp_path / "front.svg").exists()
     assert [row["dominated_by"] for row in rows] == [None, "star.toml"]
 
 
@@ -169,6 +170,18 @@ def test_sample_may_have_any_two_labels(call, tmp_path, words):
     assert answer.json["simulated_on"] == "Simulated on 120 public records; nothing private was read."
     assert answer.json["requirements"]["features"] == 2
     assert answer.json["rows"][0]["score"]["mean"] > 0.85
+
+
+def test_a_network_is_accounted_before_its_records_exist(call):
+    pytest.importorskip("torch")
+    model = "mlp:inputs=3:hidden=2:classes=2"
+    options = ("--epsilon", 2, "--records", 150, "--compute", "net", "--model", model, "--no-masks")
+    advised = call("advise", 2, *options, "--out", "a")
+    assert advised.code == 0, advised
+    assert "typical pair" in advised.out
+    plan = call("plan", "a/plan.toml", "--json").json
+    assert plan["private"]
+    assert plan["plan"]["sizes"] == [150] * 2
 
 
 def test_a_sample_that_cannot_be_used_is_refused(refused, tmp_path):

@@ -5,13 +5,15 @@ import gzip
 import numpy as np
 import pytest
 
-from sottovoce.data import TableData, read_columns, read_npz, read_table
+from sottovoce.data import TableData, read_columns, read_libsvm, read_npz, read_table
 from sottovoce.data.ingest import ingest
 from sottovoce.errors import DataError
 
 TABLES = {
     "t.csv": "a,b,y\n1,2,0\n3,4,1\n",
     "t.tsv": "a\tb\ty\n1\t2\t0\n3\t4\t1\n",
+    "t.arff": "@relation t\n@attribute a real\n@attribute 'b' real\n@attribute y {0,1}\n@data\n1,2,0\n3,4,1",
+    "t.svm": "0 1:1 2:2\n1 1:3 2:4 # comment\n",
 }
 
 
@@ -20,9 +22,26 @@ TABLES = {
 def test_formats_agree(tmp_path, name, zipped):
     file = tmp_path / (name + ".gz" if zipped else name)
     file.write_bytes(gzip.compress(TABLES[name].encode()) if zipped else TABLES[name].encode())
-    records = ingest(TableData(file, "y", bounds="none"))
-    assert records.inputs.tolist() == [[1, 2], [3, 4]]
-    assert records.targets.tolist() == [0, 1]
+    if name == "t.svm":
+        data = read_libsvm(file)
+        inputs, targets = data.X.toarray(), data.y
+    else:
+        records = ingest(TableData(file, "y", bounds="none"))
+        inputs, targets = records.inputs, records.targets
+    assert inputs.tolist() == [[1, 2], [3, 4]]
+    assert targets.tolist() == [0, 1]
+
+
+def test_arff_columns_hold_numbers_and_names(tmp_path):
+    file = tmp_path / "t.arff"
+    file.write_text(
+        "@relation t\n@attribute age real\n@attribute sex {f,m}\n@attribute y {0,1}\n@data\n30,f,0\n?,m,1\n"
+    )
+    options = {"bounds": {"age": (0, 60)}, "categories": {"sex": ["f", "m"]}}
+    records = ingest(TableData(file, "y", **options, missing="middle"))
+    assert records.inputs.tolist() == [[0, 1, 0], [0, 0, 1]]
+    with pytest.raises(DataError, match="missing or infinite"):
+        ingest(TableData(file, "y", **options))
 
 
 def test_npz_refuses_objects(tmp_path):
@@ -44,6 +63,13 @@ def test_npz_refuses_objects(tmp_path):
         ("t.csv", "a,z\n1,1\n", "no column 'y'"),
         ("t.csv", "a,y\n?,1\n", "missing or infinite"),
         ("t.csv", "a,y\ninf,1\n", "missing or infinite"),
+        (
+            "t.arff",
+            "@relation t\n@attribute a real\n@attribute y real\n@data\n1\n",
+            "not a readable ARFF table",
+        ),
+        ("t.arff", "@relation t\n@attribute a\n@data\n1\n", "not a readable ARFF table"),
+        ("t.arff", "@relation t\n@attribute a string\n@data\nb\n", "not a readable ARFF table"),
         ("t.txt", "a,y\n1,1\n", "must be a .csv"),
     ],
 )
@@ -54,12 +80,23 @@ def test_bad_tables_say_what_is_wrong(tmp_path, name, text, sentence):
         ingest(TableData(file, "y", bounds="none"))
 
 
+@pytest.mark.parametrize("text", ["1 0:2\n", "1 2\n", "word 1:2\n"])
+def test_bad_libsvm_lines_are_refused(tmp_path, text):
+    (tmp_path / "t.svm").write_text(text)
+    with pytest.raises(DataError, match=r"expected lines 'label index:value"):
+        read_libsvm(tmp_path / "t.svm")
+
+
 def test_missing_rows_can_be_dropped(tmp_path):
     np.savez(tmp_path / "t.npz", X=np.array([[np.nan], [2.0]]), y=np.array([1, 0]))
     with pytest.raises(DataError, match="missing or infinite"):
         read_npz(tmp_path / "t.npz")
     data = read_npz(tmp_path / "t.npz", missing="drop")
     assert (data.X.tolist(), data.y.tolist()) == ([[2.0]], [0])
+    (tmp_path / "t.svm").write_text("1 1:nan\n0 1:2\n")
+    with pytest.raises(DataError, match="missing or infinite"):
+        read_libsvm(tmp_path / "t.svm")
+    assert read_libsvm(tmp_path / "t.svm", missing="drop").X.toarray().tolist() == [[2.0]]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):

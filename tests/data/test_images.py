@@ -1,8 +1,10 @@
 """Image files: right ones read, damaged ones refused."""
 
 import gzip
+import io
 import os
 import struct
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,21 @@ def test_cifar_10_has_five_files(tmp_path):
             load_images("cifar10", tmp_path)
         (tmp_path / name).write_bytes(cifar_bytes(2, 1, rng))
     assert load_images("cifar10", tmp_path).x.shape == (10, 3, 32, 32)
+
+
+def test_cifar_100_from_the_archive(tmp_path):
+    rng = np.random.default_rng(0)
+    raw = {f"{part}.bin": cifar_bytes(2, 2, rng) for part in ("train", "test")}
+    with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as tar:
+        for name, content in raw.items():
+            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    images = load_images("cifar100", tmp_path)
+    for x, y, name in ((images.x, images.y, "train.bin"), (images.x_test, images.y_test, "test.bin")):
+        pictures, labels = read_cifar(raw[name], 2)
+        assert (x == pictures).all()
+        assert (y == labels).all()
 
 
 def test_labels_outside_the_classes_are_refused():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sottovoce.data import by_label, dirichlet, equal, skew_matrix
+from sottovoce.data import by_label, by_size, dirichlet, equal, skew_matrix
 from sottovoce.errors import DataError
 
 
@@ -25,5 +25,8 @@ def test_partitions_are_disjoint_and_repeatable():
         rows = np.concatenate(once)
         assert len(np.unique(rows)) == len(rows)
         assert min(map(len, once)) >= 1
+    assert [len(part) for part in by_size([1, 4], 6, np.random.default_rng(0))] == [1, 4]
+    with pytest.raises(DataError, match="there are 6"):
+        by_size([3, 4], 6, np.random.default_rng(0))
     with pytest.raises(DataError, match="take fewer users"):
         equal(3, 4, np.random.default_rng(0))

@@ -15,6 +15,7 @@ from torch import nn
 
 import sottovoce as sv
 from sottovoce.errors import DataError, InvalidInput, Refused, SottovoceError
+from sottovoce.models.saved import described_module, rebuilt_module
 
 
 def test_a_saved_model_comes_back_in_another_process(tmp_path):
@@ -81,6 +82,24 @@ def test_networks_with_code_of_their_own_are_given_again(tmp_path):
     assert again.model.b.weight is again.model.a.weight
     with pytest.raises(DataError, match="do not fit this Sequential"):
         sv.load_model(tmp_path, module=mlp())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(2, 3, (3, 5), padding="same", padding_mode="reflect", bias=False),
+        nn.AvgPool2d(3, ceil_mode=True, count_include_pad=False),  # repr shows neither
+        nn.Sequential(nn.Upsample(scale_factor=1.5, mode="bilinear", align_corners=True), nn.GELU("tanh")),
+        nn.Sequential(
+            nn.Conv2d(2, 4, 1), nn.GroupNorm(2, 4), nn.Hardtanh(max_val=float("inf")), nn.Flatten()
+        ),
+    ],
+)
+def test_stock_layers_are_rebuilt_from_plain_values(layer):
+    again = rebuilt_module(json.loads(json.dumps(described_module(layer))))
+    again.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(again(x), layer(x))
 
 
 def test_damaged_models_are_refused_in_a_sentence(tmp_path):

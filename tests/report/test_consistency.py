@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from sottovoce.report.standards import nist, registry
 
 import sottovoce as sv
 from sottovoce._format import fixed, number, percent, significant
@@ -26,6 +25,7 @@ from sottovoce.planfile.read import load_file
 from sottovoce.report.inputs import plan_result, read_inputs
 from sottovoce.report.notebook import html as notebook_html
 from sottovoce.report.page import build
+from sottovoce.report.standards import nist, registry
 from sottovoce.report.summary_page import of_plan
 
 from .conftest import TRAINING, command

@@ -19,7 +19,7 @@ from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.wording import guess
 from sottovoce.advice import files
 from sottovoce.advice.candidates import STEPS, AveragingCandidate, averaging_candidates, plan_for
-from sottovoce.advice.comparison import PlanSummary, pareto, summarize
+from sottovoce.advice.comparison import PlanSummary, draw_front, pareto, summarize
 from sottovoce.advice.requirements import Requirements
 from sottovoce.advice.samples import Sample, SampleArgument
 from sottovoce.advice.suggestions import Suggestion, suggestions
@@ -33,10 +33,10 @@ from sottovoce.graphs import Network
 if TYPE_CHECKING:
     import networkx as nx
 
-_LEARNING_RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9)}
+_LEARNING_RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
 _SAMPLE_RATE = 0.1
 # runs of a simulation: to choose the learning rate, for every row, for the best rows
-_RATE_RUNS, _ROW_RUNS, _BEST_RUNS = 2, 4, 20
+_RUNS = {"logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
 _NO_SUGGESTION = " No change of what is hidden, of epsilon, members or records alone helps; ask for less."
 
 
@@ -80,8 +80,15 @@ class Advice:
             raise BudgetInfeasible(f"Nothing fits: {self.reasons}")
         return self.recommended.plan
 
+    def plot(self, path: str | Path) -> Path:
+        """Draw the front (time against error) as an SVG or PNG file."""
+        values = f"{self.requirements.low:g} to {self.requirements.high:g}"
+        units = {"mean": f"error of the mean (values in {values})", "linear": f"error (targets in {values})"}
+        unit = units.get(self.requirements.compute, "share of wrong answers")
+        return draw_front(self.rows, path, chosen=self.recommended, unit=unit)
+
     def save(self, folder: str | Path) -> list[Path]:
-        """Write plan.toml, the draft of an agreement and the table into a folder."""
+        """Write plan.toml, the draft of an agreement, the front and the table into a folder."""
         return files.save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,7 +123,7 @@ def advise(
     Parameters
     ----------
     members : a number (anyone can reach anyone), pairs of members that can talk, a network or its name.
-    sample : public records (X, y) to simulate training on; None: synthetic ones.
+    sample : public records (X, y) to simulate training on; None: synthetic ones for linear models.
     progress : called with the number of candidates done.
     requirements : ``epsilon``, ``delta``, ``records`` and everything else that
         `sottovoce.advice.Requirements.from_arguments` takes.
@@ -139,7 +146,7 @@ def advise(
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
     ('mean by masked sum', 0.001)
     """
-    if requirements.get("compute", "mean") != "mean" and requirements.get("features") is None:
+    if requirements.get("compute") in ("logistic", "linear") and requirements.get("features") is None:
         X = sample.X if isinstance(sample, Dataset) else sample[0] if isinstance(sample, tuple) else None
         requirements["features"] = None if X is None else np.shape(X)[-1]
     required = Requirements.from_arguments(members, **requirements)
@@ -147,6 +154,8 @@ def advise(
     source = "No data were read; errors are closed forms."
     if records is not None:
         source = f"Simulated on {records.source}; nothing private was read."
+    elif required.training:
+        source = "No data were read and nothing was simulated; give public records as a sample for a score."
     rows = tuple(_ranked(pareto(_Evaluation(required, records, progress).rows())))
     if rows[0].fits:
         return Advice(
@@ -163,11 +172,13 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
         if sample is not None:
             raise InvalidInput("a mean needs no sample: its error is a closed form; leave sample out.")
         return None
-    logistic = requirements.compute == "logistic"
-    loss, unit = ("logistic", 1.0) if logistic else ("squared", requirements.half)
-    middle, features = 0.0 if logistic else requirements.middle, requirements.features or 1
+    net, linear = requirements.compute == "net", requirements.compute == "linear"
+    if net and sample is None:
+        return None
+    loss, unit = ("squared", requirements.half) if linear else (requirements.compute, 1.0)
+    middle, features = requirements.middle if linear else 0.0, requirements.features or 1
     public = Sample.from_argument("synthetic" if sample is None else sample, loss, features, unit, middle)
-    if public.features != features:
+    if not net and public.features != features:
         raise InvalidInput(
             f"the sample has {public.features} features, the model {features}; leave features out to take "
             "the sample's."
@@ -185,6 +196,7 @@ class _Evaluation:
         self, requirements: Requirements, sample: Sample | None, progress: Callable[[int], None] | None
     ) -> None:
         self.requirements, self.sample, self.progress = requirements, sample, progress
+        self.rate_runs, self.row_runs, self.best_runs = _RUNS.get(requirements.compute, (0, 0, 0))
         self.rates: dict[tuple[int, float], float] = {}
         self.best: dict[tuple[object, ...], float] = {}
         self.scores: dict[tuple[object, ...], Score] = {}
@@ -197,7 +209,8 @@ class _Evaluation:
                 self.progress(len(rows))
         if self.sample is not None:
             for k in sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]:
-                rows[k] = replace(rows[k], use=rows[k].use.with_score(self.score(rows[k].plan, _BEST_RUNS)))
+                score = self.score(rows[k].plan, self.best_runs)
+                rows[k] = replace(rows[k], use=rows[k].use.with_score(score))
             # every row is compared with what the longest training learns without noise, not with its own
             scores = [row.use.score for row in rows if row.use.score is not None]
             best = (min if scores[0].lower_is_better else max)(score.best for score in scores)
@@ -221,7 +234,8 @@ class _Evaluation:
         plan = plan_for(requirements, candidate, steps=steps, learning_rate=rate, sample_rate=sample_rate)
         name, use = f"mean by {candidate.name}", usefulness(plan)
         if self.sample is not None:
-            use = use.with_score(self.score(plan, _ROW_RUNS))
+            use = use.with_score(self.score(plan, self.row_runs))
+        if requirements.training:
             name = f"{candidate.name} ({plan.name}), {steps} steps"
             name += f", batches of {sample_rate:.0%}" if sample_rate < 1 else ""
         return summarize(
@@ -236,12 +250,14 @@ class _Evaluation:
 
     def rate(self, candidate: AveragingCandidate, steps: int, sample_rate: float) -> float:
         """Return the learning rate that did best in a few simulated runs of the first candidate."""
-        if self.sample is None:
+        if not self.requirements.training:
             return 1.0
+        rates = _LEARNING_RATES[self.requirements.compute]
+        if self.sample is None:
+            return rates[-1]
         if (steps, sample_rate) not in self.rates:
-            rates = _LEARNING_RATES[self.requirements.compute]
             plan = plan_for(self.requirements, candidate, steps=steps, sample_rate=sample_rate)
-            scores = {rate: self.score(_at_rate(plan, rate), _RATE_RUNS) for rate in rates}
+            scores = {rate: self.score(_at_rate(plan, rate), self.rate_runs) for rate in rates}
             sign = 1.0 if scores[rates[0]].lower_is_better else -1.0
             self.rates[steps, sample_rate] = min(rates, key=lambda rate: sign * scores[rate].mean)
         return self.rates[steps, sample_rate]
@@ -281,8 +297,8 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
 
 
 def _reaches(use: Usefulness, target: float | None) -> bool:
-    """Whether the answer is as good as required."""
-    if target is None:
+    """Whether the answer is as good as required; where nothing was simulated, it may be."""
+    if target is None or (use.score is None and use.error is None):
         return True
     if use.score is None:
         return math.hypot(use.error or 0.0, use.bias) <= target

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
 from sottovoce.accounting.guarantee import Guarantee
@@ -24,14 +24,18 @@ from sottovoce.algorithms.dp_dsgd import DPDSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.plan import UNSPENT, Plan
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
 from sottovoce.objectives import GLM
+from sottovoce.objectives.base import Objective
 from sottovoce.protocols import Masked, Tree, parse
 from sottovoce.protocols.registry import Capability, names_with
 
+if TYPE_CHECKING:
+    from torch import nn
+
 FLOOR = 0.1  # least variance of a member's noise on a tree with unequal noise, over that of local privacy
 FEW_LEAVES = "tree:kind=few-leaves"
-STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40)}
+STEPS = {"mean": (1,), "logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
 _PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is computed
 _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that are accounted one by one
 
@@ -130,9 +134,8 @@ def plan_for(
     algorithm: type[GradientPlan] = ConsensusSGD
     if not candidate.has("reaches_consensus"):
         algorithm = DPDSGD if candidate.protocol == "gossip:1" else MuffliatoSGD
-    loss: Literal["logistic", "squared"] = "logistic" if requirements.compute == "logistic" else "squared"
     plan = algorithm(
-        GLM(loss, dim=requirements.features or 1),  # a mean is least squares on the constant 1, in one step
+        _objective(requirements),
         steps=steps,
         learning_rate=learning_rate,
         clip_norm=1.0 if requirements.training else requirements.half,
@@ -142,6 +145,36 @@ def plan_for(
         **options,
     )
     return _calibrated(plan, requirements, 1.0)
+
+
+def _objective(requirements: Requirements) -> Objective:
+    """Return what is minimized; a mean is least squares on the constant 1, in one step."""
+    if requirements.model is not None:
+        return _net_objective(requirements.model)
+    loss: Literal["logistic", "squared"] = "logistic" if requirements.compute == "logistic" else "squared"
+    return GLM(loss, dim=requirements.features or 1)
+
+
+@lru_cache(maxsize=8)
+def _net_objective(model: str | nn.Module) -> Objective:
+    try:
+        from sottovoce.objectives.nets.module_files import build_named
+        from sottovoce.objectives.nets.objective import NetObjective
+    except ImportError:
+        raise MissingDependency("a neural network needs torch; pip install 'sottovoce[deep]'.") from None
+    if not isinstance(model, str):
+        return NetObjective(model, clip_norm=1.0)
+    name, options = parse_net(model)
+    return NetObjective(build_named({"zoo": name, "options": options}), clip_norm=1.0, initial="reset")
+
+
+def parse_net(text: str) -> tuple[str, dict[str, int]]:
+    """Return name and options of a neural network such as ``"mlp:inputs=64:hidden=16"``."""
+    name, *parts = text.split(":")
+    try:
+        return name, {key: int(value) for key, value in (part.split("=") for part in parts)}
+    except ValueError:
+        raise ConfigError(f"a neural network is written name:key=number, got {text!r}.") from None
 
 
 # ---- the least noise ----------------------------------------------------------------------------------

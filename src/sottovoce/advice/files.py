@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number
 from sottovoce._io import atomic_write, to_jsonable, to_toml
+from sottovoce.advice.candidates import parse_net
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
+from sottovoce.algorithms.plan import Plan
 from sottovoce.planfile.write import agreement_text, plan_tables
 
 if TYPE_CHECKING:
     from sottovoce.advice.advisor import Advice
 
-_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model"}
+_MODELS = {"mean": "Mean", "logistic": "Logistic model", "linear": "Linear model", "net": "Neural network"}
+_OWN_NET = "mynet:build"  # a plan file names a network by the function that builds it
 
 
 def save(advice: Advice, folder: Path) -> list[Path]:
@@ -28,20 +31,21 @@ def save(advice: Advice, folder: Path) -> list[Path]:
     if advice.recommended is not None:
         texts["plan.toml"] = plan_file(advice.requirements, advice.recommended)
         texts["agreement-draft.toml"] = agreement_draft(advice.requirements, advice.recommended)
-    return [atomic_write(folder / name, text) for name, text in texts.items()]
+    written = [atomic_write(folder / name, text) for name, text in texts.items()]
+    return [*written, advice.plot(folder / "front.svg")]
 
 
 def plan_file(requirements: Requirements, row: PlanSummary) -> str:
     """Return the text of the plan file (version 1) of a row; the data files it names are the users' own."""
     assert row.candidate is not None
     network = {"graph": f"complete:{requirements.n}"} if requirements.reachable else None
-    tables = plan_tables(row.plan, network=network, protocol=row.candidate.protocol)
+    tables = plan_tables(row.plan, network=network, protocol=row.candidate.protocol, model=_net(requirements))
     del tables["noise"]  # it follows from the budget
     if row.plan.query_kind == "value":
         notes = ["values.csv holds one value per member, in the order of [network]."]
     else:
         order = "the sites' names" if requirements.reachable else "[network]"
-        notes = _describe_records(requirements, tables, order)
+        notes = _describe_records(requirements, row, tables, order)
     budget: dict[str, Any] = {"epsilon": requirements.epsilon, "delta": requirements.delta, "view": "network"}
     # under masks an outsider sees less than a member, so the view of a member decides the noise
     own_noise = requirements.view == "outsider" and not row.candidate.has("masked")
@@ -52,7 +56,9 @@ def plan_file(requirements: Requirements, row: PlanSummary) -> str:
     return to_toml({"version": 1, "title": _title(requirements), **tables, "budget": budget}, notes)
 
 
-def _describe_records(requirements: Requirements, tables: dict[str, Any], order: str) -> list[str]:
+def _describe_records(
+    requirements: Requirements, row: PlanSummary, tables: dict[str, Any], order: str
+) -> list[str]:
     """Complete [data] and return what the users' own file must hold, in words."""
     data, middle = tables["data"], requirements.middle
     columns, notes = "its features (numbers from -1 to 1, or with bounds by name), label", []
@@ -63,6 +69,9 @@ def _describe_records(requirements: Requirements, tables: dict[str, Any], order:
     elif requirements.compute == "logistic":
         data |= {"unit_rows": True, "classes": ["no", "yes"]}
         notes = ["classes are the public names of the two labels."]
+    elif requirements.compute == "net":
+        data["classes"] = _class_names(row.plan)
+        notes = ["classes are the public names of the labels.", *_notes_on_net(requirements)]
     else:
         data["unit_rows"] = True
         notes = [f"labels are (target - {middle:g}) / {requirements.half:g}."]
@@ -91,13 +100,15 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
         options |= {"steps": plan.steps, "learning_rate": float(plan.rate(0))}
         if plan.adjacency != "user":
             rate = float(plan.sample_rate or 1.0)
-        kind = "logistic" if requirements.compute == "logistic" else "squared"
+        kind = requirements.compute if requirements.compute in ("logistic", "net") else "squared"
         model = {"kind": kind, "parameters": n_params(plan.objective)}
+        network_section = _net(requirements) or {}
+        model |= {"net" if key == "name" else key: value for key, value in network_section.items()}
     charged = "charged as such: sums are masked"
     if not candidate.has("masked"):
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
     budget = f"epsilon {number(requirements.epsilon, 'limit')} at delta {number(requirements.delta, 'delta')}"
-    comments = [f"{budget} against {requirements.adversary}; {charged}."]
+    comments = [f"{budget} against {requirements.adversary}; {charged}.", *_notes_on_net(requirements)]
     network = requirements.network
     if network.node_names is not None:
         comments.append(f"nodes 0 to {requirements.n - 1} are {', '.join(map(str, network.node_names))}")
@@ -113,6 +124,35 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
         sample_rate=rate,
         comments=comments,
     )
+
+
+def _net(requirements: Requirements) -> dict[str, Any] | None:
+    """Return the [model] section of a neural network."""
+    if requirements.model is None:
+        return None
+    if not isinstance(requirements.model, str):
+        return {"module": _OWN_NET}
+    name, options = parse_net(requirements.model)
+    return {"name": name, "options": options}
+
+
+def _class_names(plan: Plan) -> list[str]:
+    """Return numbers as names of the classes, as many as the last linear layer of a network tells apart."""
+    from torch import nn
+
+    from sottovoce.objectives.nets.objective import NetObjective
+
+    assert isinstance(plan, GradientPlan)
+    assert isinstance(plan.objective, NetObjective)
+    layers = plan.objective.network.modules()
+    outputs = [layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
+    return [str(k) for k in range(outputs[-1])] if outputs else []
+
+
+def _notes_on_net(requirements: Requirements) -> list[str]:
+    if requirements.model is None or isinstance(requirements.model, str):
+        return []
+    return [f"module: the function that builds your network, {_OWN_NET} is build in mynet.py."]
 
 
 def _title(requirements: Requirements) -> str:

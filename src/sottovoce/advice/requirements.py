@@ -15,8 +15,9 @@ from sottovoce.graphs import Network, as_network
 
 if TYPE_CHECKING:
     import networkx as nx
+    from torch import nn
 
-Compute = Literal["mean", "logistic", "linear"]
+Compute = Literal["mean", "logistic", "linear", "net"]
 Hide = Literal["record", "member"]
 Silent = Literal["wait", "go on"]
 RequiredView = Literal["network", "outsider", "local", "colluders"]
@@ -39,9 +40,10 @@ class Requirements:
     view : the adversary: ``"network"`` (any one member), ``"outsider"`` (and any one member: no budget is
         accepted against less), ``"colluders"`` (any group of that size) or ``"local"`` (everyone else).
     colluders : how many members may collude, at least one.
-    compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model).
+    compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model), ``"net"``.
     hide : a ``"record"`` or a whole ``"member"``.
     features : columns of a linear model.
+    model : a neural network: a torch module, or one by name such as ``"mlp:inputs=64:hidden=16"``.
     target : the largest error (mean, linear) or the least accuracy that is of use.
     silent : ``"wait"`` for a silent member, or ``"go on"`` without it.
     latency, seconds : seconds a round takes; the longest a run may take.
@@ -71,6 +73,7 @@ class Requirements:
     compute: Compute = "mean"
     hide: Hide = "record"
     features: int | None = None
+    model: str | nn.Module | None = None
     target: float | None = None
     silent: Silent = "wait"
     latency: float = 0.05
@@ -91,14 +94,20 @@ class Requirements:
             if values[name] is not None:
                 _validate.positive(values[name], name)
         _validate.count(self.seed, "seed", minimum=0)
-        if self.training and self.features is None:
+        linear = self.compute in ("logistic", "linear")
+        if linear and self.features is None:
             raise InvalidInput(
                 f"a {self.compute} model needs features (how many columns), or a public sample."
             )
-        if not self.training and self.features is not None:
-            raise InvalidInput("features are for linear models; leave them out for a mean.")
+        if not linear and self.features is not None:
+            raise InvalidInput(f"features are for linear models; leave them out for a {self.compute}.")
         if self.features is not None:
             _validate.count(self.features, "features")
+        if (self.compute == "net") != (self.model is not None):
+            raise InvalidInput(
+                'a neural network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
+                f"compute={self.compute!r} and model={self.model!r}."
+            )
 
     @classmethod
     def from_arguments(
@@ -180,7 +189,8 @@ class Requirements:
     def to_dict(self) -> dict[str, Any]:
         """Return the requirements as plain values."""
         network = {"name": self.network.name, "n": self.n, "edges": self.network.edges.tolist()}
-        return vars(self) | {"network": network}
+        model = self.model if self.model is None else str(self.model)
+        return vars(self) | {"network": network, "model": model}
 
 
 def _network(members: int | str | Network | nx.Graph | Iterable[Sequence[object]]) -> Network:

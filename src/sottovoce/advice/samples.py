@@ -1,7 +1,8 @@
-"""Public or synthetic records for simulations of linear models: a score says where it comes from."""
+"""Public or synthetic records for simulations: a score says where it comes from."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data import load
-from sottovoce.data.base import Dataset, Shards, offsets_of, unit_rows
+from sottovoce.data.base import AgentRecords, Dataset, Shards, offsets_of, unit_rows
 from sottovoce.data.files import read_columns, read_numbers
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
+from sottovoce.objectives.base import Objective
 
 LOGIT = 3.0  # standard deviation of the log odds of synthetic records: about 84 of 100 can be predicted
 TEST_SHARE = 0.3
@@ -31,7 +34,7 @@ class Sample:
 
     Parameters
     ----------
-    loss : of the linear model.
+    loss : of the linear model, or ``"net"`` for a neural network, which has no synthetic records.
     features : number of columns.
     X, y : public records; None for synthetic ones, drawn anew at every call.
     unit : what one unit of the target is in the user's (regression).
@@ -48,27 +51,28 @@ class Sample:
     def public(
         cls, loss: str, X: ArrayLike, y: ArrayLike, *, unit: float = 1.0, middle: float = 0.0
     ) -> Sample:
-        """Return public records; rows are scaled to length one, targets to [-1, 1]."""
+        """Return public records; rows of linear models are scaled to length one, targets to [-1, 1]."""
         features, labels = np.asarray(X), np.asarray(y)
         n = len(labels)
-        if features.ndim != 2 or len(features) != n or n < 10:
+        if features.ndim < 2 or (features.ndim > 2 and loss != "net") or len(features) != n or n < 10:
             raise DataError(
                 "a sample is features (n, p) and n labels, ten or more, got shapes "
                 f"{features.shape} and {labels.shape}."
             )
+        source = f"{n:,} public records"
+        if loss == "net":
+            return cls(loss, features.shape[1], _finite(features), labels, source=source)
         if loss == "logistic":
             classes = np.unique(labels)
             if len(classes) != 2:
                 raise DataError(
                     f"a sample for a logistic model has two classes, got {len(classes)} "
-                    f"({', '.join(map(str, classes[:5]))}); map them to two."
+                    f"({', '.join(map(str, classes[:5]))}); map them to two, or take compute = net."
                 )
             labels = np.where(labels == classes[1], 1.0, -1.0)
         else:
             labels = (_finite(labels) - middle) / unit
-        return cls(
-            loss, features.shape[1], unit_rows(_finite(features)), labels, unit, f"{n:,} public records"
-        )
+        return cls(loss, features.shape[1], unit_rows(_finite(features)), labels, unit, source)
 
     @classmethod
     def from_argument(
@@ -83,14 +87,18 @@ class Sample:
             return cls.public(loss, *sample, unit=unit, middle=middle)
         if sample != "synthetic":
             raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
+        if loss == "net":
+            raise InvalidInput("a network has no synthetic records; give public ones as sample=(X, y).")
         return cls(loss, features, unit=unit)
 
     @classmethod
     def for_plan(cls, sample: SampleArgument, plan: Plan) -> Sample:
         """Return the sample of a user's argument, for the model of a plan."""
         objective = vars(plan).get("objective")
+        if isinstance(plan, GradientPlan) and not isinstance(objective, GLM):
+            return cls.from_argument(sample, "net", 0)
         if not isinstance(objective, GLM):
-            raise InvalidInput("linear models are simulated and no others; leave sample out.")
+            raise InvalidInput("linear models and networks are simulated and no others; leave sample out.")
         if sample == "synthetic" and objective.dim is None:
             raise InvalidInput("synthetic records need the number of features: GLM(..., dim=...).")
         return cls.from_argument(sample, objective.loss, objective.dim or 0)
@@ -98,7 +106,7 @@ class Sample:
     @property
     def metric(self) -> str:
         """What is reported: accuracy, or the root mean squared error in the unit of the target."""
-        return "accuracy" if self.loss == "logistic" else "error"
+        return "accuracy" if self.loss in ("logistic", "net") else "error"
 
     @property
     def chance(self) -> float:
@@ -119,8 +127,13 @@ class Sample:
             return math.sqrt(max(score * (1 - score), 0.0) / len(self.y))
         return score / math.sqrt(2 * len(self.y))
 
-    def draw(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[Shards, Judge]:
-        """Return records for agents of these sizes and a judge of final rows on held-out records."""
+    def draw(
+        self, sizes: Sequence[int], rng: np.random.Generator, objective: Objective | None = None
+    ) -> tuple[AgentRecords, Judge]:
+        """Return records for agents of these sizes and a judge of final rows on held-out records.
+
+        ``objective`` is that of a neural network, whose rows it judges.
+        """
         total = int(sum(sizes))
         if self.X is None or self.y is None:
             X, y = self._synthetic_records(total + TEST_RECORDS, rng)
@@ -129,6 +142,9 @@ class Sample:
             X, y = self.X, self.y
             test, pool = np.split(rng.permutation(len(y)), [round(TEST_SHARE * len(y))])
             train = rng.permutation(pool)[:total] if total <= len(pool) else rng.choice(pool, size=total)
+        offsets = offsets_of(sizes)
+        if objective is not None and self.loss == "net":
+            return _for_network(X, y, (train, test), offsets, objective)
 
         def judge(rows: np.ndarray) -> float:
             predicted = X[test] @ np.asarray(rows).mean(axis=0)
@@ -136,7 +152,7 @@ class Sample:
                 return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y[test]))
             return float(np.sqrt(np.mean((predicted - y[test]) ** 2))) * self.unit
 
-        return Shards(X[train], y[train], offsets_of(sizes)), judge
+        return Shards(X[train], y[train], offsets), judge
 
     def _synthetic_records(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         X = rng.normal(size=(count, self.features))
@@ -151,6 +167,23 @@ class Sample:
 
 
 SampleArgument = Sample | Dataset | str | tuple[ArrayLike, ArrayLike]
+
+
+def _for_network(
+    X: np.ndarray,
+    y: np.ndarray,
+    rows: tuple[np.ndarray, np.ndarray],
+    offsets: np.ndarray,
+    objective: Objective,
+) -> tuple[AgentRecords, Judge]:
+    from sottovoce.data.agent_tensors import AgentData  # needs torch
+
+    train, test = rows
+    names, labels = np.unique(y, return_inverse=True)
+    parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
+    x = X.astype(np.float32)
+    data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
+    return data, lambda rows: float(objective.metrics(rows, data)["accuracy"])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -268,7 +268,7 @@ def simulate(
     scores, noiseless = [], [] if best is None else [best]
     for k in range(runs):
         rng = np.random.default_rng([seed, k])
-        data, judge = sample.draw(plan.sizes or (), rng)
+        data, judge = sample.draw(plan.sizes or (), rng, vars(plan).get("objective"))
         scores.append(judge(_run(plan, data, rng)))
         if best is None and k < 2:
             noiseless.append(judge(_run(plan.with_noise(0.0), data, rng)))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from sottovoce.advice import Advice, PlanSummary
 
-WORTH = ("answer", "useful", "steps", "rounds", "messages", "bytes", "seconds")
+WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 # the adversaries of the second table, in words
-REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member"}
+REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member", "pairwise": "typical pair"}
 REVEALS |= {"colluders": "any {} members", "local": "all others"}
 
 
@@ -29,13 +29,14 @@ def advise(
     members: Annotated[str, Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")],
     epsilon: Annotated[float, Option(help="The budget: 1 hides well, above 10 hides little.")],
     delta: Delta = 1e-5,
-    compute: Annotated[str, Option(help="mean, logistic or linear.")] = "mean",
+    compute: Annotated[str, Option(help="mean, logistic, linear or net.")] = "mean",
     records: Annotated[str, Option(help="Records per member: one number, or one each: 500,80,120.")] = "1",
     hide: Annotated[str, Option(help="What is hidden: a record or a member.")] = "record",
     view: Annotated[str, Option(help="network (any one member), outsider, local or colluders.")] = "network",
     colluders: Annotated[int, Option(help="How many members may collude.")] = 1,
     values: Annotated[str, Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
     features: Annotated[int | None, Option(help="Columns of a linear model; a sample has its own.")] = None,
+    model: Annotated[str | None, Option(help="A neural network: mlp:inputs=64:hidden=16.")] = None,
     target: Annotated[float | None, Option(help="Largest error, or least accuracy, that is of use.")] = None,
     sample: Annotated[str | None, Option(help="Public records: breast_cancer, or a .csv or .npz.")] = None,
     silent: Annotated[str, Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
@@ -43,7 +44,9 @@ def advise(
     seconds: Annotated[float | None, Option(help="The longest a run may take.")] = None,
     masks: Annotated[bool, Option(help="Whether members can share keys for masked sums.")] = True,
     seed: Annotated[int, Option(help="Seed of trees and simulations; public.")] = 0,
-    out: Annotated[Path | None, Option("--out", "-o", help="Write plan.toml, draft and table here.")] = None,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Recommend a plan for these members and this budget, and say what would change the choice.
@@ -119,6 +122,8 @@ def show_rows(
     heads = {key: key.replace("_", " ") for key in WORTH}
     if all(row.plan.steps == 1 for row in rows):
         del heads["steps"]
+    if all(row.batch_size is None for row in rows):
+        del heads["batch_size"]
     worth = [
         (k, safe(row.name), *(cell[key] for key in heads), *([row.dominated_by or "-"] if dominated else []))
         for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
@@ -132,4 +137,7 @@ def show_rows(
     reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
     title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
     screen.print(table(["", *columns], reveals, title=title))
-    screen.print("  eavesdropper: taps every link; one member: the worst; all others: together")
+    screen.print(
+        "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
+        "all others: together"
+    )

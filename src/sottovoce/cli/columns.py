@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def columns(
-    file: Annotated[Path, Argument(help="A table: .csv, .tsv or .parquet.")],
+    file: Annotated[Path, Argument(help="A table: .csv, .tsv, .arff or .parquet.")],
     label: Annotated[str | None, Option(help="The column to predict.")] = None,
     group: Annotated[str | None, Option(help="The column that names each record's site.")] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Write the draft here (.toml).")] = None,

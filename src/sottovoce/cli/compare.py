@@ -24,8 +24,9 @@ def compare(
     collude: Annotated[int, Option(help="How many members the column of colluders is about.")] = 2,
     latency: Latency = 0.05,
     sample: Annotated[
-        str | None, Option(help="Public data set or table, or 'synthetic', to score linear models.")
+        str | None, Option(help="Public data set or table, or 'synthetic', to score training plans.")
     ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Draw the front here: .svg or .png.")] = None,
     json: Json = False,
 ) -> None:
     """Compare plan files: what each reveals, how good its answer is, and what it costs.
@@ -34,9 +35,10 @@ def compare(
 
     \b
     Example:
-        sottovoce compare a.toml b.toml
+        sottovoce compare a.toml b.toml --out front.svg
     """
     import sottovoce as sv
+    from sottovoce.advice.comparison import draw_front
     from sottovoce.advice.samples import read_sample
     from sottovoce.planfile.read import load_plan
 
@@ -48,6 +50,8 @@ def compare(
         plans[name] = load_plan(path)
     public = read_sample(sample)
     rows = sv.compare(plans, delta=delta, colluders=collude, latency=latency, sample=public)
+    if out is not None:
+        draw_front(rows, out)
 
     def text(screen: Console) -> None:
         show_rows(screen, rows, delta, dominated=True)

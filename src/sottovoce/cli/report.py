@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,12 @@ def report(
     directory: Annotated[
         Path | None, Option(help="A member directory: its lifetime ledger shows earlier spending.")
     ] = None,
+    registry: Annotated[
+        Path | None, Option(help="Also write the first input for the DP Deployments Registry (JSON).")
+    ] = None,
+    nist: Annotated[
+        Path | None, Option(help="Also write its answers to the topics of NIST SP 800-226 (JSON).")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make one self-contained page: a summary to sign, then the annex.
@@ -35,15 +42,21 @@ def report(
       sottovoce report plan.toml -o plan.html
       sottovoce report agreement.toml --directory ~/.sottovoce
       sottovoce account --graph florentine --observer 1 --noise 2 -o a.json
-      sottovoce report a.json
+      sottovoce report a.json --registry entry.json
     """
     from sottovoce._io import atomic_write
     from sottovoce.peers.member_directory import find_member_directory
+    from sottovoce.report import standards
     from sottovoce.report.inputs import read_inputs
     from sottovoce.report.page import build
 
     member = None if directory is None else find_member_directory(directory)
     results = read_inputs(inputs, member)
     page = build(results, title)
-    payload = {"inputs": len(results), "bytes": len(page.encode()), "report": str(atomic_write(out, page))}
+    files = {"report": (out, page)}
+    for name, path, entry in (("registry", registry, standards.registry), ("nist", nist, standards.nist)):
+        if path is not None:
+            files[name] = (path, json_module.dumps(entry(results[0]), indent=1, allow_nan=False) + "\n")
+    written = {name: str(atomic_write(path, text)) for name, (path, text) in files.items()}
+    payload = {"inputs": len(results), "bytes": len(page.encode()), **written}
     emit(payload, json, [f"{len(results)} input{'s' * (len(results) != 1)}, written to {out}"])

@@ -1,4 +1,4 @@
-"""Readers of files: tables (CSV, TSV, plain or gzipped, and Parquet) and NPZ arrays.
+"""Readers of files: tables (CSV, TSV, ARFF, plain or gzipped, and Parquet), NPZ arrays and LIBSVM.
 
 Readers parse text and arrays only (``allow_pickle`` is never on) and name the line that is wrong.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from sottovoce.data.base import Dataset
@@ -25,7 +26,7 @@ from sottovoce.errors import DataError, MissingDependency
 
 MissingRows = Literal["refuse", "drop"]
 StrPath = str | os.PathLike[str]
-TABLE_FORMATS = (".csv", ".tsv", ".parquet")
+TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _DATE = re.compile(r"\d{4}-\d\d")
@@ -69,8 +70,10 @@ def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.nd
             return _read_parquet(Path(data))
         if kind not in TABLE_FORMATS:
             raise DataError(
-                f"a table must be a .csv, .tsv (also .gz) or .parquet file, got {Path(data).name}."
+                f"a table must be a .csv, .tsv, .arff (also .gz) or .parquet file, got {Path(data).name}."
             )
+        if kind == ".arff":
+            return _read_arff(Path(data))
         return {name: np.array(words, dtype=object) for name, words in read_columns(data).items()}
     if isinstance(data, ArrowTable):
         return {str(name): data.column(i).to_numpy() for i, name in enumerate(data.column_names)}
@@ -115,6 +118,24 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     except (ArrowException, OSError) as problem:
         raise DataError(f"{path.name} is not a readable Parquet table: {problem}.") from None
     return read_table(table)
+
+
+def _read_arff(path: Path) -> dict[str, np.ndarray]:
+    """Read an ARFF table of numbers, dates and names."""
+    from scipy.io import arff
+
+    with text_lines(path) as lines:
+        try:
+            rows, about = arff.loadarff(lines)
+        except (ValueError, IndexError, StopIteration, NotImplementedError, arff.ArffError) as problem:
+            raise DataError(
+                f"{path.name} is not a readable ARFF table of numbers, dates and names: {problem}."
+            ) from None
+    columns = {name: rows[name] for name in about.names()}
+    return {
+        name: np.char.decode(values, "utf-8").astype(object) if values.dtype.kind == "S" else values
+        for name, values in columns.items()
+    }
 
 
 def read_arrays(path: StrPath, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -185,13 +206,33 @@ def read_npz(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
         X, y = (np.asarray(arrays[key], dtype=np.float64) for key in ("X", "y"))
     except ValueError:
         raise DataError(f"{name}: the arrays 'X' and 'y' must hold numbers.") from None
-    data = Dataset(name.split(".")[0], X, arrays["y"])
     complete = np.isfinite(X).all(axis=1) & np.isfinite(y)
+    return _complete(Dataset(name.split(".")[0], X, arrays["y"]), complete, name, missing)
+
+
+def read_libsvm(path: StrPath, *, missing: MissingRows = "refuse") -> Dataset:
+    """Read ``label index:value ...`` lines (indices from 1, as in a9a) into a sparse data set."""
+    from sklearn.datasets import load_svmlight_file
+
+    file = _existing(path)
+    try:
+        X, y = load_svmlight_file(str(file), zero_based=False)
+    except (ValueError, OSError, EOFError) as problem:
+        raise DataError(
+            f"{file.name}: expected lines 'label index:value ...' with indices from 1 ({problem})."
+        ) from None
+    complete = np.isfinite(y)
+    complete[X.tocoo().row[~np.isfinite(X.tocoo().data)]] = False
+    return _complete(Dataset(file.name.split(".")[0], sp.csr_array(X), y), complete, file.name, missing)
+
+
+def _complete(data: Dataset, complete: np.ndarray, name: str, missing: MissingRows) -> Dataset:
+    """Return the data set without incomplete rows, or refuse them."""
     if missing == "refuse" and not complete.all():
         raise DataError(
             f"{name} has missing or infinite entries; set missing to 'drop' to leave those rows out."
         )
-    return replace(data, X=X[complete], y=data.y[complete])
+    return replace(data, X=data.X[complete], y=data.y[complete])
 
 
 def is_empty(value: object) -> bool:

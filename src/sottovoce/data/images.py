@@ -11,6 +11,7 @@ import gzip
 import math
 import os
 import struct
+import tarfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -179,19 +180,26 @@ def _cifar(name: str, place: Path) -> Images:
     else:
         label_bytes, classes, train, test = 2, 100, ["train.bin"], ["test.bin"]
 
+    archive = place / f"cifar-{classes}-binary.tar.gz"
+
     def read(files: list[str]) -> list[np.ndarray]:
-        arrays = [read_cifar(_cifar_bytes(place, file), label_bytes, file) for file in files]
+        arrays = [read_cifar(_cifar_bytes(place, archive, file), label_bytes, file) for file in files]
         return [np.concatenate(column) for column in zip(*arrays, strict=True)]
 
     (x, y), (x_test, y_test) = read(train), read(test)
     return Images(name, x, y, x_test, y_test, classes)
 
 
-def _cifar_bytes(place: Path, file: str) -> bytes:
-    unpacked = next(iter(sorted(place.rglob(file))), None)
-    if unpacked is None:
-        raise DataError(f"{file} is missing in {place}; unpack the official binary version there.")
-    return unpacked.read_bytes()
+def _cifar_bytes(place: Path, archive: Path, file: str) -> bytes:
+    """Return a .bin file from the folder or from the official archive."""
+    for unpacked in sorted(place.rglob(file)):
+        return unpacked.read_bytes()
+    if archive.is_file():
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if Path(member.name).name == file and (stream := tar.extractfile(member)) is not None:
+                    return stream.read()
+    raise DataError(f"{file} is missing in {place}; put {archive.name} or its .bin files there.")
 
 
 def _cifar_npz(path: Path) -> Images:

@@ -18,6 +18,14 @@ def equal(records: int, users: int, rng: np.random.Generator) -> list[np.ndarray
     return list(rng.permutation(records)[: size * users].reshape(users, size))
 
 
+def by_size(sizes: Sequence[int], records: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal records out, shuffled, in parts of these sizes."""
+    ends = np.cumsum([count(size, "a part's size") for size in sizes])
+    if ends[-1] > records:
+        raise DataError(f"The parts take {ends[-1]} records, but there are {records}.")
+    return np.split(rng.permutation(records)[: ends[-1]], ends[:-1])
+
+
 def skew_matrix(users: int, classes: int, skew: float) -> np.ndarray:
     """Return A(t) of Bayrooti et al. 2023, eq. (8): the share of class ``j`` that user ``i`` holds.
 

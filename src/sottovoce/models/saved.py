@@ -9,7 +9,6 @@ neither of torch's own layers nor of the zoo's is passed again to `load_model`.
 
 from __future__ import annotations
 
-import ast
 import copy
 import hashlib
 import importlib.util
@@ -462,7 +461,7 @@ def load_model(folder: str | Path, module: nn.Module | str | None = None) -> Any
             stored["label"],
             stored.get("builder"),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise DataError(f"the model saved in {place} cannot be read ({error!r}); save it again.") from None
@@ -577,50 +576,60 @@ def _module_argument(stored: Mapping[str, Any]) -> str:
     return repr(name) if name else f"{stored['class']}(...)"
 
 
-def described_module(module: nn.Module) -> list[Any] | None:
+def described_module(module: nn.Module) -> dict[str, Any] | None:
     """Return a network of torch's own layers as plain values, or None where only code says what it is.
 
-    A layer is its name and its ``extra_repr``, which for torch's layers holds the arguments that made it.
+    A layer is its name and the arguments that made it: torch keeps them as attributes of the same names, and
+    what ``repr`` shows of a layer is not all of them.
     """
     described = _described(module)
     if described is None:
         return None
     try:
         again = rebuilt_module(described)
-    except (TypeError, ValueError, SyntaxError, AttributeError, RuntimeError, DataError):
+    except (TypeError, ValueError, AttributeError, RuntimeError):
         return None
     shapes = [{name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (module, again)]
     return described if repr(again) == repr(module) and shapes[0] == shapes[1] else None
 
 
-def _described(module: nn.Module) -> list[Any] | None:
+def _described(module: nn.Module) -> dict[str, Any] | None:
     from torch import nn
 
     kind = type(module)
-    stock = kind.__module__.startswith("torch.nn.modules.") and vars(nn).get(kind.__name__) is kind
+    stock = getattr(nn, kind.__name__, None) is kind
     if not stock or module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
         parts = [[name, _described(child)] for name, child in module.named_children()]
-        return None if any(part is None for _, part in parts) else ["Sequential", parts]
-    return None if list(module.children()) else [kind.__name__, module.extra_repr()]
+        return None if any(part is None for _, part in parts) else {"layer": "Sequential", "parts": parts}
+    if list(module.children()):
+        return None
+    # a device or a type is no argument of a saved layer, and a bias that is there is a tensor
+    names = [name for name in inspect.signature(kind.__init__).parameters if name not in ("device", "dtype")]
+    arguments = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    if "bias" in arguments:
+        arguments["bias"] = arguments["bias"] is not None and arguments["bias"] is not False
+    values = [
+        part for value in arguments.values() for part in (value if isinstance(value, tuple) else [value])
+    ]
+    plain = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)
+    return {"layer": kind.__name__, "arguments": arguments} if plain else None
 
 
-def rebuilt_module(described: Sequence[Any]) -> nn.Module:
+def rebuilt_module(described: Mapping[str, Any]) -> nn.Module:
     """Return the network that `described_module` described: layers of ``torch.nn`` by name, nothing else."""
     from torch import nn
 
-    name, inside = described
-    if name == "Sequential":
-        return nn.Sequential(OrderedDict((key, rebuilt_module(part)) for key, part in inside))
-    kind = vars(nn).get(str(name))
+    if described["layer"] == "Sequential":
+        return nn.Sequential(OrderedDict((name, rebuilt_module(part)) for name, part in described["parts"]))
+    kind = vars(nn).get(str(described["layer"]))
     if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
-        raise DataError(f"the saved model names the layer {name!r}, which torch.nn does not have.")
-    call = ast.parse(f"layer({inside})", mode="eval").body
-    if not isinstance(call, ast.Call):
-        raise DataError(f"the saved model states {name}({inside}), expected the arguments of a layer.")
-    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    return kind(*map(ast.literal_eval, call.args), **named)
+        raise DataError(
+            f"the saved model names the layer {described['layer']!r}, which torch.nn does not have."
+        )
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in described["arguments"].items()}
+    return kind(**arguments)
 
 
 def _linear_network(model: LinearModel) -> nn.Module:

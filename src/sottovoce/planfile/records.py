@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_npz
+from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images

@@ -13,6 +13,7 @@ from sottovoce._format import FIELDS, Quantity, fine, fixed, number, percent
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report import figures
+from sottovoce.report.standards import nist
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,13 @@ def _costs(cost: Mapping[str, Any]) -> Table:
     return Table(("what travels", "amount"), tuple((k.replace("_", " "), v) for k, v in cost.items()))
 
 
+def _standard(result: StoredResult) -> Table | None:
+    if not (result.get("summary_page") or {}).get("stated"):
+        return None
+    caption = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this result."
+    return _table({key: key for key in ("topic", "question", "answer")}, nist(result), caption)
+
+
 def plan(result: StoredResult) -> Section:
     """What a plan costs, and whether its budget is met."""
     metrics = result["metrics"]
@@ -293,7 +301,7 @@ def plan(result: StoredResult) -> Section:
     lead = f"{'Feasible.' if metrics.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
     settings = pairs(scalars(result["config"]), "setting", "value")
     title = metrics.get("title") or "The plan"
-    return _section(result, title, lead, _costs(metrics["cost"]), settings)
+    return _section(result, title, lead, _costs(metrics["cost"]), settings, _standard(result))
 
 
 def agreement(result: StoredResult) -> Section:
@@ -309,7 +317,7 @@ def agreement(result: StoredResult) -> Section:
     columns |= {key: key for key in ("budget", "delta", "releases")}
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
     tables = _table(columns, metrics["costs"]), _costs(metrics["cost"]), pairs(settings, "setting", "value")
-    return _section(result, metrics["title"], "", picture, *tables)
+    return _section(result, metrics["title"], "", picture, *tables, _standard(result))
 
 
 def statement(result: StoredResult) -> Section:
@@ -327,7 +335,7 @@ def statement(result: StoredResult) -> Section:
     if metrics["left_out"]:
         left_out = Table(("round", "exchange left out with"), tuple(map(tuple, metrics["left_out"])))
     lead = f"Stated by {metrics['member']} after {metrics['rounds']} of {metrics['of']} rounds."
-    return _section(result, "The statement", lead, account, left_out)
+    return _section(result, "The statement", lead, account, left_out, _standard(result))
 
 
 def attack(result: StoredResult) -> Section:

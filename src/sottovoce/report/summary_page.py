@@ -33,6 +33,7 @@ MATRIX = 24  # members up to which the matrix fits on a page
 _STEPS = 64  # steps over which the shares of a long schedule are averaged
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
+_STATED = ("view", "adjacency", "label", "mu", "assumptions")
 Lifetime = Sequence[Mapping[str, Any]]
 
 
@@ -49,6 +50,7 @@ class Stated:
     guess: float
     assumptions: Sequence[str]
     count: int | None
+    mu: float | None
 
     @classmethod
     def of(cls, guarantee: Guarantee, delta: float, names: Sequence[str] | None) -> Stated:
@@ -57,14 +59,15 @@ class Stated:
         against = wording.stored_adversary(who.to_dict(), names, "member")
         numbers = (guarantee.epsilon(delta), delta, guarantee.best_guess)
         about = (who.kind, against, guarantee.adjacency, guarantee.label)
-        return cls(*about, *numbers, guarantee.assumptions, who.count)
+        mu = guarantee.mu if guarantee.curve.is_gaussian else None
+        return cls(*about, *numbers, guarantee.assumptions, who.count, mu)
 
     @classmethod
     def stored(cls, row: Mapping[str, Any]) -> Stated:
         """Return a guarantee of ``statement.json``."""
         about = (row.get("view", ""), row["adversary"], row.get("adjacency", ""), row["label"])
         numbers = (float(row["epsilon"]), float(row["delta"]), float(row["best_guess"]))
-        return cls(*about, *numbers, row.get("assumptions", ()), row.get("count"))
+        return cls(*about, *numbers, row.get("assumptions", ()), row.get("count"), row.get("mu"))
 
     def scope(
         self, accepted: Sequence[str], *, simulated: bool = False, ledger: bool = False
@@ -84,6 +87,8 @@ class Stated:
                 simulated=simulated,
                 has_ledger=ledger,
             ),
+            "uncharged": list(accepted),
+            "stated": {key: getattr(self, key) for key in _STATED},
         }
 
     def loss(self, who: str, name: str = "") -> dict[str, Any]:
@@ -304,12 +309,12 @@ def _page(
     kind: str, purpose: str, answers: list[dict[str, str]], marks: Mapping[str, str], **parts: object
 ) -> dict[str, Any]:
     """Return a page with these parts; the others are empty."""
-    empty = dict.fromkeys(("members", "losses", "not_covered", "incidents", "budgets"), ())
+    empty = dict.fromkeys(("members", "losses", "not_covered", "uncharged", "incidents", "budgets"), ())
     words = dict.fromkeys(("hidden", "against", "guess"), "")
     today = {"date": datetime.now(UTC).date().isoformat(), "version": __version__}
     head = {"kind": kind, "purpose": purpose, "answers": answers, "marks": {**marks, **today}}
     page: dict[str, Any] = to_jsonable(
-        {**head, **empty, **words, "matrix": None, "hides_member": None, **parts}
+        {**head, **empty, **words, "matrix": None, "hides_member": None, "stated": None, **parts}
     )
     return page
 
