@@ -220,7 +220,7 @@ def test_the_consortium_template(tmp_path, monkeypatch, capsys):
     for row, guarantee in zip(rows, charged, strict=True):
         assert row["epsilon_colluders"] == guarantee.epsilon(DELTA)
         assert row["epsilon_local"] == local.epsilon(DELTA)
-        for view in ("local", "colluders", "network", "mean"):
+        for view in ("local", "colluders", "network"):
             assert number(row[f"epsilon_{view}"], "epsilon") in printed.split()
 
 

@@ -38,6 +38,7 @@ class Averaging(ObservationModel):
     """Each agent releases its row once and a protocol averages the rows: exact for every view."""
 
     single_averaging = True
+    step_is_averaging = True
     exact_pairs = True
     between_peers = True
     masks_hide = True

@@ -30,6 +30,7 @@ class ObservationModel:
     single_averaging: ClassVar[bool] = False  # every agent releases one row, and one protocol averages them
     common_model: ClassVar[bool] = False  # every step ends in exact consensus: all agents know the model
     exact_pairs: ClassVar[bool] = False  # what one agent learns of another is known exactly
+    step_is_averaging: ClassVar[bool] = False  # a single step is one averaging
     between_peers: ClassVar[bool] = False  # releases travel along the schedule only, so peers can run it
     masks_hide: ClassVar[bool] = False  # masked sums are accounted: by default against all they tolerate
     takes_participations: ClassVar[bool] = False  # the local view may count the rounds of one client

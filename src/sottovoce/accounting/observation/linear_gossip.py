@@ -27,6 +27,7 @@ from sottovoce.protocols import as_linear
 class LinearGossip(ObservationModel):
     """Noisy gradients mixed by gossip without consensus: several steps have a local guarantee only."""
 
+    step_is_averaging = True
     between_peers = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
