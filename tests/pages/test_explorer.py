@@ -50,7 +50,7 @@ def expected(plan, network, observers, rounds):
     formula = sv.privacy.published_loss(network, rounds=rounds)[:, observers].sum(axis=1)
     first, *others = observers
     shares = sv.privacy.exact_loss(network, rounds=rounds, observer=first, colluders=others)
-    local = fixed(plan.privacy("local").epsilon(DELTA))
+    local = fixed(plan.privacy("local").epsilon(DELTA), "epsilon")
     found = []
     for u in range(network.n):
         name = str(network.node_name(u))
@@ -58,8 +58,9 @@ def expected(plan, network, observers, rounds):
             found.append([name, "looks", "–", "–", "–", "–", "–"])
             continue
         stated = plan.privacy("colluders", colluders=observers, user=u)
-        printed = sv.privacy.gaussian_epsilon(1 / plan.releases(0)[0].ratio * formula[u] ** 0.5, DELTA)
-        numbers = [fixed(shares[u]), fixed(stated.epsilon(DELTA)), fixed(formula[u]), fixed(printed), local]
+        mu = formula[u] ** 0.5 / plan.releases(0)[0].noise_to_sensitivity
+        published = [fixed(formula[u]), fixed(sv.privacy.gaussian_epsilon(mu, DELTA))]
+        numbers = [fixed(shares[u], "share"), fixed(stated.epsilon(DELTA), "epsilon"), *published, local]
         found.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
     return found
 
@@ -174,7 +175,7 @@ def test_the_matrix(page, server):
     )
     exact = sv.privacy.exact_loss(sv.graphs.florentine(), rounds=5)
     for u in range(15):
-        assert shown[u] == ["–" if u == v else fixed(exact[u, v]) for v in range(15)]
+        assert shown[u] == ["–" if u == v else fixed(exact[u, v], "share") for v in range(15)]
     assert violations(page) == []
 
 
@@ -189,7 +190,7 @@ def test_settings_and_their_refusals(page, server):
     network = sv.graphs.florentine()
     plan = sv.PrivateAveraging("masked:partners=4:tolerate=2", network=network, noise_std=4.0, radius=0.5)
     page.wait_for_selector("dd:has-text('pairs share keys')")
-    assert rows(page)[1][3] == fixed(plan.privacy("pairwise", observer=0, user=1).epsilon(DELTA))
+    assert rows(page)[1][3] == fixed(plan.privacy("pairwise", observer=0, user=1).epsilon(DELTA), "epsilon")
     form.locator("[name=graph]").fill("rng:8")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     assert "did you mean 'ring'?" in page.inner_text("#alert")
@@ -235,7 +236,7 @@ def test_a_graph_is_drawn_and_its_plan_prices_the_same(page, server, tmp_path):
     plan = plan_from_settings(check_plan_file(tomllib.loads(text), "plan.toml"), tmp_path, "plan.toml").plan
     assert sv.graphs.parse(edges).edges.tolist() == plan.protocol.network.edges.tolist()
     for u in (0, 2, 3, 4):
-        assert shown[u][3] == fixed(plan.privacy("pairwise", observer=1, user=u).epsilon(DELTA))
+        assert shown[u][3] == fixed(plan.privacy("pairwise", observer=1, user=u).epsilon(DELTA), "epsilon")
     settled(page, lambda: page.get_by_role("button", name="node 4", exact=True).click())
     settled(page, lambda: page.locator("#remove").click())
     page.wait_for_selector("dd:has-text('4 participants, 4 links')")
