@@ -123,6 +123,18 @@ class TableData:
             return self.bounds.get(self.label)
         return None
 
+    def label_problem(self, labels: np.ndarray, regression: bool, accept: Collection[str]) -> str | None:
+        """Return what is not known of the label: the bounds of an amount, or the names of its classes."""
+        if regression:
+            if self.bounds == "none" or self.label_bounds is not None:
+                return None
+            return (
+                f"the label {self.label!r} has no public bounds: give it (low, high) in bounds, or set "
+                'bounds to "none" to take numbers as they are'
+            )
+        known = self.classes is not None or "class names" in accept
+        return LABELS_ARE_NAMES if labels.dtype.kind in "OUS" and not known else None
+
 
 @dataclass(frozen=True)
 class Scale:

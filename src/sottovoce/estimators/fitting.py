@@ -23,13 +23,14 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
 from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import LABELS_ARE_NAMES, Columns, TableData
+from sottovoce.data.tables import Columns, TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
 from sottovoce.models.adapters import SIMULATED, TEST, LinearAdapter, ModelAdapter, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
+from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
 from sottovoce.runners import Result
 from sottovoce.runners.loggers import Logs, evaluation_log
@@ -248,7 +249,10 @@ def prepare(
     if training.classes is None:
         training = replace(training, classes=table.classes)
     standardize = tuple(name for name in accept if name == "standardize")
-    needs = partial(_label_problem, model, table, training.classes, accept)
+    loss = model.loss if isinstance(model, GLM) else model
+    regression = loss in ("squared", "huber") or type(model).__name__ in ("Ridge", "LinearRegression")
+    known = replace(table, classes=training.classes)
+    needs = partial(known.label_problem, regression=regression, accept=accept)
     private = ingest(table, accept=standardize, label_problem=needs)
     scored = test is None and private.test is not None and "held-out score" in accept
     test = private.test if scored else test
@@ -337,24 +341,6 @@ def _table(data: object, label: str | Sequence[str] | None, group: str | Sites |
     if label is not None or (group is not None and data.group is not None):
         raise InvalidInput("label and group are named by the TableData already; leave them out.")
     return data if group is None else replace(data, group=group)
-
-
-def _label_problem(
-    model: object,
-    table: TableData,
-    classes: Sequence[object] | None,
-    accept: Sequence[str],
-    labels: np.ndarray,
-) -> str | None:
-    """Return what is not known of the label of a table: its classes, or the bounds of an amount."""
-    regression = model in ("squared", "huber") or type(model).__name__ in ("Ridge", "LinearRegression")
-    if regression and table.bounds != "none" and table.label_bounds is None:
-        return (
-            f"the label {table.label!r} has no public bounds: give bounds={{{table.label!r}: (low, high)}}, "
-            'or bounds="none" to take all numbers as they are'
-        )
-    named = labels.dtype.kind in "OUS" and classes is None and "class names" not in accept
-    return LABELS_ARE_NAMES if named and not regression else None
 
 
 def _network(
