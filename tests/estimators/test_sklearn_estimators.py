@@ -17,6 +17,7 @@ from sottovoce.errors import DataError, InvalidInput, Refused
 from sottovoce.estimators.sklearn_estimators import (
     SOLVERS,
     PrivateLasso,
+    PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateRidge,
     SearchSpendsBudget,
@@ -29,13 +30,15 @@ def cancer():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_every_solver_learns_and_spends_its_budget(solver):
+@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
+def test_every_solver_learns_and_spends_its_budget(kind, solver):
     X, y = cancer()
-    model = PrivateLogisticRegression(2.0, 1e-5, solver=solver, random_state=1).fit(X, y)
+    model = kind(2.0, 1e-5, solver=solver, random_state=1).fit(X, y)
     assert model.score(X, y) > 0.85
     assert 1.98 < model.privacy_.epsilon(1e-5) <= 2.0
     assert model.privacy_.valid
-    assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
+    if kind is PrivateLogisticRegression:
+        assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
     assert model.coef_.shape == (30,)
 
 
@@ -53,6 +56,7 @@ def test_regressors_learn(solver, kind):
 
 @pytest.mark.parametrize("model", [
     PrivateLogisticRegression(solver="dp-gcd", steps=3, random_state=0, accept=("class names",)),
+    PrivateLinearSVC(solver="dp-sgd", steps=3, random_state=0, accept=("class names",)),
     PrivateRidge(solver="dp-sgd", steps=3, random_state=0),
     PrivateLasso(solver="dp-cd", steps=5, random_state=0),
 ])  # fmt: skip
@@ -220,7 +224,7 @@ def test_records_lie_with_the_nodes_of_their_group():
         ({"C": 1.0, "alpha": 0.1}, {}, "two words for one penalty"),
         ({"C": 0.0}, {}, "C must be"),
         ({"class_weight": "balanced"}, {}, "public share of every class"),
-        ({"class_weight": [1, 2], "solver": "dp-cd"}, {}, "coordinate descent takes no class weights"),
+        ({"class_weight": [1, 2], "solver": "dp-cd"}, {}, "dp-cd takes no class weights"),
         ({"class_weight": [1, 2], "solver": "admm"}, {}, "admm takes no class weights"),
         ({"solver": "consensus-sgd"}, {}, "solver without a network must be one of dp-sgd"),
         ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "come from 2 sites"),
@@ -230,6 +234,11 @@ def test_records_lie_with_the_nodes_of_their_group():
 def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
     with pytest.raises((InvalidInput, DataError), match=words):
         PrivateLogisticRegression(random_state=0, **options).fit(np.eye(4), [0, 1, 0, 1], **fit)
+
+
+def test_support_vectors_are_of_two_classes():
+    with pytest.raises(DataError, match="Only binary classification is supported by hinge loss and dp-sgd"):
+        PrivateLinearSVC(random_state=0, classes=[0, 1, 2]).fit(np.eye(4), [0, 1, 2, 1])
 
 
 LABELS = np.array(["healthy", "ill"] * 40)

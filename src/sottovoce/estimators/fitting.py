@@ -32,6 +32,7 @@ from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
+from sottovoce.objectives.glm import REGRESSIONS
 from sottovoce.runners import Result
 from sottovoce.runners.loggers import Logs, evaluation_log
 from sottovoce.runners.run import OnEvaluation, OnStep
@@ -91,7 +92,7 @@ def fit(
     Parameters
     ----------
     model : a torch ``nn.Module`` (left as it is), or a linear model: ``"logistic"``, ``"squared"``,
-        ``"huber"``, a `GLM`, or scikit-learn's LogisticRegression, Ridge or LinearRegression.
+        ``"huber"``, ``"hinge"``, a `GLM`, or scikit-learn's LogisticRegression, Ridge or LinearRegression.
     data : a `sottovoce.data.TableData`, which says how a table is read, or its ``source``: a CSV path, a data
         frame or a mapping of columns; a pair (inputs, targets) of arrays or tensors, where inputs may be a
         mapping or tuple of them, as the module's ``forward`` takes them; a torch Dataset, read record by
@@ -250,7 +251,7 @@ def prepare(
         training = replace(training, classes=table.classes)
     standardize = tuple(name for name in accept if name == "standardize")
     loss = model.loss if isinstance(model, GLM) else model
-    regression = loss in ("squared", "huber") or type(model).__name__ in ("Ridge", "LinearRegression")
+    regression = loss in REGRESSIONS or type(model).__name__ in ("Ridge", "LinearRegression")
     known = replace(table, classes=training.classes)
     needs = partial(known.label_problem, regression=regression, accept=accept)
     private = ingest(table, accept=standardize, label_problem=needs)

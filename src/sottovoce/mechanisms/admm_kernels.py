@@ -68,9 +68,11 @@ def prox_rows(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
         weight = gamma * b
         if kind == 0:
             margin = logistic_margin(y[0] * a, weight) * y[0]
+        elif kind == 4 and a * y[0] >= 1.0:
+            margin = a
         else:
             margin = (a + weight * y[0]) / (1.0 + weight)
-            if kind == 2 and abs(margin - y[0]) > width:
+            if kind >= 2 and abs(margin - y[0]) > width:
                 margin = a - weight * math.copysign(width, a - y[0])
         return v - gamma * slope(kind, width, margin, y[0]) * x
     w = v.copy()
@@ -89,7 +91,7 @@ def prox_rows(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
             if kind == 0:
                 q = abs(slope(kind, width, a, y[i]))
                 c *= q * (1.0 - q)
-            elif kind == 2 and abs(a - y[i]) > width:
+            elif (kind >= 2 and abs(a - y[i]) > width) or (kind == 4 and a * y[i] >= 1.0):
                 c = 0.0
             for j in range(p):
                 g[j] += s * X[i, j]

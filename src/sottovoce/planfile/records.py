@@ -34,6 +34,7 @@ from sottovoce.models.adapters import (
 )
 from sottovoce.models.saved import seen_images
 from sottovoce.objectives import GLM
+from sottovoce.objectives.glm import REGRESSIONS
 from sottovoce.planfile.schema import DataSection, ModelSection, prefix_errors
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ class DataReader:
         """Return the records of a linear model."""
         section, agents = self.section, self.agents
         self._refuse(IMAGE_KEYS, "is for images, which need a network: a [model] section.")
-        private, features = self._table(regression=model.loss in ("squared", "huber"))
+        private, features = self._table(regression=model.loss in REGRESSIONS)
         X, columns = private.inputs, private.columns
         options, uncharged = self._model_options(private)
-        if section.name is not None and section.classes is None and model.loss == "logistic":
+        if section.name is not None and section.classes is None and model.loss not in REGRESSIONS:
             # the classes of a data set with a name are as public as its name
             options = replace(options, classes=tuple(np.unique(private.targets).tolist()))
         target = linear_target(model, private.targets, options)
