@@ -220,7 +220,8 @@ def test_class_weights_of_a_plan_file(weight, tmp_path):
         with pytest.raises(SottovoceError, match="class_shares must sum to 1"):
             load_table(tmp_path, bounds=BOUNDS, **weight)
         weight["class_shares"] = {"0": 0.5, "1": 0.5}
-    plan = load_table(tmp_path, bounds=BOUNDS, **weight).plan
+    plan = load_table(tmp_path, bounds=BOUNDS, intercept=True, **weight).plan
+    assert plan.objective.intercept
     balanced = weight["class_weight"] == "balanced"
     assert plan.objective.class_weight == ((1.0, 1.0) if balanced else (1.0, 4.0))
     network_plan = sv.algorithms.ConsensusSGD(

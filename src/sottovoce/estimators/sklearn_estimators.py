@@ -171,7 +171,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         largest = 0.5 if self._loss == "logistic" else target_bound
         if classes > 2:
             model, largest = Softmax(classes, l2=weight, dim=dim), math.sqrt(1 - 1 / classes)
-        model = replace(model, class_weight=self._class_weights)
+        model = replace(model, class_weight=self._class_weights, intercept=self.fit_intercept)
         largest, curvature = largest * model.largest_weight, model.curvature
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
         # by default the largest gradient at w = 0
@@ -285,7 +285,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
     solver : "dp-sgd" (the default), "dp-cd", "dp-gcd" or "admm"; with ``network`` "consensus-newton" (the
         default), "consensus-sgd", "muffliato-sgd", "dp-dsgd" or "dp-dsgt". Several classes need a gradient
         method: "dp-sgd" or one over a network.
-    alpha : weight of the l2 penalty (alpha/2) |w|^2, intercept included.
+    alpha : weight of the l2 penalty (alpha/2) |w|^2, which leaves the intercept out.
     C : scikit-learn's word for it, 1 / (alpha n) with the public number n of records; in place of ``alpha``.
     feature_norm : public bound on the length of a record; longer ones are scaled down.
     fit_intercept : whether to add a column of ones.

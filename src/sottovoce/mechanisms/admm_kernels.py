@@ -136,7 +136,7 @@ def _envelope(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
 def token_hops(
     kind: int, width: float, X: Array, y: Array, offsets: Array, u: Array, zh: Array, counts: Array, cap: int,
     holders: Array, noise: Array, grid: float, gamma: float, lam: float, C: float,
-    l1: float, l2: float, box: float, ball: float,
+    l1: float, l2: float, box: float, ball: float, intercepts: int,
 ) -> None:  # fmt: skip
     """Hops of token ADMM along given holders with given noise; u, zh and counts move in place."""
     n = len(offsets) - 1
@@ -144,7 +144,7 @@ def token_hops(
         i = holders[k]
         a, b = offsets[i], offsets[i + 1]
         z = zh.copy()
-        prox_in_place(z, gamma, l1, l2, box, ball)
+        prox_in_place(z[: len(z) - intercepts], gamma, l1, l2, box, ball)
         limit = C if counts[i] < cap else 0.0
         counts[i] += 1
         move = client_move(kind, width, X[a:b], y[a:b], u[i], z, gamma, limit)

@@ -160,7 +160,7 @@ class CoordinateMechanism(Mechanism):
         noise = self._noise(step, count) if self.noisy else np.zeros(count)
         start = (model.kind, model.width, self._columns, u, w, sums, self.chosen(step, count))
         scale = (noise, self.noisy, self._grid, clips / n, gamma, clips * self._inner, 1.0 / n)
-        descend_coordinates(*start, *scale, r.l1, r.l2, r.box or math.inf)
+        descend_coordinates(*start, *scale, r.l1, r.l2, r.box or math.inf, r.intercepts)
         return w[None], sums[None], u[None]
 
     def _announce_steps(self, step: int, count: int) -> None:

@@ -388,7 +388,9 @@ def _adapt_linear(
             f"the model has {model.dim} features, the data have {X.shape[1]} with the intercept."
         )
     target = linear_target(model, private.targets, options)
-    model = replace(several_classes(model, target, options.weights(target)), dim=X.shape[1])
+    model = replace(
+        several_classes(model, target, options.weights(target)), dim=X.shape[1], intercept=intercept
+    )
     data = Shards.from_parts(X, linear_labels(target, private.targets), parts)
     columns = private.columns
     # columns within their bounds are rarely near them all at once; an array is taken as within [-1, 1]

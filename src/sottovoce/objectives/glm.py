@@ -47,6 +47,7 @@ class GLM(LinearObjective):
     dim : number of features if it must be known without data (wire formats, costs); None: read from the data.
     class_weight : public weights of the labels -1 and 1. A record's weighted gradient is clipped like any
         other, so that weights change no guarantee.
+    intercept : whether the last feature is the constant 1, whose coefficient the regularizer leaves alone.
 
     Examples
     --------
@@ -63,6 +64,7 @@ class GLM(LinearObjective):
     width: float = 1.0
     dim: int | None = None
     class_weight: tuple[float, float] | None = None
+    intercept: bool = False
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -76,7 +78,7 @@ class GLM(LinearObjective):
 
     @property
     def regularizer(self) -> Regularizer:
-        return Regularizer(self.l1, self.l2, self.box, self.ball)
+        return Regularizer(self.l1, self.l2, self.box, self.ball, int(self.intercept))
 
     @property
     def kind(self) -> int:
@@ -176,7 +178,7 @@ class GLM(LinearObjective):
         import scipy.optimize
 
         def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-            return self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w
+            return self.value(w, X, y), self.gradient(w, X, y) + r.decay(len(w)) * w
 
         limits = {"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations}
         start, minimize = np.zeros(X.shape[1]), scipy.optimize.minimize
@@ -220,7 +222,7 @@ class GLMQuery(LinearQuery):
     """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
     def __init__(self, objective: GLM, data: Shards) -> None:
-        super().__init__(data, data.dim, objective.l2)
+        super().__init__(data, data.dim, objective.regularizer)
         self.objective = objective
         self._joined: tuple[Any, Any, Any] = (None, None, None)
 
@@ -257,5 +259,5 @@ class GLMQuery(LinearQuery):
         model, data, r = self.objective, self.data, self.objective.regularizer
         rows, ends = np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
         steps = (rows, ends, noise, grid, clip_norm, divisor, rates)
-        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf)
+        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf, r.intercepts)
         descend_batches(model.kind, model.width, data.X, data.y, w, total, *steps, *prox)

@@ -229,6 +229,7 @@ def descend_batches(
     l2: float,
     box: float,
     ball: float,
+    intercepts: int,
 ) -> None:
     """Take steps of DP-SGD from ``w`` in place; ``total``, unless empty, sums the iterates."""
     p = len(w)
@@ -241,7 +242,7 @@ def descend_batches(
         first = ends[k]
         for j in range(p):
             w[j] -= rates[k] * (on_grid(g[j], noise[k, j], grid) / divisor)
-        prox_in_place(w, rates[k], l1, l2, box, ball)
+        prox_in_place(w[: p - intercepts], rates[k], l1, l2, box, ball)
         if len(total):
             total += w
 
@@ -348,6 +349,7 @@ def descend_coordinates(
     l1: float,
     l2: float,
     box: float,
+    intercepts: int,
 ) -> None:
     """Steps of DP-CD on given coordinates and noise (in units of a coordinate's clip over n), in place."""
     delta = 0.0
@@ -357,7 +359,9 @@ def descend_coordinates(
         G = coordinate_sum(kind, width, u, delta, Z[before], Z[j], C[j]) * inverse
         if noisy:  # also where the noise happens to be zero: what is not on the grid tells the sum itself
             G = on_grid(G / unit[j], noise[k], grid) * unit[j]
-        v = prox_scalar(w[j] - gamma[j] * G, gamma[j], l1, l2, box)
+        v = w[j] - gamma[j] * G
+        if j < len(w) - intercepts:
+            v = prox_scalar(v, gamma[j], l1, l2, box)
         delta = v - w[j]
         before = j
         w[j] = v

@@ -106,7 +106,7 @@ class DataReader:
             data = Shards.from_parts(X, y, self._parts(private.groups, y))
             sizes = tuple(data.sizes.tolist())
         model_of_classes = several_classes(model, target, options.weights(target))
-        objective = replace(model_of_classes, dim=int(X.shape[1]))
+        objective = replace(model_of_classes, dim=int(X.shape[1]), intercept=section.intercept)
         adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
         # as in `fit`: columns within bounds are rarely near them all at once
         square = (X.shape[1] + section.intercept) / 2 if columns is None else columns.usual_square
