@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import DataError
@@ -109,7 +108,9 @@ def unpacked(packed: np.ndarray, features: int) -> np.ndarray:
     return matrix
 
 
-def factor(packed: np.ndarray, features: int, shift: float, beyond: float, ridge: ArrayLike) -> np.ndarray:
+def factor(
+    packed: np.ndarray, features: int, shift: float, beyond: float, ridge: np.ndarray | float
+) -> np.ndarray:
     """Return the packed Cholesky factor of noisy moments, made positive by the least shift, and a margin.
 
     The shift is counted in units of the noise in the moments; ``beyond`` such units are the margin, since
@@ -129,7 +130,7 @@ def factor(packed: np.ndarray, features: int, shift: float, beyond: float, ridge
 
 
 def newton_direction(
-    packed: np.ndarray, gradient: np.ndarray, theta: np.ndarray, features: int, l2: ArrayLike
+    packed: np.ndarray, gradient: np.ndarray, theta: np.ndarray, features: int, l2: np.ndarray | float
 ) -> np.ndarray:
     """Return L^-T (gradient + L^-1 (l2 theta)), class by class, in a fixed order of operations."""
     from sottovoce.objectives.kernels import solve_lower, solve_upper

@@ -50,7 +50,7 @@ def _compilation(tell: Callable[[str], None]) -> Iterator[None]:
     """Say once that numba compiles; what was compiled on this machine before is read from disk."""
     from numba.core import event
 
-    class Compilation(event.Listener):  # type: ignore[misc]  # numba has no types
+    class Compilation(event.Listener):
         announced = False
 
         def on_start(self, started: object) -> None:
