@@ -19,7 +19,7 @@ from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load,
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
-from sottovoce.data.ingest import IngestedRecords, ingest, label_column, require_label_and_group
+from sottovoce.data.ingest import IngestedRecords, ingest, require_label_and_group
 from sottovoce.data.tables import Columns, Scale, TableData, are_dates
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
@@ -277,9 +277,8 @@ class DataReader:
         require_label_and_group(table, options)
         assert label is not None
         reads = ("standardize",) if section.standardize or "standardize" in accept else ()
-        labels = label_column(table[label])
         columns = Columns.from_table(
-            table, options, reads, lambda: options.label_problem(labels, regression, accept)
+            table, options, reads, lambda: options.label_problem(table[label], regression, accept)
         )
         if section.missing == "drop":
             table = columns.complete(table, options.labels)
