@@ -23,7 +23,8 @@ ENTRY_POINTS = [
     "objectives.nets.NetObjective",
     "privacy.exact_loss", "privacy.gaussian_epsilon", "privacy.gaussian_mu", "privacy.published_loss",
     "privacy.sampled_gaussian", "protocols.Gossip", "protocols.Masked", "protocols.TimeVarying",
-    "sklearn.PrivateLasso", "sklearn.PrivateLogisticRegression", "sklearn.PrivateRidge",
+    "sklearn.PrivateLasso", "sklearn.PrivateLinearSVC", "sklearn.PrivateLogisticRegression",
+    "sklearn.PrivateRidge",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from sottovoce.estimators.sklearn_estimators import (
     PrivateLasso,
+    PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateRidge,
     SearchSpendsBudget,
@@ -9,6 +10,7 @@ from sottovoce.estimators.sklearn_estimators import (
 
 __all__ = [
     "PrivateLasso",
+    "PrivateLinearSVC",
     "PrivateLogisticRegression",
     "PrivateRidge",
     "SearchSpendsBudget",

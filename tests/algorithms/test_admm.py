@@ -1,5 +1,6 @@
 """Private ADMM at a trusted curator, and what its variants share."""
 
+import itertools
 import math
 
 import numpy as np
@@ -21,10 +22,10 @@ def test_kernels_equal_the_maps_in_numpy():
     y = np.sign(rng.normal(size=5))
     assert np.allclose(prox_rows(1, 1.0, X, y, v, 0.7), prox_squared_batch(v, X, y, 0.7), atol=1e-12)
     assert np.allclose(prox_rows(0, 1.0, X[:1], y[:1], v, 0.7), prox_logistic(v, X[0], y[0], 0.7), atol=1e-12)
-    for kind, model in enumerate((GLM("logistic"), GLM("squared"), GLM("huber", width=0.3))):
-        for m in (1, 5):
-            w = prox_rows(kind, 0.3, X[:m], y[:m], v, 2.0)
-            assert np.allclose(w - v + 2.0 * model.gradient(w, X[:m], y[:m]), 0, atol=1e-9)
+    for model in (GLM("logistic"), GLM("squared"), GLM("huber", width=0.3), GLM("hinge", width=0.3)):
+        for m, start in itertools.product((1, 5), (v, 9 * v, -9 * v)):
+            w = prox_rows(model.kind, 0.3, X[:m], y[:m], start, 2.0)
+            assert np.allclose(w - start + 2.0 * model.gradient(w, X[:m], y[:m]), 0, atol=1e-8)
 
 
 @pytest.mark.parametrize("noise_in", ["mean", "increment"])

@@ -52,6 +52,7 @@ MODELS = [
     GLM("logistic", l2=0.01),
     GLM("squared", l1=0.05),
     GLM("huber", l1=0.01, l2=0.1, box=0.3, width=0.5),
+    GLM("hinge", l2=0.05, width=0.5),
     GLM("squared", ball=0.2),
 ]
 

@@ -1,7 +1,12 @@
 """Records of users: tables, arrays and datasets."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from sottovoce.data import TableData
 from sottovoce.data.ingest import ingest
@@ -49,3 +54,46 @@ def test_a_column_without_bounds_is_refused_unless_standardizing_is_accepted():
 def test_options_that_do_not_fit_are_refused(table, message):
     with pytest.raises(DataError, match=message):
         ingest(table)
+
+
+ODD = {
+    "two columns of one name": (
+        pd.DataFrame([[1.0, 2.0, 0], [3.0, 4.0, 1]], columns=["x", "x", "y"]),
+        {"bounds": (0, 9)},
+        "the table has two columns 'x'; rename one",
+    ),
+    "names that become one": ({0: [1.0], "0": [2.0], "y": [0]}, {"bounds": (0, 9)}, "two columns '0'"),
+    "an empty column": (
+        {"x": ["1", "2"], "z": ["", ""], "y": ["0", "1"]},
+        {"bounds": (0, 9), "missing": "drop"},
+        'missing = "drop" leaves no record: none has an entry in every column',
+    ),
+    "semicolons": ({"x;y": ["1;0", "2;1"]}, {}, "has no column 'y'; it has x;y; columns are separated by"),
+    "complex numbers": ({"x": [1 + 2j], "y": [0]}, {"bounds": (0, 9)}, "column 'x' holds complex numbers"),
+}
+
+
+@pytest.mark.parametrize(("source", "options", "words"), ODD.values(), ids=ODD)
+def test_a_strange_table_is_refused_in_a_sentence(source, options, words):
+    with pytest.raises(DataError, match=re.escape(words)):
+        ingest(TableData(source, "y", **options))
+
+
+@pytest.mark.parametrize("labels", [["0", "", "1"], [0.0, np.nan, 1.0], np.array([True, None, False])])
+def test_a_missing_label_is_named_or_its_record_dropped(labels):
+    table = TableData({"x": [1.0, 2.0, 3.0], "y": labels}, "y", bounds={"x": (0, 4)})
+    assert table.label_problem(np.array(labels), False, ()) == (
+        "row 1 of the label 'y' is missing; mend it, or set missing to \"drop\" to leave such records out"
+    )
+    dropping = replace(table, missing="drop")
+    assert dropping.label_problem(np.array(labels), False, ()) is None
+    assert ingest(dropping).inputs.tolist() == [[-0.5], [0.5]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [(np.eye(2) * 1j, "complex numbers"), (torch.eye(2).to_sparse(), "sparse tensor; give to_dense")],
+)
+def test_arrays_that_no_model_takes_are_refused(inputs, words):
+    with pytest.raises(DataError, match=words):
+        ingest((inputs, [0, 1]))

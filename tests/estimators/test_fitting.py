@@ -411,3 +411,16 @@ def test_threads_and_random_states_stay_as_they_were():
         [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, timeout=300
     )
     assert run.stdout.strip() == "as it was", run.stderr
+
+
+def test_a_hinge_separates_two_classes_and_knows_no_probabilities():
+    X, y = rng().normal(size=(800, 2)), ["no", "yes"] * 400
+    X[1::2] += 2.0
+    settings = {"network": "ring:4", "rng": rng(), "classes": ["no", "yes"], **BUDGET}
+    fitted = fit("hinge", (X, y), **settings)
+    assert fitted.score((X, y)) > 0.95
+    for ask in (fitted.predict_proba, lambda records: fitted.predict(records, threshold=0.2)):
+        with pytest.raises(InvalidInput, match="a hinge loss gives no probabilities"):
+            ask(X)
+    with pytest.raises(InvalidInput, match="a hinge loss is for two classes, got 3"):
+        fit("hinge", (X, y), **settings | {"classes": ["no", "yes", "perhaps"]})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
@@ -17,6 +17,7 @@ from sottovoce.errors import DataError, InvalidInput, Refused
 from sottovoce.estimators.sklearn_estimators import (
     SOLVERS,
     PrivateLasso,
+    PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateRidge,
     SearchSpendsBudget,
@@ -29,13 +30,15 @@ def cancer():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_every_solver_learns_and_spends_its_budget(solver):
+@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearSVC])
+def test_every_solver_learns_and_spends_its_budget(kind, solver):
     X, y = cancer()
-    model = PrivateLogisticRegression(2.0, 1e-5, solver=solver, random_state=1).fit(X, y)
+    model = kind(2.0, 1e-5, solver=solver, random_state=1).fit(X, y)
     assert model.score(X, y) > 0.85
     assert 1.98 < model.privacy_.epsilon(1e-5) <= 2.0
     assert model.privacy_.valid
-    assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
+    if kind is PrivateLogisticRegression:
+        assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
     assert model.coef_.shape == (30,)
 
 
@@ -53,6 +56,7 @@ def test_regressors_learn(solver, kind):
 
 @pytest.mark.parametrize("model", [
     PrivateLogisticRegression(solver="dp-gcd", steps=3, random_state=0, accept=("class names",)),
+    PrivateLinearSVC(solver="dp-sgd", steps=3, random_state=0, accept=("class names",)),
     PrivateRidge(solver="dp-sgd", steps=3, random_state=0),
     PrivateLasso(solver="dp-cd", steps=5, random_state=0),
 ])  # fmt: skip
@@ -103,13 +107,12 @@ def test_class_weights_are_those_of_scikit_learn(options):
     private = {"epsilon": float("inf"), "random_state": 0, "alpha": 0.01, "steps": 400, "clip_norm": 50.0}
     private |= options | ({"sample_rate": 1.0, "step_scale": 2.0} if "solver" in options else {})
     ours = PrivateLogisticRegression(class_weight=weights, **private).fit(X, y)
-    ones = np.hstack([X, np.ones((len(X), 1))])
-    theirs = LogisticRegression(C=1 / (0.01 * len(y)), class_weight=weights, fit_intercept=False, tol=1e-10)
-    expected = theirs.fit(ones, y).coef_[0]
+    theirs = LogisticRegression(C=1 / (0.01 * len(y)), class_weight=weights, tol=1e-10).fit(X, y)
+    expected = np.append(theirs.coef_, theirs.intercept_)
     assert np.linalg.norm(np.append(ours.coef_, ours.intercept_) - expected) < 0.05 * np.linalg.norm(expected)
 
 
-def test_c_is_the_penalty_of_scikit_learn():
+def test_c_is_the_penalty_of_scikit_learn_and_leaves_the_intercept_out():
     X, y = cancer()
     options = {
         "epsilon": float("inf"),
@@ -121,10 +124,34 @@ def test_c_is_the_penalty_of_scikit_learn():
     by_c = PrivateLogisticRegression(C=0.5, **options).fit(X, y)
     by_alpha = PrivateLogisticRegression(alpha=1 / (0.5 * len(y)), **options).fit(X, y)
     assert np.array_equal(by_c.coef_, by_alpha.coef_)
-    ones = np.hstack([X, np.ones((len(X), 1))])  # the intercept is penalized too
-    plain = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=5000).fit(ones, y)
-    found = np.append(by_c.coef_, by_c.intercept_)
-    assert np.linalg.norm(found - plain.coef_[0]) < 0.02 * np.linalg.norm(plain.coef_)
+    plain = LogisticRegression(C=0.5, tol=1e-10, max_iter=5000).fit(X, y)
+    assert np.linalg.norm(by_c.coef_ - plain.coef_[0]) < 0.02 * np.linalg.norm(plain.coef_)
+    assert by_c.intercept_ == pytest.approx(plain.intercept_[0], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("solver", "options"),
+    [
+        ("dp-sgd", {"sample_rate": 1.0, "steps": 3000}),
+        ("dp-cd", {"steps": 3000}),
+        ("dp-gcd", {"steps": 3000}),
+        ("admm", {"steps": 3000, "step_scale": 3.0}),
+        ("consensus-newton", {"steps": 200, "network": "ring:4"}),
+        ("consensus-sgd", {"steps": 3000, "network": "ring:4"}),
+    ],
+)
+def test_no_solver_penalizes_the_intercept(solver, options):
+    """A large penalty and a far intercept: with the intercept in the penalty it would be halved and more."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = 0.7 + 0.2 * X[:, 0]
+    options |= {"clip_norm": 50.0, "random_state": 0, "alpha": 0.5, "solver": solver}
+    ours = PrivateRidge(float("inf"), **options).fit(X, y)
+    theirs = Ridge(alpha=0.5 * len(y), tol=1e-12).fit(X, y)
+    assert np.append(ours.coef_, ours.intercept_) == pytest.approx(
+        np.append(theirs.coef_, theirs.intercept_), abs=0.005
+    )
 
 
 def test_repeated_fits_add_up():
@@ -230,6 +257,11 @@ def test_records_lie_with_the_nodes_of_their_group():
 def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
     with pytest.raises((InvalidInput, DataError), match=words):
         PrivateLogisticRegression(random_state=0, **options).fit(np.eye(4), [0, 1, 0, 1], **fit)
+
+
+def test_support_vectors_are_of_two_classes():
+    with pytest.raises(DataError, match="Only binary classification is supported by hinge loss and dp-sgd"):
+        PrivateLinearSVC(random_state=0, classes=[0, 1, 2]).fit(np.eye(4), [0, 1, 2, 1])
 
 
 LABELS = np.array(["healthy", "ill"] * 40)

@@ -274,6 +274,7 @@ def test_early_stopping_refuses_records_that_were_held_out_of_the_private_ones()
         (nn.Flatten(), {}, "no trainable parameter"),
         (mlp().requires_grad_(False), {}, "no trainable parameter"),
         (mlp(3), {}, "cannot use an input of shape"),
+        (nn.Linear(2, 2, device="meta"), {}, "parameter 'weight' has no numbers"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_sentence(module, change, words):
@@ -282,3 +283,9 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(module, change, words
     with pytest.raises(InvalidInput, match=words) as caught:
         fit(module, TENSORS, **{**SETTINGS, **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_a_scripted_module_is_refused():
+    with pytest.raises(InvalidInput, match="a scripted module cannot be read layer by layer"):
+        fit(torch.jit.script(nn.Linear(2, 2)), TENSORS, **SETTINGS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sottovoce.objectives import GLM
 
-MODELS = [GLM("logistic"), GLM("squared"), GLM("huber", width=0.7)]
+MODELS = [GLM("logistic"), GLM("squared"), GLM("huber", width=0.7), GLM("hinge", width=0.7)]
 
 
 IDS = [m.loss for m in MODELS]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
 from tests.objectives.cases import IDS, MODELS, problem
 
 from sottovoce.data.base import Shards
@@ -30,8 +31,21 @@ def test_minimizers_agree_with_scikit_learn():
     assert np.allclose(GLM("logistic", l2=0.01).minimize(X, y), logistic, atol=1e-4)
 
 
+@pytest.mark.parametrize(("loss", "width"), [("squared_hinge", 1e9), ("hinge", 1e-3)])
+def test_a_wide_hinge_is_the_squared_one_and_a_narrow_one_that_of_support_vectors(loss, width):
+    """A wide hinge is half of scikit-learn's squared one, a narrow one ``width`` times the hinge."""
+    X, _, w = problem(8, n=200, p=3)
+    y = np.sign(X @ w[:3] + np.sin(np.arange(200)))
+    scale = 0.5 if loss == "squared_hinge" else width
+    options = {"C": 1 / (0.05 * 200), "fit_intercept": False, "tol": 1e-8, "max_iter": 10**6}
+    theirs = LinearSVC(loss=loss, dual=True, **options).fit(X, y).coef_[0]
+    ours = GLM("hinge", l2=0.05 * scale, width=width).minimize(X, y)
+    assert np.linalg.norm(ours - theirs) < 0.01 * np.linalg.norm(theirs)
+
+
 WEIGHTED = [
     (GLM("logistic", l2=0.1, class_weight=(0.5, 4.0)), 2),
+    (GLM("hinge", class_weight=(0.5, 4.0)), 2),
     (Softmax(3, class_weight=(0.2, 1.0, 5.0)), 3),
 ]
 
@@ -53,7 +67,7 @@ def test_a_weighted_gradient_is_clipped_like_any_other(model, classes, clip_norm
             return weights[i] * model.losses(v, X[i : i + 1], labels[i : i + 1])[0]
 
         slope = np.array([(loss(w + step) - loss(w - step)) / 2e-6 for step in 1e-6 * np.eye(width)])
-        expected = slope * min(1.0, clip_norm / np.linalg.norm(slope))
+        expected = slope * min(1.0, clip_norm / max(np.linalg.norm(slope), 1e-300))
         one = query.sums(w[None], [np.array([i])], [0], clip_norm)[0]
         assert np.allclose(one, expected, atol=1e-6)
         assert np.linalg.norm(one) <= clip_norm * (1 + 1e-9)
@@ -71,7 +85,7 @@ def test_weighted_minimizers_agree_with_scikit_learn():
     for wrong in ((1.0, 2.0, 3.0), (1.0, 0.0), (1.0, np.nan)):
         with pytest.raises(InvalidInput, match="class"):
             GLM(class_weight=wrong)
-    with pytest.raises(InvalidInput, match="for the logistic loss"):
+    with pytest.raises(InvalidInput, match="for losses of classes"):
         GLM("squared", class_weight=(1.0, 2.0))
 
 
@@ -81,7 +95,7 @@ def test_bad_input_is_refused_in_one_sentence():
     with pytest.raises(DataError, match="Expected features"):
         GLM().check(np.eye(2), [1])
     with pytest.raises(InvalidInput, match="loss must be one of"):
-        GLM("hinge")
+        GLM("square")
     with pytest.raises(InvalidInput, match="box or a ball"):
         GLM(box=1, ball=1)
 

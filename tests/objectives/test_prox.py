@@ -9,7 +9,8 @@ from sottovoce.objectives import Regularizer
 @pytest.mark.parametrize(
     "regularizer",
     [Regularizer(l1=0.3), Regularizer(l2=0.5), Regularizer(0.2, 0.4), Regularizer(0.2, 0.4, box=0.5),
-     Regularizer(0.2, 0.4, ball=0.7)],
+     Regularizer(0.2, 0.4, ball=0.7), Regularizer(0.2, 0.4, intercepts=2),
+     Regularizer(0.2, 0.4, ball=0.3, intercepts=1), Regularizer(0.2, 0.4, box=0.1, intercepts=1)],
 )  # fmt: skip
 def test_prox_is_the_minimizer(regularizer):
     rng = np.random.default_rng(6)

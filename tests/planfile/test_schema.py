@@ -156,13 +156,12 @@ TRAIN = {"algorithm": "dp-sgd", "steps": 2, "clip_norm": 1.0, "batch_size": 4.0,
 BOUNDS = {"age": [0, 100], "body mass": [10, 60]}
 
 
-def load_table(folder, **data):
+def load_table(folder, objective=None, **data):
     lines = ["age,body mass,sex,ill", *(f"{30 + k},{20 + k},f,{k % 2}" for k in range(12))]
     (folder / "d.csv").write_text("\n".join(lines))
     section = {"file": "d.csv", "label": "ill", "categories": {"sex": ["f", "m"]}, **data}
-    return plan_from_settings(
-        check_plan_file({**TABLE, "data": section, "train": TRAIN}, "plan"), folder, "plan"
-    )
+    tables = {**TABLE, "objective": objective or {}, "data": section, "train": TRAIN}
+    return plan_from_settings(check_plan_file(tables, "plan"), folder, "plan")
 
 
 def test_numeric_columns_of_a_table_need_public_bounds(tmp_path):
@@ -178,6 +177,19 @@ def test_numeric_columns_of_a_table_need_public_bounds(tmp_path):
     scaled = load_table(tmp_path, bounds=BOUNDS).records.data.X
     assert scaled[0].tolist() == [-0.4, -0.6, 1.0, 0.0]
     assert load_table(tmp_path, bounds="none").records.data.X[0].tolist() == [30.0, 20.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_an_amount_needs_public_bounds_in_python_and_in_a_plan_file(loss, tmp_path):
+    in_file = sentence(lambda: load_table(tmp_path, {"loss": loss}, bounds=BOUNDS))
+    table = TableData(tmp_path / "d.csv", "ill", bounds=BOUNDS, categories={"sex": ["f", "m"]})
+    for model in (loss, sv.objectives.GLM(loss)):
+        assert sentence(lambda model=model: sv.fit(model, table, network="ring:4")) in in_file
+    assert "the label 'ill' has no public bounds: give it (low, high) in bounds" in in_file
+    bounded = load_table(tmp_path, {"loss": loss}, bounds=BOUNDS | {"ill": [0, 1]})
+    assert sorted(set(bounded.records.data.y)) == [-1, 1]
+    as_they_are = load_table(tmp_path, {"loss": loss}, bounds="none")
+    assert sorted(set(as_they_are.records.data.y)) == [0, 1]
 
 
 @pytest.mark.parametrize("change", [{}, {"bounds": BOUNDS, "classes": ["no", "yes"]}])
@@ -208,7 +220,8 @@ def test_class_weights_of_a_plan_file(weight, tmp_path):
         with pytest.raises(SottovoceError, match="class_shares must sum to 1"):
             load_table(tmp_path, bounds=BOUNDS, **weight)
         weight["class_shares"] = {"0": 0.5, "1": 0.5}
-    plan = load_table(tmp_path, bounds=BOUNDS, **weight).plan
+    plan = load_table(tmp_path, bounds=BOUNDS, intercept=True, **weight).plan
+    assert plan.objective.intercept
     balanced = weight["class_weight"] == "balanced"
     assert plan.objective.class_weight == ((1.0, 1.0) if balanced else (1.0, 4.0))
     network_plan = sv.algorithms.ConsensusSGD(

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from numba import njit
 
 from sottovoce.runners.progress import bar
 
@@ -49,6 +50,17 @@ def test_an_error_passes_and_the_bar_is_wiped(terminal, capsys):
     with pytest.raises(ZeroDivisionError), bar(True, "training", steps=8):
         raise ZeroDivisionError
     assert capsys.readouterr().err.rstrip().endswith(WIPED)
+
+
+@pytest.mark.parametrize(("wanted", "times"), [(True, 1), (False, 0)])
+def test_the_first_compilation_is_announced_once(wanted, times, terminal, capsys):
+    first, second = njit(lambda x: x + 1), njit(lambda x: x + 2)
+    with bar(wanted, "training", steps=2):
+        assert second(first(1)) == 4
+    assert capsys.readouterr().err.count("compiling: the first run on this machine") == times
+    with bar(True, "training", steps=2):
+        assert second(first(1)) == 4
+    assert "compiling" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wanted", [True, False])

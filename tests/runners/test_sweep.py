@@ -86,7 +86,7 @@ def test_a_killed_worker_is_named_and_the_same_call_goes_on(tmp_path):
         return n
 
     trials = grid(n=range(6))
-    with pytest.raises(ClusterError, match=r"loky worker died .*start the same command again"):
+    with pytest.raises(ClusterError, match=r"loky worker died, or .*start the same command again"):
         sweep(mortal, trials, tmp_path / "out", jobs=2)
     finished = {json.loads(path.read_text())["value"] for path in (tmp_path / "out").glob("*.json")}
     assert {0, 1} <= finished
@@ -135,6 +135,46 @@ def test_engines_give_the_records_of_one_process(tmp_path, backend):
     spread = sweep(audit_trial, trials, tmp_path / "spread")  # reads what the engine's workers wrote
     assert [r["value"] for r in spread] == [r["value"] for r in alone]
     assert len(list((tmp_path / "spread").glob("*.json"))) == 4
+
+
+PLAN = """
+version = 1
+[network]
+graph = "ring:8"
+[data]
+name = "breast_cancer"
+bounds = "none"
+unit_rows = true
+test_share = 0.25
+[train]
+algorithm = "consensus-sgd"
+adjacency = "add-remove"
+steps = 5
+clip_norm = 1.0
+learning_rate = 1.0
+[budget]
+epsilon = 1.0
+delta = 1e-4
+"""
+
+
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_engines_sweep_a_plan_file_as_one_process_does(tmp_path, backend):
+    pytest.importorskip("ray" if backend == "ray" else "distributed")
+    (tmp_path / "plan.toml").write_text('accept = ["held-out score"]\n' + PLAN)
+    (tmp_path / "elsewhere").mkdir()  # workers must not need to stand beside the plan
+    env = {**os.environ, "PYTHONPATH": str(Path(sottovoce.__file__).parents[1])}
+    command = [sys.executable, "-m", "sottovoce", "sweep", "../plan.toml", "--epsilon", "0.5,1"]
+    tables = []
+    for engine in ("loky", backend):
+        options = ["--network", "ring:8,complete:8", "--backend", engine, "--out", f"{engine}.csv"]
+        done = subprocess.run(
+            [*command, *options], env=env, cwd=tmp_path / "elsewhere", capture_output=True, timeout=500
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        tables.append((tmp_path / "elsewhere" / f"{engine}.csv").read_text())
+    assert tables[0] == tables[1]
+    assert tables[0].count("\n") == 5
 
 
 def test_one_store_of_records(tmp_path):

@@ -164,7 +164,7 @@ def consensus_newton(release: GradientSource, start: np.ndarray, plan: Consensus
     moment_steps, parameters = plan._moment_steps, start.shape[1]
     classes = plan.objective.classes if isinstance(plan.objective, Softmax) else 1
     features = parameters // classes
-    size, l2 = packed_size(features), plan.objective.l2
+    size, l2 = packed_size(features), plan.objective.regularizer.decay(parameters)[:features]
     curvature = plan.objective.curvature / plan.objective.largest_weight  # weights are in the moments
     steps = consensus_sgd(release, start, plan, plan.average_from)
 

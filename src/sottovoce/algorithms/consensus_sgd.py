@@ -163,7 +163,7 @@ def consensus_sgd(
     plan: GradientPlan,
     average_from: float,
     *,
-    decay: float = 0.0,
+    decay: np.ndarray | float = 0.0,
     prox: Callable[[np.ndarray, float], np.ndarray] | None = None,
 ) -> Algorithm:
     """Return the algorithm: ``release(theta, k)`` is sent, the mean of all rows is received.
@@ -180,8 +180,8 @@ def consensus_sgd(
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: ConsensusModel = state.common
         received = received.astype(model.theta.dtype, copy=False)  # means of integer sums are float64
-        if decay:
-            received = received + received.dtype.type(decay) * model.theta
+        if np.any(decay):
+            received = received + np.asarray(decay, received.dtype) * model.theta
         step, moments = optimizer.step(model.moments, received, plan.rate(k), model.theta)
         theta = model.theta - step
         if prox is not None:

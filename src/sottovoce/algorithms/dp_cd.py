@@ -156,7 +156,8 @@ class DPCD(CentralPlan):
             j = int(mechanism.chosen(k)[0])
             gamma = self.step_scale / model.M[j]
             w = model.w.copy()
-            w[:, j] = prox(model.w[:, j] - gamma * received[:, 0], gamma)
+            w[:, j] -= gamma * received[:, 0]
+            w[:, j] = prox(w, gamma)[:, j]
             margins = mechanism.moved(state.own, j, float(w[0, j] - model.w[0, j]))
             return restarted(CDModel(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
 

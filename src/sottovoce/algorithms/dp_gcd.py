@@ -100,7 +100,8 @@ class DPGCD(CentralPlan):
             model: GCDModel = state.common
             j, value = int(received[0, 0]), received[:, 1]
             w, chosen = model.w.copy(), model.chosen.copy()
-            w[:, j] = prox(model.w[:, j] - gamma[j] * value, gamma[j])
+            w[:, j] -= gamma[j] * value
+            w[:, j] = prox(w, gamma[j])[:, j]
             chosen[k] = j
             return State(GCDModel(w, chosen), ())
 

@@ -168,8 +168,8 @@ class RandomWalkSGD(GradientPlan):
                 return theta
             token = theta[[place]]
             gradient = mechanism.rows(token, k, 0, [place])
-            if mechanism.decay:  # the l2 term holds no data and costs nothing
-                gradient = gradient + theta.dtype.type(mechanism.decay) * token
+            if mechanism.decay.any():  # the l2 term holds no data and costs nothing
+                gradient = gradient + mechanism.decay * token
             moved: np.ndarray = theta.copy()
             moved[[place]] -= theta.dtype.type(self.rate(k)) * gradient
             return moved

@@ -14,7 +14,7 @@ import numpy as np
 
 from sottovoce._io import to_toml
 from sottovoce.data.files import is_empty, parse_days, parse_numbers
-from sottovoce.data.tables import Table
+from sottovoce.data.tables import Table, no_column
 from sottovoce.errors import DataError
 
 Kind = Literal["number", "boolean", "date", "names", "identifier", "text", "empty"]
@@ -64,7 +64,7 @@ def column_facts(table: Table, label: str | None = None, group: str | None = Non
     """Return what every column of a table looks like and needs."""
     for name in (label, group):
         if name is not None and name not in table:
-            raise DataError(f"the table has no column {name!r}; it has {', '.join(map(str, table))}.")
+            raise DataError(f"{no_column(name, table)}.")
     roles: dict[str | None, Role] = {label: "label", group: "group"}
     return [
         ColumnFacts(name, _kind(np.asarray(values), name), roles.get(name, "feature"), _has_gaps(values))

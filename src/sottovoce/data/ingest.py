@@ -18,7 +18,16 @@ from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
 from sottovoce.data.batch_loaders import BatchLoader, loader_batch_size, loader_dataset
 from sottovoce.data.files import read_array, read_npz, read_table
-from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table
+from sottovoce.data.tables import (
+    Classes,
+    Columns,
+    Scale,
+    TableData,
+    is_table,
+    label_column,
+    no_column,
+    require_own_names,
+)
 from sottovoce.errors import ConfigError, DataError, InvalidInput, Refused
 
 # what a plan file can do instead of accepting that something is read and not charged
@@ -112,6 +121,7 @@ def ingest(
     table = data if isinstance(data, TableData) else TableData(data)
     source = table.source
     if is_table(source):
+        require_own_names(source)
         return _from_table(read_table(source), table, columns, accept, label_problem)
     if isinstance(source, BatchLoader):
         dataset = replace(table, source=loader_dataset(source))
@@ -267,7 +277,7 @@ def require_label_and_group(values: Mapping[str, np.ndarray], table: TableData) 
         raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
     for name in table.excluded:
         if name not in values:
-            raise DataError(f"the table has no column {name!r}; it has {', '.join(values)}.")
+            raise DataError(f"{no_column(name, values)}.")
 
 
 def _from_table(
@@ -280,7 +290,7 @@ def _from_table(
     require_label_and_group(values, table)
     if columns is None:
         one = label_problem if isinstance(table.label, str) else None
-        about_label = None if one is None else lambda: one(label_column(values[str(table.label)]))
+        about_label = None if one is None else lambda: one(values[str(table.label)])
         columns = Columns.from_table(values, table, accept, about_label)
         if table.missing == "drop":
             if table.group is not None and not isinstance(table.group, str):
@@ -304,6 +314,7 @@ def _from_arrays(
             f"group={table.group!r} names a column, but the data are no table; give one site per record."
         )
     if not isinstance(inputs, Mapping) and is_table(inputs):
+        require_own_names(inputs)
         frame = read_table(inputs)
         columns = columns or Columns.from_table(frame, table, accept)
         inputs = columns(frame)
@@ -322,7 +333,11 @@ def _from_arrays(
     # a record with NaN or infinity would be clipped to nothing, silently
     parts = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
     for part in parts if isinstance(parts, (list, tuple)) else [parts]:
+        if getattr(part, "is_sparse", False):
+            raise DataError("the inputs are a sparse tensor; give to_dense() of it.")
         array = part.detach().cpu().numpy() if is_tensor(part) else np.asarray(part)
+        if array.dtype.kind == "c":
+            raise DataError("the inputs are complex numbers; give real and imaginary parts as columns.")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             raise DataError(f"record {row} of the inputs holds NaN or infinity; drop or mend such records.")
@@ -366,23 +381,9 @@ def _groups(group: Sequence[object] | np.ndarray | None, n: int) -> np.ndarray |
     return sites
 
 
-def label_column(values: np.ndarray) -> np.ndarray:
-    """Return a label column: numbers or booleans if all entries are such, words otherwise."""
-    array = np.asarray(values)
-    if array.dtype.kind in "biuf":
-        return array
-    words = [str(value).strip() for value in array]
-    if {word.lower() for word in words} <= {"true", "false"}:
-        return np.array([word.lower() == "true" for word in words])
-    try:
-        numbers = np.array([float(word) for word in words])
-    except ValueError:
-        return np.array(words)
-    whole = all(word.lstrip("+-").isdecimal() for word in words)
-    return numbers.astype(np.int64) if whole else numbers
-
-
 def _floats(raw: npt.ArrayLike) -> np.ndarray:
+    if np.iscomplexobj(raw):
+        raise DataError("targets must be real numbers, got complex ones.")
     try:
         return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):

@@ -40,6 +40,22 @@ _GAPS = (
 )
 
 
+def label_column(values: np.ndarray) -> np.ndarray:
+    """Return a label column: numbers or booleans if all entries are such, words otherwise."""
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return array
+    words = [str(value).strip() for value in array]
+    if {word.lower() for word in words} <= {"true", "false"}:
+        return np.array([word.lower() == "true" for word in words])
+    try:
+        numbers = np.array([float(word) for word in words])
+    except ValueError:
+        return np.array(words)
+    whole = all(word.lstrip("+-").isdecimal() for word in words)
+    return numbers.astype(np.int64) if whole else numbers
+
+
 @dataclass(frozen=True)
 class TableData:
     """Records and how to read them: which column is predicted, which columns are features, how they scale.
@@ -122,6 +138,26 @@ class TableData:
         if isinstance(self.bounds, Mapping) and isinstance(self.label, str):
             return self.bounds.get(self.label)
         return None
+
+    def label_problem(self, values: np.ndarray, regression: bool, accept: Collection[str]) -> str | None:
+        """Return what is wrong with the column of the label: an entry that is missing, the bounds of an
+        amount that are not known, or the names of classes."""
+        stated = np.array([not is_empty(value) for value in values], bool)
+        if self.missing != "drop" and not stated.all():
+            return (
+                f"row {int(stated.argmin())} of the label {self.label!r} is missing; mend it, or set missing "
+                'to "drop" to leave such records out'
+            )
+        if regression:
+            if self.bounds == "none" or self.label_bounds is not None:
+                return None
+            return (
+                f"the label {self.label!r} has no public bounds: give it (low, high) in bounds, or set "
+                'bounds to "none" to take numbers as they are'
+            )
+        known = self.classes is not None or "class names" in accept
+        names = label_column(values[stated]).dtype.kind in "OUS"
+        return LABELS_ARE_NAMES if names and not known else None
 
 
 @dataclass(frozen=True)
@@ -227,10 +263,7 @@ class Columns:
         by_name = bounds if isinstance(bounds, Mapping) else {}
         for_all = None if isinstance(bounds, Mapping) else bounds
         columns = {*(options.features or ()), *options.drop, *categories, *by_name}
-        problems = [
-            f"the table has no column {name!r}; it has {', '.join(map(str, table))}"
-            for name in sorted(columns - set(table), key=str)
-        ]
+        problems = [no_column(name, table) for name in sorted(columns - set(table), key=str)]
         unused = {*options.excluded, *options.drop}
         every = [name for name in table if name not in unused]
         chosen = tuple(
@@ -364,6 +397,11 @@ class Columns:
             for name in (*labels, *self.features)
         ]
         rows = np.logical_and.reduce(present)
+        if len(rows) and not rows.any():
+            raise DataError(
+                'missing = "drop" leaves no record: none has an entry in every column; drop a column that is '
+                'empty, or set missing to "indicator".'
+            )
         return {name: values[rows] for name, values in table.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -474,6 +512,24 @@ def is_table(data: object) -> TypeGuard[str | os.PathLike[str] | Mapping[Any, An
     return isinstance(data, DataFrame)
 
 
+def no_column(name: object, table: Table) -> str:
+    """Return that a table has no such column, and why that may be."""
+    semicolons = any(";" in str(word) for word in table)
+    hint = "; columns are separated by commas or tabs, not by semicolons" if semicolons else ""
+    return f"the table has no column {name!r}; it has {', '.join(map(str, table))}{hint}"
+
+
+def require_own_names(data: str | os.PathLike[str] | Mapping[Any, Any] | DataFrame) -> None:
+    """Raise if a frame or mapping has two columns of one name, of which one would be lost."""
+    if isinstance(data, (str, os.PathLike)):
+        return  # said when the file is read
+    names = data if isinstance(data, Mapping) else getattr(data, "column_names", data.columns)
+    words = [str(name) for name in names]
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        raise DataError(f"the table has two columns {twice!r}; rename one.")
+
+
 def _in_one_message(problems: Sequence[str]) -> str:
     """Return sentences without their full stops as one message, numbered where there are several."""
     if len(problems) == 1:
@@ -487,6 +543,8 @@ def _column(table: Table, name: str) -> np.ndarray:
         "list its values in categories, or say there to how many columns they are hashed, or drop it; free "
         "text and identifiers are no features"
     )
+    if np.iscomplexobj(table[name]):
+        raise DataError(f"column {name!r} holds complex numbers, expected real ones.")
     return parse_numbers(table[name], name, hint)
 
 

@@ -23,14 +23,16 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
 from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import LABELS_ARE_NAMES, Columns, TableData
+from sottovoce.data.tables import Columns, TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
 from sottovoce.models.adapters import SIMULATED, TEST, LinearAdapter, ModelAdapter, adapt_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.samplers import ProtectiveNoise
+from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
+from sottovoce.objectives.glm import REGRESSIONS
 from sottovoce.runners import Result
 from sottovoce.runners.loggers import Logs, evaluation_log
 from sottovoce.runners.run import OnEvaluation, OnStep
@@ -90,7 +92,7 @@ def fit(
     Parameters
     ----------
     model : a torch ``nn.Module`` (left as it is), or a linear model: ``"logistic"``, ``"squared"``,
-        ``"huber"``, a `GLM`, or scikit-learn's LogisticRegression, Ridge or LinearRegression.
+        ``"huber"``, ``"hinge"``, a `GLM`, or scikit-learn's LogisticRegression, Ridge or LinearRegression.
     data : a `sottovoce.data.TableData`, which says how a table is read, or its ``source``: a CSV path, a data
         frame or a mapping of columns; a pair (inputs, targets) of arrays or tensors, where inputs may be a
         mapping or tuple of them, as the module's ``forward`` takes them; a torch Dataset, read record by
@@ -248,7 +250,10 @@ def prepare(
     if training.classes is None:
         training = replace(training, classes=table.classes)
     standardize = tuple(name for name in accept if name == "standardize")
-    needs = partial(_label_problem, model, table, training.classes, accept)
+    loss = model.loss if isinstance(model, GLM) else model
+    regression = loss in REGRESSIONS or type(model).__name__ in ("Ridge", "LinearRegression")
+    known = replace(table, classes=training.classes)
+    needs = partial(known.label_problem, regression=regression, accept=accept)
     private = ingest(table, accept=standardize, label_problem=needs)
     scored = test is None and private.test is not None and "held-out score" in accept
     test = private.test if scored else test
@@ -337,24 +342,6 @@ def _table(data: object, label: str | Sequence[str] | None, group: str | Sites |
     if label is not None or (group is not None and data.group is not None):
         raise InvalidInput("label and group are named by the TableData already; leave them out.")
     return data if group is None else replace(data, group=group)
-
-
-def _label_problem(
-    model: object,
-    table: TableData,
-    classes: Sequence[object] | None,
-    accept: Sequence[str],
-    labels: np.ndarray,
-) -> str | None:
-    """Return what is not known of the label of a table: its classes, or the bounds of an amount."""
-    regression = model in ("squared", "huber") or type(model).__name__ in ("Ridge", "LinearRegression")
-    if regression and table.bounds != "none" and table.label_bounds is None:
-        return (
-            f"the label {table.label!r} has no public bounds: give bounds={{{table.label!r}: (low, high)}}, "
-            'or bounds="none" to take all numbers as they are'
-        )
-    named = labels.dtype.kind in "OUS" and classes is None and "class names" not in accept
-    return LABELS_ARE_NAMES if named and not regression else None
 
 
 def _network(

@@ -171,7 +171,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         largest = 0.5 if self._loss == "logistic" else target_bound
         if classes > 2:
             model, largest = Softmax(classes, l2=weight, dim=dim), math.sqrt(1 - 1 / classes)
-        model = replace(model, class_weight=self._class_weights)
+        model = replace(model, class_weight=self._class_weights, intercept=self.fit_intercept)
         largest, curvature = largest * model.largest_weight, model.curvature
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
         # by default the largest gradient at w = 0
@@ -221,7 +221,62 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
 
 
 @dataclass(eq=False, repr=False)
-class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
+class _PrivateClassifier(ClassifierMixin, _PrivateLinear):
+    _: KW_ONLY
+    classes: Sequence[object] | None = None
+    C: float | None = None
+    class_weight: ClassNumbers | Literal["balanced"] | None = None
+    class_shares: ClassNumbers | None = None
+
+    def _weight(self, n: int) -> float:
+        if self.C is None:
+            return self.alpha
+        if self.alpha != type(self).alpha:
+            raise InvalidInput("alpha and C are two words for one penalty; leave one out.")
+        return 1 / (positive(self.C, "C") * n)
+
+    @property
+    def _takes_several(self) -> bool:
+        return self._loss == "logistic" and self._solver in SEVERAL_CLASSES
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None, **refused: object) -> Self:
+        """Fit on records ``X`` (n, p) with classes ``y``; with a network, ``groups`` says who holds which."""
+        _refuse(refused)
+        records, labels = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        declared = Classes.declared(labels, self.classes, self.accept) or Classes((0, 1))
+        classes = Classes(tuple(np.unique(declared.values).tolist()))  # sorted, as scikit-learn has them
+        several = len(classes.values) > 2
+        if several and not self._takes_several:
+            raise DataError(
+                f"Only binary classification is supported by {self._loss} loss and {self._solver}, got "
+                f"{len(classes.values)} class labels; logistic loss and dp-sgd take several."
+            )
+        numbers = classes.numbers(labels)
+        self._class_weights = classes.weights(self.class_weight, self.class_shares)  # type: ignore[misc]
+        self.classes_ = np.array(classes.values)
+        targets = numbers.astype(float) if several else 2.0 * numbers - 1.0
+        uncharged = ("class names",) if self.classes is None and "class names" in self.accept else ()
+        self._fit(records, targets, 1.0, groups, len(classes.values), uncharged)
+        return self
+
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """Return x.w + intercept for every record (positive: the second class), or one score per class."""
+        return self._scores(X)
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the most likely class of every record."""
+        scores = self._scores(X)
+        return self.classes_[scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        tags.classifier_tags.multi_class = self._takes_several
+        return tags
+
+
+class PrivateLogisticRegression(_PrivateClassifier):
     """Logistic regression with differential privacy for the records; two classes, or several.
 
     Parameters
@@ -230,7 +285,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     solver : "dp-sgd" (the default), "dp-cd", "dp-gcd" or "admm"; with ``network`` "consensus-newton" (the
         default), "consensus-sgd", "muffliato-sgd", "dp-dsgd" or "dp-dsgt". Several classes need a gradient
         method: "dp-sgd" or one over a network.
-    alpha : weight of the l2 penalty (alpha/2) |w|^2, intercept included.
+    alpha : weight of the l2 penalty (alpha/2) |w|^2, which leaves the intercept out.
     C : scikit-learn's word for it, 1 / (alpha n) with the public number n of records; in place of ``alpha``.
     feature_norm : public bound on the length of a record; longer ones are scaled down.
     fit_intercept : whether to add a column of ones.
@@ -277,59 +332,26 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     (1.0, True)
     """
 
-    _: KW_ONLY
-    classes: Sequence[object] | None = None
-    C: float | None = None
-    class_weight: ClassNumbers | Literal["balanced"] | None = None
-    class_shares: ClassNumbers | None = None
-
-    def _weight(self, n: int) -> float:
-        if self.C is None:
-            return self.alpha
-        if self.alpha != type(self).alpha:
-            raise InvalidInput("alpha and C are two words for one penalty; leave one out.")
-        return 1 / (positive(self.C, "C") * n)
-
-    def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None, **refused: object) -> Self:
-        """Fit on records ``X`` (n, p) with classes ``y``; with a network, ``groups`` says who holds which."""
-        _refuse(refused)
-        records, labels = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(labels)
-        declared = Classes.declared(labels, self.classes, self.accept) or Classes((0, 1))
-        classes = Classes(tuple(np.unique(declared.values).tolist()))  # sorted, as scikit-learn has them
-        several = len(classes.values) > 2
-        if several and self._solver not in SEVERAL_CLASSES:
-            raise DataError(
-                f"Only binary classification is supported by {self._solver}, got {len(classes.values)} class "
-                "labels; dp-sgd takes several."
-            )
-        numbers = classes.numbers(labels)
-        self._class_weights = classes.weights(self.class_weight, self.class_shares)  # type: ignore[misc]
-        self.classes_ = np.array(classes.values)
-        targets = numbers.astype(float) if several else 2.0 * numbers - 1.0
-        uncharged = ("class names",) if self.classes is None and "class names" in self.accept else ()
-        self._fit(records, targets, 1.0, groups, len(classes.values), uncharged)
-        return self
-
-    def decision_function(self, X: ArrayLike) -> np.ndarray:
-        """Return x.w + intercept for every record (positive: the second class), or one score per class."""
-        return self._scores(X)
-
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """Return the most likely class of every record."""
-        scores = self._scores(X)
-        return self.classes_[scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)]
-
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Return (n, classes) probabilities."""
         scores = self._scores(X)
         return probabilities(scores, several=scores.ndim == 2)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True
-        tags.classifier_tags.multi_class = self._solver in SEVERAL_CLASSES
-        return tags
+
+class PrivateLinearSVC(_PrivateClassifier):
+    """Support vector classification of two classes, private for the records: the smooth hinge of `GLM`.
+
+    Parameters and attributes are those of `PrivateLogisticRegression`; a hinge gives no probabilities.
+
+    Examples
+    --------
+    >>> X = np.array([[0.9, 0.1], [0.8, -0.2], [-0.9, 0.1], [-0.7, 0.3]] * 100)
+    >>> model = PrivateLinearSVC(epsilon=1.0, random_state=0).fit(X, [1, 1, 0, 0] * 100)
+    >>> model.score(X, [1, 1, 0, 0] * 100), hasattr(model, "predict_proba")
+    (1.0, False)
+    """
+
+    _loss = "hinge"
 
 
 @dataclass(eq=False, repr=False)

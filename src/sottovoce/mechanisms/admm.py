@@ -173,7 +173,7 @@ class TokenProxMechanism(TokenMechanism):
         model, data, r = self.objective, self.data, self.objective.regularizer
         records = (model.kind, model.width, data.X, data.y, data.offsets)
         step = (self.grid, self.gamma, self.relaxation, self.inner_clip)
-        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf)
+        prox: Any = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf, r.intercepts)
         for _, noise, uniform in self.stretches(k, count):
             holders = (uniform[0] * data.n).astype(np.int64)
             token_hops(*records, u, zh[0], counts, self.contributions, holders, noise[0], *step, *prox)

@@ -68,9 +68,11 @@ def prox_rows(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
         weight = gamma * b
         if kind == 0:
             margin = logistic_margin(y[0] * a, weight) * y[0]
+        elif kind == 4 and a * y[0] >= 1.0:
+            margin = a
         else:
             margin = (a + weight * y[0]) / (1.0 + weight)
-            if kind == 2 and abs(margin - y[0]) > width:
+            if kind >= 2 and abs(margin - y[0]) > width:
                 margin = a - weight * math.copysign(width, a - y[0])
         return v - gamma * slope(kind, width, margin, y[0]) * x
     w = v.copy()
@@ -89,7 +91,7 @@ def prox_rows(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
             if kind == 0:
                 q = abs(slope(kind, width, a, y[i]))
                 c *= q * (1.0 - q)
-            elif kind == 2 and abs(a - y[i]) > width:
+            elif (kind >= 2 and abs(a - y[i]) > width) or (kind == 4 and a * y[i] >= 1.0):
                 c = 0.0
             for j in range(p):
                 g[j] += s * X[i, j]
@@ -134,7 +136,7 @@ def _envelope(kind: int, width: float, X: Array, y: Array, v: Array, gamma: floa
 def token_hops(
     kind: int, width: float, X: Array, y: Array, offsets: Array, u: Array, zh: Array, counts: Array, cap: int,
     holders: Array, noise: Array, grid: float, gamma: float, lam: float, C: float,
-    l1: float, l2: float, box: float, ball: float,
+    l1: float, l2: float, box: float, ball: float, intercepts: int,
 ) -> None:  # fmt: skip
     """Hops of token ADMM along given holders with given noise; u, zh and counts move in place."""
     n = len(offsets) - 1
@@ -142,7 +144,7 @@ def token_hops(
         i = holders[k]
         a, b = offsets[i], offsets[i + 1]
         z = zh.copy()
-        prox_in_place(z, gamma, l1, l2, box, ball)
+        prox_in_place(z[: len(z) - intercepts], gamma, l1, l2, box, ball)
         limit = C if counts[i] < cap else 0.0
         counts[i] += 1
         move = client_move(kind, width, X[a:b], y[a:b], u[i], z, gamma, limit)

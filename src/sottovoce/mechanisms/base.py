@@ -213,7 +213,7 @@ class GradientSource(Protocol):
         """Numbers of the hosted agents."""
 
     @property
-    def decay(self) -> float:
+    def decay(self) -> np.ndarray:
         """Weight of the l2 term, which is added after the noise."""
 
     def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:

@@ -21,7 +21,7 @@ from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.samplers import SimulatedNoise, grid_of, perturb_steps
-from sottovoce.objectives.glm import GLM
+from sottovoce.objectives.glm import GLM, REGRESSIONS
 
 _DRAWN_AHEAD = 1024  # steps whose coordinates and simulated noise are drawn at once
 
@@ -71,7 +71,7 @@ class CoordinateMechanism(Mechanism):
         noise, z = self.random.noise, self.noise_multiplier
         self.noisy, self.moves = z > 0, MOVES[self.adjacency]
         # one row per coordinate, so that a step reads one stretch of memory
-        signs = self.data.y if self.objective.kind == 0 else 1.0
+        signs = 1.0 if self.objective.loss in REGRESSIONS else self.data.y
         self._columns: np.ndarray = np.multiply(self.data.X.T, signs, order="C")
         # two neighboring sums are both rounded: 2 slack beside the one or two clips that a record moves
         slack = 2 * noise.slack(1, z) / self.moves if self.noisy else 0.0
@@ -114,10 +114,12 @@ class CoordinateMechanism(Mechanism):
         return self._choices(step, count)
 
     def margins(self, theta: np.ndarray) -> np.ndarray:
-        """Return what the holder remembers of a model, (1, n): y x.w, or the residuals x.w - y."""
+        """Return what the holder remembers of a model, (1, n), as `coordinate_sum` takes them."""
         with np.errstate(all="ignore"):  # a record that overflows is clipped like others
             margins = theta @ self._columns
-            return margins if self.objective.kind == 0 else margins - self.data.y
+            if self.objective.loss == "logistic":
+                return margins
+            return margins - (1.0 if self.objective.loss == "hinge" else self.data.y)
 
     def moved(self, margins: np.ndarray, j: int, by: float) -> np.ndarray:
         """Return the margins after coordinate ``j`` has moved."""
@@ -158,7 +160,7 @@ class CoordinateMechanism(Mechanism):
         noise = self._noise(step, count) if self.noisy else np.zeros(count)
         start = (model.kind, model.width, self._columns, u, w, sums, self.chosen(step, count))
         scale = (noise, self.noisy, self._grid, clips / n, gamma, clips * self._inner, 1.0 / n)
-        descend_coordinates(*start, *scale, r.l1, r.l2, r.box or math.inf)
+        descend_coordinates(*start, *scale, r.l1, r.l2, r.box or math.inf, r.intercepts)
         return w[None], sums[None], u[None]
 
     def _announce_steps(self, step: int, count: int) -> None:

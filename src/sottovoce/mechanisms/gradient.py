@@ -52,7 +52,7 @@ class GradientMechanism(Mechanism):
         super().__post_init__()
         query, random, C = self.query, self.random, self.clip_norm
         self.user_level = self.adjacency == "user"
-        self.decay = 0.0 if self.user_level else float(query.decay)
+        self.decay = np.asarray(0.0 if self.user_level else query.decay, query.dtype)
         self.batches = PoissonSampler(query.sizes, self.sample_rates, random.batches, self.noise_ids)
         self._divisors = np.asarray(self.divisors, query.dtype)[:, None]
         multipliers = np.asarray(self.noise_multipliers, float)
@@ -92,7 +92,7 @@ class GradientMechanism(Mechanism):
     def gradient_with_l2(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
         """Return the release with the l2 term added, which costs nothing: it holds no data."""
         released = self(theta, step, stream)
-        return released + theta.dtype.type(self.decay) * theta if self.decay else released
+        return released + self.decay * theta if self.decay.any() else released
 
     def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray:
         """Return the noisy gradients of some of the hosted agents only, by their place in the list."""
@@ -121,7 +121,7 @@ class GradientMechanism(Mechanism):
     def _means(self, theta: np.ndarray, step: int, stream: int, places: list[int]) -> np.ndarray:
         """Return the agents' mean gradients, unclipped: inside the clip a divisor may follow the data."""
         mean = self._sums(theta, step, stream, places, math.inf) / self._divisors[places]
-        return mean + mean.dtype.type(self.query.decay) * theta if self.query.decay else mean
+        return mean + np.asarray(self.query.decay, mean.dtype) * theta if np.any(self.query.decay) else mean
 
     def _sums(
         self, theta: np.ndarray, step: int, stream: int, places: list[int], clip_norm: float

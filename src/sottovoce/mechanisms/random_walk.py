@@ -129,7 +129,7 @@ class RandomWalkMechanism(TokenMechanism):
         """Return the noisy gradient of ``holder`` at the token's model, noise alone beyond its cap."""
         place, noise, _ = self.draws(k)
         X, y = self.data.user(holder)
-        gradient = self.objective.gradient(theta, X, y) + self.objective.l2 * theta
+        gradient = self.objective.gradient(theta, X, y) + self.objective.regularizer.decay(len(theta)) * theta
         clipped = clip_rows(gradient[None], self.limit(contributions))[0]
         return np.asarray(on_grid(clipped, noise[token, place], self.grid))
 
@@ -152,8 +152,9 @@ class RandomWalkMechanism(TokenMechanism):
         records = (model.kind, model.width, theta, data.X, data.y, data.offsets)
         indptr, indices = self._links
         path = (indptr, indices, self._cumulative, self._uniform, holders, counts, self.contributions)
+        decay = model.regularizer.decay(theta.shape[1])
         for steps, noise, uniform in self.stretches(k, len(rates)):
-            walk(*(records + path), noise, uniform, self.grid, C, rates[steps], model.l2)
+            walk(*(records + path), noise, uniform, self.grid, C, rates[steps], decay)
         return theta, holders, counts
 
 
@@ -170,7 +171,7 @@ def holder_step(
 ) -> np.ndarray:
     """Return the token's model after one holder's compiled step; ``clip_norm=0`` leaves the noise alone."""
     after = np.array(theta, dtype=float)
-    step = (clip_norm, noise, grid, learning_rate, model.l2)
+    step = (clip_norm, noise, grid, learning_rate, model.regularizer.decay(len(after)))
     holder_moves(model.kind, model.width, after, X, y, *step, after.copy())
     return after
 

@@ -14,7 +14,7 @@ from sottovoce.objectives.kernels import clip_in_place, on_grid, slope
 @njit(cache=True)
 def holder_moves(
     kind: int, width: float, theta: Array, X: Array, y: Array, clip_norm: float, noise: Array, grid: float,
-    nu: float, l2: float, g: Array,
+    nu: float, l2: Array, g: Array,
 ) -> None:  # fmt: skip
     """theta -= nu (clip_C(mean gradient + l2 theta) + noise), in place."""
     m, p = X.shape
@@ -24,10 +24,10 @@ def holder_moves(
             a += X[0, j] * theta[j]
         s = slope(kind, width, a, y[0])
         for j in range(p):
-            g[j] = s * X[0, j] + l2 * theta[j]
+            g[j] = s * X[0, j] + l2[j] * theta[j]
     else:
         for j in range(p):
-            g[j] = l2 * theta[j]
+            g[j] = l2[j] * theta[j]
         for i in range(m):
             a = 0.0
             for j in range(p):
@@ -49,7 +49,7 @@ def holder_moves(
 def walk(
     kind: int, width: float, theta: Array, X: Array, y: Array, offsets: Array,
     indptr: Array, indices: Array, cumulative: Array, uniform: bool, holders: Array, counts: Array, cap: int,
-    noise: Array, draws: Array, grid: float, C: float, rates: Array, l2: float,
+    noise: Array, draws: Array, grid: float, C: float, rates: Array, l2: Array,
 ) -> None:  # fmt: skip
     """Steps of all tokens along their paths; theta, holders and counts move in place."""
     n, p = len(offsets) - 1, theta.shape[1]

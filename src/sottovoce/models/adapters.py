@@ -24,6 +24,8 @@ from sottovoce.data.tables import Classes, ClassNumbers, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.models.saved import Fitted, LinearModel, split_item, stack_items
 from sottovoce.objectives import GLM, Softmax
+from sottovoce.objectives.glm import LOSSES as LINEAR
+from sottovoce.objectives.glm import REGRESSIONS
 from sottovoce.objectives.trivial import trivial_scores, with_trivial
 from sottovoce.runners import Result
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 Loss = str | Callable[..., Any] | None  # of one record: a name, a torch loss, a function
 Label = str | Sequence[str] | None
-LINEAR = ("logistic", "squared", "huber")
 SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
 TEST = "the test records are public"
 _WHOLE_BYTES = 1 << 28  # items of a dataset that lie in memory are packed once up to this size
@@ -387,7 +388,9 @@ def _adapt_linear(
             f"the model has {model.dim} features, the data have {X.shape[1]} with the intercept."
         )
     target = linear_target(model, private.targets, options)
-    model = replace(several_classes(model, target, options.weights(target)), dim=X.shape[1])
+    model = replace(
+        several_classes(model, target, options.weights(target)), dim=X.shape[1], intercept=intercept
+    )
     data = Shards.from_parts(X, linear_labels(target, private.targets), parts)
     columns = private.columns
     # columns within their bounds are rarely near them all at once; an array is taken as within [-1, 1]
@@ -417,6 +420,8 @@ def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, 
     """Return the linear model that fits the target: logistic regression of several classes is a softmax."""
     if target.task == "classification" and not isinstance(model, Softmax):
         assert target.classes is not None
+        if model.loss != "logistic":
+            raise InvalidInput(f"a {model.loss} loss is for two classes, got {len(target.classes.values)}.")
         if model.class_weight is not None and weights is None:
             raise InvalidInput("with several classes, give class_weight in TrainingOptions, one per class.")
         for key, value in {"l1": model.l1, "box": model.box, "ball": model.ball}.items():
@@ -430,7 +435,7 @@ def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, 
 
 def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -> Target:
     """Return what a linear model learns: numbers, one of two classes, or one of several."""
-    if model.loss not in ("logistic", "softmax"):
+    if model.loss in REGRESSIONS:
         return Target("regression", None, options.label_scale)
     if options.label_bounds is not None:
         raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")

@@ -150,6 +150,7 @@ class Fitted(NotebookDisplay):
             share = _validate.probability(threshold, "threshold", zero=False, one=False)
             if self.target.task != "labels":
                 raise InvalidInput(f"a threshold is for yes-or-no labels, not for {self.target.task}.")
+            self._require_probabilities()
             scores = scores - math.log(share / (1 - share))
         return self.target.decode(scores)
 
@@ -157,10 +158,15 @@ class Fitted(NotebookDisplay):
         """Return the probability of every class, (records, classes), in the order of the classes."""
         if self.target.task not in ("classification", "labels"):
             raise InvalidInput(f"probabilities are of classes; this model predicts {self.target.task}.")
+        self._require_probabilities()
         scores = self.scores(data)
         if self.target.task == "labels" and scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]
         return probabilities(scores, several=self.target.task == "classification")
+
+    def _require_probabilities(self) -> None:
+        if isinstance(self.model, LinearModel) and self.model.loss == "hinge":
+            raise InvalidInput("a hinge loss gives no probabilities; decision_function has its scores.")
 
     def score(
         self,

@@ -28,7 +28,7 @@ class GradientQuery(Protocol):
 
     dim: int  # numbers in a row of parameters
     dtype: Any  # the numpy type of the rows
-    decay: float  # weight of the l2 term, which depends on no record
+    decay: Any  # weight of the l2 term, which depends on no record: one number, or one per parameter
 
     @property
     def sizes(self) -> np.ndarray:
@@ -144,8 +144,9 @@ class LinearQuery:
 
     dtype = np.float64
 
-    def __init__(self, data: Shards, dim: int, decay: float) -> None:
-        self.data, self.dim, self.decay, self.sizes = data, dim, decay, data.sizes
+    def __init__(self, data: Shards, dim: int, penalty: Regularizer) -> None:
+        self.data, self.dim, self.sizes = data, dim, data.sizes
+        self.decay = penalty.decay(dim) if penalty.l2 and penalty.intercepts else penalty.l2
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Do nothing."""

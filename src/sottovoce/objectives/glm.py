@@ -6,6 +6,12 @@ So the gradient of record i is ``slope_i * x_i`` and per-record gradients are ne
     squared    (m - y)^2 / 2              slope  m - y
     Huber      squared within ``width``,  slope  clip(m - y, +-width)
                linear outside
+    hinge      the Huber loss of what      0 if y m >= 1, else that of Huber
+               y m lacks to 1
+
+With width 1 this is the smooth hinge of Rennie and Srebro ("Loss functions for preference levels", IJCAI
+multidisciplinary workshop on advances in preference handling, 2005). The hinge of support vector machines has
+no second derivative at its kink; methods whose steps follow from a bound on the curvature need this one.
 """
 
 from __future__ import annotations
@@ -25,7 +31,8 @@ from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives.base import LinearObjective, LinearQuery, check_weights
 from sottovoce.objectives.prox import Regularizer
 
-LOSSES = {"logistic": 0, "squared": 1, "huber": 2}
+LOSSES = {"logistic": 0, "squared": 1, "huber": 2, "hinge": 4}  # 3: logistic with weights in its labels
+REGRESSIONS = ("squared", "huber")  # their labels are amounts, the others' -1 and 1
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,13 @@ class GLM(LinearObjective):
 
     Parameters
     ----------
-    loss : "logistic", "squared" or "huber".
+    loss : "logistic", "squared", "huber" or "hinge".
     l1, l2, box, ball : the regularizer, see `Regularizer`.
-    width : where the Huber loss turns linear.
+    width : where the Huber loss and the hinge turn linear.
     dim : number of features if it must be known without data (wire formats, costs); None: read from the data.
-    class_weight : public weights of the labels -1 and 1 in the logistic loss. A record's weighted gradient is
-        clipped like any other, so that weights change no guarantee.
+    class_weight : public weights of the labels -1 and 1. A record's weighted gradient is clipped like any
+        other, so that weights change no guarantee.
+    intercept : whether the last feature is the constant 1, whose coefficient the regularizer leaves alone.
 
     Examples
     --------
@@ -48,7 +56,7 @@ class GLM(LinearObjective):
     0.6931
     """
 
-    loss: Literal["logistic", "squared", "huber"] = "logistic"
+    loss: Literal["logistic", "squared", "huber", "hinge"] = "logistic"
     l1: float = 0.0
     l2: float = 0.0
     box: float | None = None
@@ -56,35 +64,37 @@ class GLM(LinearObjective):
     width: float = 1.0
     dim: int | None = None
     class_weight: tuple[float, float] | None = None
+    intercept: bool = False
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
         if self.class_weight is not None:
-            if self.loss != "logistic":
-                raise InvalidInput(f"class_weight is for the logistic loss, got {self.loss}.")
+            if self.loss in REGRESSIONS:
+                raise InvalidInput(f"class_weight is for losses of classes, got {self.loss}.")
             check_weights(self.class_weight, 2)
         positive(self.width, "width")
         _ = self.regularizer
 
     @property
     def regularizer(self) -> Regularizer:
-        return Regularizer(self.l1, self.l2, self.box, self.ball)
+        return Regularizer(self.l1, self.l2, self.box, self.ball, int(self.intercept))
 
     @property
     def kind(self) -> int:
         """The number of the loss in the kernels."""
-        return LOSSES[self.loss] if self.class_weight is None else 3
+        return 3 if self.loss == "logistic" and self.class_weight is not None else LOSSES[self.loss]
 
     @property
     def curvature(self) -> float:
-        """Largest second derivative of the loss in the prediction: a quarter of the weight, else 1."""
-        return 0.25 * self.largest_weight if self.loss == "logistic" else 1.0
+        """Largest second derivative of the loss in the prediction: a quarter for logistic, else 1, times the
+        weight."""
+        return (0.25 if self.loss == "logistic" else 1.0) * self.largest_weight
 
     @property
     def slope_bound(self) -> float:
-        """Largest absolute slope: the weight for logistic, the width for Huber, infinite for squared."""
-        return {"logistic": self.largest_weight, "squared": math.inf, "huber": self.width}[self.loss]
+        """Largest absolute slope: 1 for logistic, infinite for squared, else the width, times the weight."""
+        return {"logistic": 1.0, "squared": math.inf}.get(self.loss, self.width) * self.largest_weight
 
     def record_weights(self, y: np.ndarray) -> np.ndarray | None:
         """Return the weight of every record by its label, None where all are alike."""
@@ -104,7 +114,7 @@ class GLM(LinearObjective):
             raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
         if self.class_weight is not None and np.isin(y, (-self.class_weight[0], self.class_weight[1])).all():
             return X, np.asarray(y, np.float64)  # weighted already
-        if self.loss == "logistic":
+        if self.loss not in REGRESSIONS:
             return X, self._weighted(signed_labels(y))
         y = y.astype(np.float64)
         if not np.isfinite(y).all():
@@ -154,9 +164,9 @@ class GLM(LinearObjective):
         return self.curvature * np.asarray(squares).ravel()
 
     def predict(self, w: np.ndarray, X: Features) -> np.ndarray:
-        """Return predictions: signs for logistic, x.w otherwise."""
+        """Return predictions: x.w of an amount, the sign of it for classes."""
         scores = np.asarray(X @ w)
-        return np.where(scores >= 0, 1.0, -1.0) if self.loss == "logistic" else scores
+        return scores if self.loss in REGRESSIONS else np.where(scores >= 0, 1.0, -1.0)
 
     def minimize(
         self, X: Features, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000
@@ -168,7 +178,7 @@ class GLM(LinearObjective):
         import scipy.optimize
 
         def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-            return self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w
+            return self.value(w, X, y), self.gradient(w, X, y) + r.decay(len(w)) * w
 
         limits = {"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations}
         start, minimize = np.zeros(X.shape[1]), scipy.optimize.minimize
@@ -212,7 +222,7 @@ class GLMQuery(LinearQuery):
     """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
     def __init__(self, objective: GLM, data: Shards) -> None:
-        super().__init__(data, data.dim, objective.l2)
+        super().__init__(data, data.dim, objective.regularizer)
         self.objective = objective
         self._joined: tuple[Any, Any, Any] = (None, None, None)
 
@@ -249,5 +259,5 @@ class GLMQuery(LinearQuery):
         model, data, r = self.objective, self.data, self.objective.regularizer
         rows, ends = np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
         steps = (rows, ends, noise, grid, clip_norm, divisor, rates)
-        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf)
+        prox = (r.l1, r.l2, r.box or math.inf, r.ball or math.inf, r.intercepts)
         descend_batches(model.kind, model.width, data.X, data.y, w, total, *steps, *prox)

@@ -51,11 +51,13 @@ def clip_scalar(value: float, bound: float) -> float:
 
 @njit(cache=True, inline="always")
 def slope(kind: int, width: float, m: float, y: float) -> float:
-    """Derivative of one record's loss in the prediction; labels of kind 3 are signs times weights."""
+    """Derivative of one record's loss in the prediction; labels of kinds 3 and 4 are signs times weights."""
     if kind == 0:
         return -y / (1.0 + math.exp(min(y * m, 700.0)))
     if kind == 3:
         return -y / (1.0 + math.exp(min(math.copysign(m, m * y), 700.0)))
+    if kind == 4:
+        return y * max(min(math.copysign(m, m * y) - 1.0, 0.0), -width)
     r = m - y
     if kind == 2:
         return min(max(r, -width), width)
@@ -77,7 +79,7 @@ def record_loss(kind: int, width: float, m: float, y: float) -> float:
     if kind == 0:
         t = y * m
         return math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
-    r = abs(m - y)
+    r = abs(m - y) if kind != 4 else max(1.0 - y * m, 0.0)
     return 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
 
 
@@ -227,6 +229,7 @@ def descend_batches(
     l2: float,
     box: float,
     ball: float,
+    intercepts: int,
 ) -> None:
     """Take steps of DP-SGD from ``w`` in place; ``total``, unless empty, sums the iterates."""
     p = len(w)
@@ -239,7 +242,7 @@ def descend_batches(
         first = ends[k]
         for j in range(p):
             w[j] -= rates[k] * (on_grid(g[j], noise[k, j], grid) / divisor)
-        prox_in_place(w, rates[k], l1, l2, box, ball)
+        prox_in_place(w[: p - intercepts], rates[k], l1, l2, box, ball)
         if len(total):
             total += w
 
@@ -291,13 +294,15 @@ def _pass_squared(u: Array, delta: float, before: Array, column: Array, C: float
 
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_huber(u: Array, delta: float, before: Array, column: Array, C: float, width: float) -> float:
+def _pass_clipped(
+    u: Array, delta: float, before: Array, column: Array, C: float, low: float, high: float
+) -> float:
     G = 0.0
     for i in range(len(u)):
         v = u[i] + delta * before[i]
         u[i] = v
-        v = width if v > width else v
-        v = -width if v < -width else v
+        v = high if v > high else v
+        v = low if v < low else v
         G += clip_scalar(v * column[i], C)
     return G
 
@@ -308,13 +313,14 @@ def coordinate_sum(
 ) -> float:
     """Move the margins ``u`` by ``delta * before``, in place, and return the sum of clip(derivative, +-C).
 
-    Margins are y x.w and columns y x for the logistic loss, residuals x.w - y and columns x for the others.
+    Margins are y x.w (less 1 for the hinge) and columns y x for classes, residuals x.w - y and columns x for
+    amounts.
     """
     if kind == 0:
         return _pass_logistic(u, delta, before, column, C)
     if kind == 1:
         return _pass_squared(u, delta, before, column, C)
-    return _pass_huber(u, delta, before, column, C, width)
+    return _pass_clipped(u, delta, before, column, C, -width, 0.0 if kind == 4 else width)
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -343,6 +349,7 @@ def descend_coordinates(
     l1: float,
     l2: float,
     box: float,
+    intercepts: int,
 ) -> None:
     """Steps of DP-CD on given coordinates and noise (in units of a coordinate's clip over n), in place."""
     delta = 0.0
@@ -352,7 +359,9 @@ def descend_coordinates(
         G = coordinate_sum(kind, width, u, delta, Z[before], Z[j], C[j]) * inverse
         if noisy:  # also where the noise happens to be zero: what is not on the grid tells the sum itself
             G = on_grid(G / unit[j], noise[k], grid) * unit[j]
-        v = prox_scalar(w[j] - gamma[j] * G, gamma[j], l1, l2, box)
+        v = w[j] - gamma[j] * G
+        if j < len(w) - intercepts:
+            v = prox_scalar(v, gamma[j], l1, l2, box)
         delta = v - w[j]
         before = j
         w[j] = v

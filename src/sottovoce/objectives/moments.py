@@ -16,6 +16,7 @@ from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import DataError
 from sottovoce.objectives.base import LinearQuery
 from sottovoce.objectives.glm import GLM
+from sottovoce.objectives.prox import Regularizer
 from sottovoce.objectives.softmax import Softmax
 
 
@@ -43,7 +44,7 @@ class MomentsAndGradients(LinearQuery):
             raise DataError("second moments are of dense features; take consensus-sgd for sparse ones.")
         self.objective, self.scale = objective, scale
         self.parameters = objective.query(data).dim
-        super().__init__(data, max(self.parameters, packed_size(data.dim)), objective.l2)
+        super().__init__(data, max(self.parameters, packed_size(data.dim)), Regularizer())
         self._decorrelated: tuple[bytes, Shards] = (b"", data)
 
     def sums(
@@ -107,7 +108,9 @@ def unpacked(packed: np.ndarray, features: int) -> np.ndarray:
     return matrix
 
 
-def factor(packed: np.ndarray, features: int, shift: float, beyond: float, ridge: float) -> np.ndarray:
+def factor(
+    packed: np.ndarray, features: int, shift: float, beyond: float, ridge: np.ndarray | float
+) -> np.ndarray:
     """Return the packed Cholesky factor of noisy moments, made positive by the least shift, and a margin.
 
     The shift is counted in units of the noise in the moments; ``beyond`` such units are the margin, since
@@ -127,14 +130,14 @@ def factor(packed: np.ndarray, features: int, shift: float, beyond: float, ridge
 
 
 def newton_direction(
-    packed: np.ndarray, gradient: np.ndarray, theta: np.ndarray, features: int, l2: float
+    packed: np.ndarray, gradient: np.ndarray, theta: np.ndarray, features: int, l2: np.ndarray | float
 ) -> np.ndarray:
-    """Return L^-T (gradient + l2 L^-1 theta), class by class, in a fixed order of operations."""
+    """Return L^-T (gradient + L^-1 (l2 theta)), class by class, in a fixed order of operations."""
     from sottovoce.objectives.kernels import solve_lower, solve_upper
 
     lower = unpacked(packed, features)
     pulls = np.reshape(gradient, (-1, features)).copy()
-    if l2:
+    if np.any(l2):
         for pull, w in zip(pulls, np.reshape(theta, (-1, features)), strict=True):
-            pull += l2 * solve_lower(lower, w)
+            pull += solve_lower(lower, l2 * w)
     return np.concatenate([solve_upper(lower, pull) for pull in pulls])

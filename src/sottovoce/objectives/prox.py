@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from sottovoce.errors import InvalidInput
 @dataclass(frozen=True)
 class Regularizer:
     """r(w) = l1 |w|_1 + (l2 / 2) |w|^2, optionally inside a box [-b, b]^p or a ball of radius R.
+
+    With ``intercepts``, a row is so many lists of coefficients, and the last of each is left alone.
 
     Examples
     --------
@@ -26,6 +28,7 @@ class Regularizer:
     l2: float = 0.0
     box: float | None = None
     ball: float | None = None
+    intercepts: int = 0
 
     def __post_init__(self) -> None:
         non_negative(self.l1, "l1")
@@ -42,12 +45,28 @@ class Regularizer:
         """Whether the map acts on each coordinate alone (everything but the ball)."""
         return self.ball is None
 
+    def penalized(self, w: np.ndarray) -> np.ndarray:
+        """Return a view of the numbers that are no intercepts, on the last axis."""
+        return w.reshape(*w.shape[:-1], self.intercepts, -1)[..., :-1] if self.intercepts else w
+
+    def decay(self, dim: int) -> np.ndarray:
+        """Return the weight of the l2 term of each of so many numbers."""
+        weights = np.zeros(dim)
+        self.penalized(weights)[...] = self.l2
+        return weights
+
     def value(self, w: np.ndarray) -> float:
         """Return l1 |w|_1 + (l2/2) |w|^2 (constraints are handled by `prox`)."""
+        w = self.penalized(np.asarray(w)).ravel()
         return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
 
     def prox(self, v: np.ndarray, step: float | np.ndarray) -> np.ndarray:
         """Return the proximal map at ``v`` (exact: the box acts per coordinate, the ball rescales)."""
+        if self.intercepts:
+            moved = np.array(v)
+            inner = self.penalized(moved)
+            inner[...] = replace(self, intercepts=0).prox(inner, step)
+            return moved
         w = np.sign(v) * np.maximum(np.abs(v) - step * self.l1, 0.0) / (1.0 + step * self.l2)
         if self.box is not None:
             w = np.clip(w, -self.box, self.box)

@@ -28,7 +28,7 @@ class Softmax(LinearObjective):
     Labels are the numbers 0 to ``classes - 1``. A row of parameters is W laid out class by class.
 
     Weights of classes are public, and applied before a gradient is clipped. ``dim`` is the number of features
-    if it must be known without data.
+    if it must be known without data; with ``intercept`` the last is the constant 1, which has no penalty.
 
     Guarantees
     ----------
@@ -46,6 +46,7 @@ class Softmax(LinearObjective):
     l2: float = 0.0
     dim: int | None = None
     class_weight: tuple[float, ...] | None = None
+    intercept: bool = False
 
     loss: ClassVar[str] = "softmax"
 
@@ -67,7 +68,7 @@ class Softmax(LinearObjective):
 
     @property
     def regularizer(self) -> Regularizer:
-        return Regularizer(l2=self.l2)
+        return Regularizer(l2=self.l2, intercepts=self.classes if self.intercept else 0)
 
     @property
     def n_params(self) -> int | None:
@@ -113,7 +114,7 @@ class SoftmaxQuery(LinearQuery):
     compiled_descent = None
 
     def __init__(self, objective: Softmax, data: Shards) -> None:
-        super().__init__(data, objective.classes * data.dim, objective.l2)
+        super().__init__(data, objective.classes * data.dim, objective.regularizer)
         self.objective = objective
 
     def sums(

@@ -254,7 +254,7 @@ def _records(
 
 def _glm(settings: PlanFile) -> GLM:
     options = {} if settings.objective is None else dict(settings.objective.model_extra or {})
-    known = [item.name for item in fields(GLM) if item.name not in ("dim", "class_weight")]
+    known = [item.name for item in fields(GLM) if item.name not in ("dim", "class_weight", "intercept")]
     for key in options:
         if key not in known:
             raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(known)}.")

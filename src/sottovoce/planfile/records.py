@@ -19,8 +19,8 @@ from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load,
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
-from sottovoce.data.ingest import IngestedRecords, ingest, label_column, require_label_and_group
-from sottovoce.data.tables import LABELS_ARE_NAMES, Columns, Scale, TableData, are_dates
+from sottovoce.data.ingest import IngestedRecords, ingest, require_label_and_group
+from sottovoce.data.tables import Columns, Scale, TableData, are_dates
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
     LinearAdapter,
@@ -34,6 +34,7 @@ from sottovoce.models.adapters import (
 )
 from sottovoce.models.saved import seen_images
 from sottovoce.objectives import GLM
+from sottovoce.objectives.glm import REGRESSIONS
 from sottovoce.planfile.schema import DataSection, ModelSection, prefix_errors
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ class DataReader:
         """Return the records of a linear model."""
         section, agents = self.section, self.agents
         self._refuse(IMAGE_KEYS, "is for images, which need a network: a [model] section.")
-        private, features = self._table()
+        private, features = self._table(regression=model.loss in REGRESSIONS)
         X, columns = private.inputs, private.columns
         options, uncharged = self._model_options(private)
-        if section.name is not None and section.classes is None and model.loss == "logistic":
+        if section.name is not None and section.classes is None and model.loss not in REGRESSIONS:
             # the classes of a data set with a name are as public as its name
             options = replace(options, classes=tuple(np.unique(private.targets).tolist()))
         target = linear_target(model, private.targets, options)
@@ -105,7 +106,7 @@ class DataReader:
             data = Shards.from_parts(X, y, self._parts(private.groups, y))
             sizes = tuple(data.sizes.tolist())
         model_of_classes = several_classes(model, target, options.weights(target))
-        objective = replace(model_of_classes, dim=int(X.shape[1]))
+        objective = replace(model_of_classes, dim=int(X.shape[1]), intercept=section.intercept)
         adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
         # as in `fit`: columns within bounds are rarely near them all at once
         square = (X.shape[1] + section.intercept) / 2 if columns is None else columns.usual_square
@@ -241,8 +242,9 @@ class DataReader:
 
     # ---- tables and arrays -------------------------------------------------------------------------------
 
-    def _table(self) -> tuple[IngestedRecords, tuple[str, ...]]:
-        """Return the prepared records, and the names of their features."""
+    def _table(self, regression: bool = False) -> tuple[IngestedRecords, tuple[str, ...]]:
+        """Return the prepared records, and the names of their features; ``regression`` is that of a linear
+        model, whose label needs bounds."""
         section = self.section
         if (section.name is None) == (section.file is None):
             raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
@@ -254,11 +256,11 @@ class DataReader:
         if section.file is None or table_format(section.file) not in TABLE_FORMATS:
             return self._from_arrays()
         table = self._stand_ins() if self._sizes_only else read_table(self._file(section.file))
-        private = self._from_columns(table)
+        private = self._from_columns(table, regression)
         assert private.columns is not None
         return private, private.columns.names
 
-    def _from_columns(self, table: Table) -> IngestedRecords:
+    def _from_columns(self, table: Table, regression: bool) -> IngestedRecords:
         """Return the records of a table; how its columns are read is saved with the model."""
         section, accept, label = self.section, self.accept, self.section.label
         options = TableData(
@@ -270,13 +272,14 @@ class DataReader:
             categories=section.categories,
             missing=section.missing or "refuse",
             bounds=section.bounds,
+            classes=section.classes,
         )
         require_label_and_group(table, options)
         assert label is not None
         reads = ("standardize",) if section.standardize or "standardize" in accept else ()
-        unnamed = section.classes is None and "class names" not in accept
-        names = unnamed and label_column(table[label]).dtype.kind == "U"
-        columns = Columns.from_table(table, options, reads, lambda: LABELS_ARE_NAMES if names else None)
+        columns = Columns.from_table(
+            table, options, reads, lambda: options.label_problem(table[label], regression, accept)
+        )
         if section.missing == "drop":
             table = columns.complete(table, options.labels)
         test_table = None

@@ -145,12 +145,14 @@ def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, 
     if model is not None:
         inputs = model.get("options", {}).get("inputs")
         return {"data": data if inputs is None else data | {"width": inputs}, "model": dict(model)}
-    data["width"] = objective.dim
+    data["width"] = objective.dim - objective.intercept
+    if objective.intercept:
+        data["intercept"] = True
     if objective.class_weight is not None:
         data["class_weight"] = list(objective.class_weight)
     chosen = {item.name: getattr(objective, item.name) for item in fields(objective)}
     for item in fields(objective):
-        if item.name in ("dim", "class_weight") or chosen[item.name] in (None, item.default):
+        if item.name in ("dim", "class_weight", "intercept") or chosen[item.name] in (None, item.default):
             del chosen[item.name]
     return {"data": data, "objective": {"loss": objective.loss} | to_jsonable(chosen)}
 

@@ -20,7 +20,7 @@ def bar(
     if not wanted:
         yield lambda step, metrics: None
         return
-    # rich takes a tenth of a second to import: only for those who want to see something
+    # rich and numba take half a second to import: only for those who want to see something
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -31,7 +31,10 @@ def bar(
     name_column = TextColumn("{task.description}", markup=False)
     numbers_column = TextColumn("{task.fields[numbers]}", markup=False)
     columns = (name_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), numbers_column)
-    with Progress(*columns, console=console, transient=True) as progress:
+    with (
+        Progress(*columns, console=console, transient=True) as progress,
+        _compilation(progress.console.print),
+    ):
         task = progress.add_task(name, total=steps, completed=done, numbers="")
 
         def show(step: int, metrics: Mapping[str, Any]) -> None:
@@ -40,6 +43,26 @@ def bar(
                 progress.update(task, numbers=text)
 
         yield show
+
+
+@contextlib.contextmanager
+def _compilation(tell: Callable[[str], None]) -> Iterator[None]:
+    """Say once that numba compiles; what was compiled on this machine before is read from disk."""
+    from numba.core import event
+
+    class Compilation(event.Listener):
+        announced = False
+
+        def on_start(self, started: object) -> None:
+            if not self.announced:
+                tell("compiling: the first run on this machine takes some seconds longer.")
+            self.announced = True
+
+        def on_end(self, ended: object) -> None:
+            """Say nothing."""
+
+    with event.install_listener("numba:compile", Compilation()):
+        yield
 
 
 def _words(metrics: Mapping[str, Any]) -> str:

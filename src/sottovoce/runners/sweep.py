@@ -231,8 +231,9 @@ def _outcomes(
     except Exception as error:
         finished = sum(job.finished() is not None for job in jobs)
         raise ClusterError(
-            f"A {backend} worker died ({type(error).__name__}); {finished} of {len(jobs)} trials ended "
-            f"before and are kept in {place}: start the same command again to run the rest."
+            f"A {backend} worker died, or none was reached ({type(error).__name__}); {finished} of "
+            f"{len(jobs)} trials ended before and are kept in {place}: start the same command again to run "
+            "the rest."
         ) from None
 
 
@@ -280,7 +281,9 @@ def _backend(backend: str, workers: int) -> Iterator[str]:
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
             where = os.environ.get("RAY_ADDRESS")
             cores = {} if where else {"num_cpus": workers}
-            ray.init(address=where, include_dashboard=False, log_to_driver=False, **cores)
+            ray.init(
+                address=where, include_dashboard=False, log_to_driver=False, logging_level="error", **cores
+            )
         helper.register_ray()
         try:
             with joblib.parallel_config(backend="ray", n_jobs=workers):

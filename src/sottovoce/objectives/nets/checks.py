@@ -128,6 +128,10 @@ def _described(value: object) -> str:
 
 def refuse_layers(module: nn.Module) -> None:
     """Raise for a layer that is known to mix samples, and for weights that are no numbers."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InvalidInput(
+            "a scripted module cannot be read layer by layer; give the module it was made from."
+        )
     for name, layer in module.named_modules():
         where = f"layer '{name}' ({type(layer).__name__})"
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -149,6 +153,10 @@ def refuse_layers(module: nn.Module) -> None:
     for name, value in module.named_parameters():
         if isinstance(value, nn.parameter.UninitializedParameter):
             raise InvalidInput(f"parameter '{name}' has no shape yet; run the module once on an example.")
+        if value.is_meta:
+            raise InvalidInput(
+                f"parameter '{name}' has no numbers (device meta); make the module on the cpu."
+            )
         if not bool(torch.isfinite(value).all()):
             raise InvalidInput(f"parameter '{name}' holds NaN or infinity; give finite weights.")
 
