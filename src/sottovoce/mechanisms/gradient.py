@@ -171,7 +171,8 @@ class GradientMechanism(Mechanism):
         if values.dtype == self.query.dtype or rounds_values(self.random.noise):
             return super().draw(values, places, step, stream)
         # drawn in the type of the row, added in that of the sum: rounding before the noise would reveal it
-        noise = super().draw(np.zeros(values.shape, self.query.dtype), places, step, stream)
+        zeros = np.broadcast_to(np.zeros((), self.query.dtype), values.shape)
+        noise = super().draw(zeros, places, step, stream)
         return np.add(values, noise, out=values)
 
     def release_of(self, place: int, step: int) -> Release:

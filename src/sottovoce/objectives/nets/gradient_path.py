@@ -193,13 +193,12 @@ class NetworkForms:
         for stacked in self.copies:
             stacked.seen, stacked.weights = [], {}
 
-    def record_bytes(self, steps: Trace, inputs: Tensor, targets: Tensor) -> int:
-        """Return the memory that one more record in a batch takes: passes over four and two random ones."""
+    def record_bytes(self, steps: Trace, x: Tensor, y: Tensor) -> int:
+        """Return the memory that one more record in a batch takes: passes over four random ones and two."""
 
         def of_a_pass(samples: int) -> int:
-            x, y = (t[None] for t in self.random_batch(inputs, targets, samples))
             with restore_generators(self.device), _saved_storages() as saved:
-                losses = self._losses(steps, theta, x, y)
+                losses = self._losses(steps, theta, x[None, :samples], y[None, :samples])
             _, used = self._squared_norms(losses)
             held = (part for stacked in used for seen in stacked.seen for part in seen[1:])
             total = sum(saved.values()) + sum(part.nbytes for part in held if part is not None)
@@ -229,10 +228,9 @@ class NetworkForms:
         noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(0)).to(start)
         return start.mul_(1 + 0.1 * noise).add_(noise.mul_(0.01))  # in place: rows may be large
 
-    def paths_agree(self, steps: Trace, inputs: Tensor, targets: Tensor, clip_norm: float) -> bool:
-        """Return whether both paths give the same sums on random records, and no buffer changes."""
+    def paths_agree(self, steps: Trace, x: Tensor, y: Tensor, clip_norm: float) -> bool:
+        """Return whether both paths give two agents the same sums, of one record each; no buffer changes."""
         theta = self.random_rows(2).to(self.dtype)
-        x, y = (t[:, None] for t in self.random_batch(inputs, targets, 2))
         present = torch.ones(2, 1, dtype=torch.bool, device=self.device)
         sums = torch.zeros_like(theta, dtype=torch.float64)
         before = [buffer.clone() for buffer in self.stacked.buffers()]
@@ -362,13 +360,14 @@ class GradientPaths:
 
     def _choose(self, inputs: Tensor, targets: Tensor, clip_norm: float) -> GradientPath:
         forms, samples = self.forms, inputs.shape[0] * inputs.shape[1]
-        checks.refuse_mixing(forms.training, forms.loss, *forms.random_batch(inputs, targets, 8))
+        x, y = forms.random_batch(inputs, targets, 8)
+        checks.refuse_mixing(forms.training, forms.loss, x, y)
         try:
             if not has_float64(forms.device):
                 raise NotPerSample(f"device '{forms.device}' has no float64")
             steps = forms.list_steps(inputs, targets)
-            if self._is_correct(steps, inputs, targets, clip_norm):
-                record_bytes = forms.record_bytes(steps, inputs, targets)
+            if self._is_correct(steps, x[:2, None], y[:2, None], clip_norm):
+                record_bytes = forms.record_bytes(steps, x, y)
                 return GradientPath(steps, forms.looped_gradients, "", record_bytes)
             reason = "the fast form does not give the gradients of single records"
         except NotPerSample as problem:

@@ -9,6 +9,7 @@ record.
 
 from __future__ import annotations
 
+import copy
 import operator
 import pickle
 import random
@@ -219,7 +220,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         return "forward" not in module.__dict__ and (path.startswith("net") or not trainable)
 
     def _step(self, path: str, module: nn.Module) -> Callable[..., Any]:
-        twin = sharing_copy(module).eval()  # judged without dropout
+        twin = copy.copy(module).eval()  # judged without dropout, by the layer's own forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if type(twin) is nn.Embedding and len(args) == 1 and isinstance(args[0], Tensor):
