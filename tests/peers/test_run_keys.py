@@ -399,7 +399,8 @@ def test_a_folder_killed_at_any_row_holds_the_current_keys_only(name, steps, con
 
 def key_set(state):
     """Return all keys of a snapshot: of noise, rounds, batches and pairs."""
-    secrets = json.loads(unpack(state, ("", None, {}))[0])
+    (size,) = struct.unpack_from("<Q", state)
+    secrets = json.loads(unpack(state[8 : 8 + size])[0])
     pairs = (secrets["masked"] or {"masks": None})["masks"] or {"keys": {}}
     values = [secrets["keys"]["key"], secrets["keys"]["rounds"], *pairs["keys"].values()]
     return {bytes.fromhex(value) for value in values if value is not None}

@@ -98,10 +98,10 @@ class Log:
         self._tenth, self._at = -1, 0.0
 
     def __call__(self, event: dict[str, Any]) -> None:
-        level, words = sentence(event)
+        level, _ = _SENTENCES.get(event["event"], ("info", ""))
         if event["event"] == "round":
             if self._bar:
-                sys.stderr.write(words.ljust(78)[:78] + "\r")
+                sys.stderr.write(sentence(event)[1].ljust(78)[:78] + "\r")
                 sys.stderr.flush()
                 return
             level = "info" if self._due(event) else "debug"
@@ -112,7 +112,7 @@ class Log:
             line = _json.dumps({"time": now.isoformat(timespec="milliseconds"), "level": level, **event})
             print(line, flush=True)
             return
-        shown = "".join(c if c.isprintable() else "?" for c in words)
+        shown = "".join(c if c.isprintable() else "?" for c in sentence(event)[1])
         print(f"{now:%Y-%m-%dT%H:%M:%SZ} {level:7} {shown}", file=sys.stderr, flush=True)
 
     def _due(self, event: Mapping[str, Any]) -> bool:

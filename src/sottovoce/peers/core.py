@@ -287,8 +287,7 @@ class Core:
         self._require_near(r)
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
-        values = self.codec.values(frame)
-        if self.bound is not None and max(values.max(initial=0), -values.min(initial=0)) > self.bound:
+        if self.bound is not None and frame.largest > self.bound:
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")

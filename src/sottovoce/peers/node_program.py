@@ -12,6 +12,7 @@ import bisect
 import hashlib
 import itertools
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
 Round = tuple[tuple[int, ...], tuple[int, ...]]  # who is sent to, who is heard
+_LENGTH = struct.Struct("<Q")
 _RECENT = 1024  # rounds whose partners are remembered one by one
 
 
@@ -72,7 +74,7 @@ class StepProgram:
         self.contacts = tuple(sorted(met | set(extra_contacts)))
         self.begun = False
         self._step = self._round = 0
-        self._step_facts: str | None = None  # of the present step, once a snapshot needed them
+        self._packed_step: bytes | None = None  # what all snapshots of the present step share
         self._state: Any = None
         self._local: protocols.NodeState | None = None
         # over exact consensus all members receive the same bytes, and their chains must be equal
@@ -151,10 +153,11 @@ class StepProgram:
         """
         local = {} if self._local is None else _variables(self._local)
         aside = [name for name, value in local.items() if value is row and row is not None]
-        if self._step_facts is None:
-            self._step_facts = self._facts_of_step()
+        if self._packed_step is None:
+            self._packed_step = pack((self._facts_of_step(), self._state))
         stored = {name: value for name, value in local.items() if name not in aside}
-        return pack((self._step_facts, self._round, " ".join(aside), self._state, stored))
+        length = _LENGTH.pack(len(self._packed_step))
+        return b"".join((length, self._packed_step, pack((self._round, " ".join(aside), stored))))
 
     def _facts_of_step(self) -> str:
         """Return what every snapshot of this step holds: keys, chains and the number of the step."""
@@ -173,13 +176,15 @@ class StepProgram:
         """Continue from a snapshot, and the row that was stored beside it."""
         template = self.algorithm.init()
         try:
-            text, self._round, names, self._state, local = unpack(state, ("", 0, "", template, {}))
+            end = _LENGTH.size + _LENGTH.unpack_from(state)[0]
+            text, self._state = unpack(state[_LENGTH.size : end], ("", template))
+            self._round, names, local = unpack(state[end:])
             rest, aside = json.loads(text), names.split()
-        except (DataError, ValueError, TypeError) as error:
+        except (DataError, ValueError, TypeError, struct.error) as error:
             raise LedgerError(str(error)) from None
         if aside and row is None:
             raise LedgerError("The newest row is not beside the saved state; restore the state folder.")
-        self._step, batches, self._step_facts = rest["step"], rest["batches"], None
+        self._step, batches, self._packed_step = rest["step"], rest["batches"], None
         if batches is not None:
             # a repeated step must sample the same records: two batches under one label tell them apart
             self.mechanism.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
@@ -195,7 +200,7 @@ class StepProgram:
 
     def _open(self) -> None:
         """Begin the present step; steps without rounds (a single member) end at once."""
-        self._step_facts = None
+        self._packed_step = None
         while self._step < self.steps:
             protocol = self.schedule(self._step)
             row = np.asarray(self.algorithm.message(self._state, self._step))[0]

@@ -201,6 +201,7 @@ class TlsTransport:
         self._refusal_logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and the count then
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
         self._until = {s: expiry(self.members[s].certificate.encode()) for s in (node, *self.contacts)}
+        self._first_expiry = min(self._until.values())
         self._known = {s: NeighborState() for s in self.contacts}
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -253,6 +254,8 @@ class TlsTransport:
     def expired(self, *members: int) -> list[int]:
         """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
         now = self.clock()
+        if now <= self._first_expiry:
+            return []
         return [s for s in members or self._until if now > self._until[s]]
 
     async def flush(self, seconds: float) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Frame(NamedTuple):
     content: memoryview
     digest: bytes
     signature: bytes = UNSIGNED
+    largest: float = 0.0  # magnitude of the numbers of a row; 0 for integers, which every mask covers
 
     @property
     def proof(self) -> bytes:
@@ -339,8 +341,12 @@ class FrameCodec:
         elif frame.signature != UNSIGNED:
             raise FrameError(_NOT_ZERO)
         if kind in (ROW, DROP):
-            if kind == ROW and not np.isfinite(self.values(frame)).all():
-                raise FrameError("The row holds NaN or infinity.")
+            if kind == ROW and not self.dtype.startswith("int"):
+                values = self.values(frame)
+                largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+                if not math.isfinite(largest):  # NaN wins in both
+                    raise FrameError("The row holds NaN or infinity.")
+                return frame._replace(largest=largest)
         elif kind != POSITION and number:
             raise FrameError(_NOT_ZERO)
         if kind in self._readers:  # the parts of news are read when they are newer than what is held

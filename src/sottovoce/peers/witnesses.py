@@ -193,7 +193,7 @@ class Witnesses:
             enough or now >= self._receipts_by or not self.core.expects_commit
         ):
             self._sign_receipts()
-        out = [(s, raw) for s in self.contacts for raw in self._news_for(s)]
+        out = [(s, raw) for s in self.contacts if self._behind[s] for raw in self._news_for(s)]
         if out:
             self._quiet_until = now + min(self._patience, self.core.row_time / 4)
         return out
