@@ -185,3 +185,14 @@ def test_usefulness_of_coordinate_descent_is_unknown_without_a_simulation():
     use = usefulness(plan)
     assert use.useful is None
     assert str(use).startswith("useful: unknown; a sample of public or synthetic records")
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_losses_of_two_classes_are_scored_by_accuracy(loss):
+    plan = ConsensusSGD(
+        GLM(loss, dim=4), "masked", network="complete:4", steps=30, sizes=[100] * 4, clip_norm=1.0,
+        learning_rate=4.0, noise_multiplier=0.5,
+    )  # fmt: skip
+    use = usefulness(plan, sample="synthetic", runs=4)
+    assert use.score.metric == "accuracy"
+    assert 0.7 < use.score.mean <= 1.0

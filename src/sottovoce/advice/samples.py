@@ -21,6 +21,7 @@ from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
 
 LOGIT = 3.0  # standard deviation of the log odds of synthetic records: about 84 of 100 can be predicted
+TWO_CLASSES = ("logistic", "hinge")  # losses of labels -1 and 1
 TEST_SHARE = 0.3
 TEST_RECORDS = 2000  # of synthetic test sets
 _SLOPE = 0.25  # synthetic targets have deviation 0.35 within [-1, 1], half of its variance predictable
@@ -62,11 +63,11 @@ class Sample:
         source = f"{n:,} public records"
         if loss == "net":
             return cls(loss, features.shape[1], _finite(features), labels, source=source)
-        if loss == "logistic":
+        if loss in TWO_CLASSES:
             classes = np.unique(labels)
             if len(classes) != 2:
                 raise DataError(
-                    f"a sample for a logistic model has two classes, got {len(classes)} "
+                    f"a sample for a {loss} model has two classes, got {len(classes)} "
                     f"({', '.join(map(str, classes[:5]))}); map them to two, or take compute = net."
                 )
             labels = np.where(labels == classes[1], 1.0, -1.0)
@@ -106,7 +107,7 @@ class Sample:
     @property
     def metric(self) -> str:
         """What is reported: accuracy, or the root mean squared error in the unit of the target."""
-        return "accuracy" if self.loss in ("logistic", "net") else "error"
+        return "accuracy" if self.loss in (*TWO_CLASSES, "net") else "error"
 
     @property
     def chance(self) -> float:
@@ -148,7 +149,7 @@ class Sample:
 
         def judge(rows: np.ndarray) -> float:
             predicted = X[test] @ np.asarray(rows).mean(axis=0)
-            if self.loss == "logistic":
+            if self.loss in TWO_CLASSES:
                 return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y[test]))
             return float(np.sqrt(np.mean((predicted - y[test]) ** 2))) * self.unit
 
@@ -160,7 +161,7 @@ class Sample:
         w = rng.normal(size=self.features)
         w /= np.linalg.norm(w)
         scores = X @ w * math.sqrt(self.features)  # standard deviation about 1
-        if self.loss == "logistic":
+        if self.loss in TWO_CLASSES:
             odds = 1 / (1 + np.exp(-LOGIT * scores))
             return X, np.where(rng.random(count) < odds, 1.0, -1.0)
         return X, _SLOPE * (scores + rng.normal(size=count))
