@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from tests.algorithms.cases import CASES, OTHERS, N
 
-from sottovoce.algorithms import ConsensusSGD, GradientPlan, Optimizer, PrivateAveraging
+from sottovoce.algorithms import DPDSGT, ConsensusSGD, DPDiNNO, GradientPlan, Optimizer, PrivateAveraging
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import ring
 from sottovoce.objectives import GLM
-from sottovoce.protocols import Gossip, Tree
+from sottovoce.protocols import Gossip, NeighborSum, Tree
 
 NAN, INF = math.nan, math.inf
 WHOLE = (0, -1, 1.5, "two", True)
@@ -102,6 +102,19 @@ def test_protocol_and_a_network_of_other_sizes_are_refused():
         assert make(network=ring(4)).n == make().n == 4
         with pytest.raises(InvalidInput, match=r"the protocol is for 4 nodes, the network has 5\."):
             make(network=ring(5))
+
+
+def test_protocol_objects_without_the_needed_capability_are_refused():
+    """A protocol given as an object is checked as one given by its name."""
+    total = NeighborSum(ring(4))
+    with pytest.raises(InvalidInput, match="averaging needs a protocol that brings the rows together"):
+        PrivateAveraging(total, noise_std=1.0, radius=1.0)
+    for make, protocol, words in (
+        (DPDiNNO, Gossip(ring(4), 1), "dp-dinno needs a protocol that adds up the rows of neighbors"),
+        (DPDSGT, total, "dp-dsgt needs a protocol that brings the rows together"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            make(GLM(dim=2), protocol, steps=3, clip_norm=1.0, noise_multiplier=1.0, adjacency="user")
 
 
 GRADIENTS = [(case, noise) for case, noise in ALL if issubclass(case.make, GradientPlan)]

@@ -37,7 +37,6 @@ def protocols():
         "fresh-noise": sv.protocols.FreshNoiseGossip(net, 4, fresh_noise_std=0.1),
         "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
         "masked": sv.protocols.Masked(net),
-        "neighbor-sum": sv.protocols.NeighborSum(net),
         "randomized": sv.protocols.Randomized(net, 25, rng),
         "dropout": sv.protocols.Dropout.random(net, 4, rng, node_rate=0.2, edge_rate=0.1),
         "fresh graphs": sv.protocols.fresh_erdos_renyi(N, 3, rng),

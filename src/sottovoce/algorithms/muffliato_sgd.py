@@ -39,9 +39,10 @@ class MuffliatoSGD(GradientPlan):
 
     Guarantees
     ----------
-    ``local``, valid for every loss and schedule, restated against weaker adversaries. With one step it is
-    averaging, and exact. ``label="conditional"`` gives the loss of the linear system at user level. Records
-    that are not finite contribute nothing.
+    ``local``, valid for every loss and schedule, restated against weaker adversaries; against observers whom
+    the last releases do not reach it is lower, and its label ``exact``. With one step it is averaging, and
+    exact. ``label="conditional"`` gives the loss of the linear system at user level. Records that are not
+    finite contribute nothing.
 
     Examples
     --------
@@ -50,7 +51,7 @@ class MuffliatoSGD(GradientPlan):
     ...                     clip_norm=1.0, noise_multiplier=4.0, adjacency="user")
     >>> pair = {"observer": 0, "user": 4}
     >>> plan.privacy("pairwise", **pair).label, plan.privacy("pairwise", **pair, label="conditional").label
-    ('ldp', 'conditional')
+    ('exact', 'conditional')
     """
 
     name = "muffliato-sgd"
