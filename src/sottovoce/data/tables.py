@@ -68,7 +68,7 @@ class TableData:
     group : the column that names each record's site, or one site per record.
     features, drop : which columns to use, or which not to use; all but label and group by default.
     bounds : public ``{column: (low, high)}``, one pair for all columns, or ``"none"`` to take numbers as they
-        are. A pair for the label scales a regression target. Two dates, as ``("2015-01-01", "2025-12-31")``,
+        are. A pair for the label, or for all columns, scales a regression target. Two dates, as ``("2015-01-01", "2025-12-31")``,
         make days of a column of dates. A column of booleans needs none.
     categories : public ``{column: values}`` of columns that hold names; a number in place of the values, 32
         for example, spreads names over so many columns by a public hash.
@@ -139,6 +139,11 @@ class TableData:
             return self.bounds.get(self.label)
         return None
 
+    @property
+    def common_bounds(self) -> Sequence[float] | None:
+        """The one pair of bounds of all columns, an amount to predict among them."""
+        return None if isinstance(self.bounds, (str, Mapping)) else self.bounds
+
     def label_problem(self, values: np.ndarray, regression: bool, accept: Collection[str]) -> str | None:
         """Return what is wrong with the column of the label: an entry that is missing, the bounds of an
         amount that are not known, or the names of classes."""
@@ -149,7 +154,7 @@ class TableData:
                 'to "drop" to leave such records out'
             )
         if regression:
-            if self.bounds == "none" or self.label_bounds is not None:
+            if self.bounds == "none" or (self.label_bounds or self.common_bounds) is not None:
                 return None
             return (
                 f"the label {self.label!r} has no public bounds: give it (low, high) in bounds, or set "

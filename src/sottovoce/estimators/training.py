@@ -127,6 +127,7 @@ class TrainingOptions:
             accept=tuple(accept),
             label=table.label,
             label_bounds=table.label_bounds,
+            common_bounds=table.common_bounds,
             physical_batch=self.physical_batch,
             device=self.device,
         )

@@ -57,6 +57,7 @@ class ModelOptions:
     accept: tuple[str, ...] = ()
     label: Label = None
     label_bounds: Sequence[float] | None = None
+    common_bounds: Sequence[float] | None = None
     physical_batch: int | None = None
     device: str = "cpu"
 
@@ -436,7 +437,8 @@ def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, 
 def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -> Target:
     """Return what a linear model learns: numbers, one of two classes, or one of several."""
     if model.loss in REGRESSIONS:
-        return Target("regression", None, options.label_scale)
+        bounds = options.label_bounds or options.common_bounds
+        return Target("regression", None, replace(options, label_bounds=bounds).label_scale)
     if options.label_bounds is not None:
         raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")
     classes = Classes.declared(raw, options.classes, options.accept)

@@ -173,14 +173,15 @@ class DataReader:
         """Return what the file says about labels, and what is read of private records without a charge."""
         section, uncharged = self.section, private.uncharged
         accept: tuple[str, ...] = ()
-        bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
+        table = TableData(None, section.label, bounds=section.bounds)
         if section.classes is None and np.asarray(private.targets).dtype.kind in "OUS":
             accept = ("class names",)
             uncharged = (*uncharged, *accept)
         options = ModelOptions(
             classes=section.classes,
             label=section.label,
-            label_bounds=bounds,
+            label_bounds=table.label_bounds,
+            common_bounds=table.common_bounds,
             class_weight=section.class_weight,
             class_shares=section.class_shares,
             accept=accept,
