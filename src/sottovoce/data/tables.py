@@ -68,8 +68,8 @@ class TableData:
     group : the column that names each record's site, or one site per record.
     features, drop : which columns to use, or which not to use; all but label and group by default.
     bounds : public ``{column: (low, high)}``, one pair for all columns, or ``"none"`` to take numbers as they
-        are. A pair for the label, or for all columns, scales a regression target. Two dates, as ``("2015-01-01", "2025-12-31")``,
-        make days of a column of dates. A column of booleans needs none.
+        are. A pair for the label, or for all columns, scales a regression target. Two dates, as
+        ``("2015-01-01", "2025-12-31")``, make days of a column of dates. A column of booleans needs none.
     categories : public ``{column: values}`` of columns that hold names; a number in place of the values, 32
         for example, spreads names over so many columns by a public hash.
     missing : what an empty entry becomes: ``"refuse"``; ``"drop"`` leaves the record out; ``"middle"`` puts
