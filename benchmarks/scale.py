@@ -31,7 +31,7 @@ from sottovoce.runners.run import run_on_ranks
 torch.set_num_threads(1)
 agents, batch_size, steps = 10, int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
-x = rng.normal(size=(agents * 4 * lot, 3, 32, 32)).astype(np.float32)
+x = rng.normal(size=(agents * 4 * batch_size, 3, 32, 32)).astype(np.float32)
 y = rng.integers(0, 10, len(x))
 data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
 torch.manual_seed(0)
