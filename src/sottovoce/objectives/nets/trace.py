@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import copy
 import operator
-import pickle
 import random
 from collections.abc import Callable
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def trace(
         first = (str(reason).strip() or type(reason).__name__).splitlines()[0]
         raise NotPerSample(f"the network or loss cannot be written as fixed steps ({first})") from reason
     finally:
-        drew = pickle.dumps(state) != pickle.dumps(_random_state())
+        drew = not _equal_states(state, _random_state())
         torch.set_rng_state(torch.from_numpy(state[0]))
         random.setstate(state[1])
         np.random.set_state(state[2])  # noqa: NPY002
@@ -123,6 +123,11 @@ def trace(
 def _random_state() -> tuple[np.ndarray, Any, Any]:
     """Of every generator a network may draw from on its own."""
     return torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def _equal_states(one: tuple[np.ndarray, Any, Any], other: tuple[np.ndarray, Any, Any]) -> bool:
+    of_numpy = zip(one[2], other[2], strict=True)
+    return np.array_equal(one[0], other[0]) and one[1] == other[1] and all(starmap(np.array_equal, of_numpy))
 
 
 class _Proxy(fx.Proxy):
