@@ -24,7 +24,7 @@ MAX_WORK = 1e9  # coalitions times users times steps, times the orders of a samp
 
 
 @njit(cache=True)
-def _components(parents: np.ndarray, by_depth: np.ndarray) -> np.ndarray:  # pragma: no cover
+def _components(parents: np.ndarray, by_depth: np.ndarray) -> np.ndarray:
     """Return (user, removed, step, word): the component of the user without the removed node, as bits."""
     steps, n = parents.shape
     words = (n + 63) // 64
@@ -54,7 +54,7 @@ def _components(parents: np.ndarray, by_depth: np.ndarray) -> np.ndarray:  # pra
 
 
 @njit(cache=True, inline="always")
-def _bits(word: np.uint64) -> np.int64:  # pragma: no cover
+def _bits(word: np.uint64) -> np.int64:
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -62,9 +62,7 @@ def _bits(word: np.uint64) -> np.int64:  # pragma: no cover
 
 
 @njit(cache=True)
-def _largest_losses(
-    masks: np.ndarray, user: int, losses: np.ndarray, size: int
-) -> np.ndarray:  # pragma: no cover
+def _largest_losses(masks: np.ndarray, user: int, losses: np.ndarray, size: int) -> np.ndarray:
     """Return, per row of ``losses``, the largest sum over the steps of the entry of the component's size."""
     n, _, steps, words = masks.shape
     chosen = np.full(size, -1, np.int64)
@@ -96,7 +94,7 @@ def _largest_losses(
 
 
 @njit(cache=True)
-def _share_bound(masks: np.ndarray, user: int, size: int) -> float:  # pragma: no cover
+def _share_bound(masks: np.ndarray, user: int, size: int) -> float:
     """Return a bound on the sum of shares: every first member is tried, the others are bounded."""
     n, _, steps, words = masks.shape
     bound = 0.0
